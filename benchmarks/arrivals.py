@@ -50,9 +50,7 @@ def arrivals(quick: bool) -> Any:
     from shoal.search import Trace
 
     epochs, apart = ((3, 6, 3), 2.0) if quick else ((18, 36, 12, 30, 15, 24), 6.0)
-    given = [
-        (apart * i, CONFIGS[i % 2], float(SAMPLES * n)) for i, n in enumerate(epochs)
-    ]
+    given = [(apart * i, CONFIGS[i % 2], float(SAMPLES * n)) for i, n in enumerate(epochs)]
     return Trace(given, widths=(1, SLOTS))
 
 
@@ -91,10 +89,7 @@ def measured(runs: Mapping[str, Found]) -> Any:
     from shoal.profile.table import Row, Table
 
     def all_of(config: Any, name: str) -> list[float]:
-        found = [
-            run["figures"].get(str(config["model"]), {}).get(name)
-            for run in runs.values()
-        ]
+        found = [run["figures"].get(str(config["model"]), {}).get(name) for run in runs.values()]
         return [x for x in found if x]
 
     rows = []
@@ -157,19 +152,14 @@ def changes(seeds: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     from shoal.core.trial import Trial, TrialId
 
     rows: list[dict[str, Any]] = []
-    equal = [
-        (0.0, Trial(TrialId(f"t{i}"), 100.0 * EPOCH, widths=(1, SLOTS)))
-        for i in range(3)
-    ]
+    equal = [(0.0, Trial(TrialId(f"t{i}"), 100.0 * EPOCH, widths=(1, SLOTS))) for i in range(3)]
     three = {name: over_epochs(name, equal, SLOTS, SLOTS) for name in RULES}
     rows += [{"load": "three equal", "policy": n, **each} for n, each in three.items()]
     loads: dict[tuple[str, str], Found] = {}
     for load in LOADS:
         for name in RULES[2:]:
             draws = [over_epochs(name, capes(load, s), GPUS, 8) for s in range(seeds)]
-            loads[load, name] = {
-                key: sum(each[key] for each in draws) / seeds for key in draws[0]
-            }
+            loads[load, name] = {key: sum(each[key] for each in draws) / seeds for key in draws[0]}
             rows.append({"load": load, "policy": name, **loads[load, name]})
             print(rows[-1], flush=True)
 
@@ -205,22 +195,17 @@ def compare(quick: bool, seeds: int) -> None:
     for name in POLICIES:
         runs[name] = own_process(__file__, name, *(["--quick"] if quick else []))
         mean, until = runs[name]["mean_completion_s"], runs[name]["makespan_s"]
-        print(
-            f"{name:10} {mean:7.1f} s in the mean, all after {until:.1f} s", flush=True
-        )
+        print(f"{name:10} {mean:7.1f} s in the mean, all after {until:.1f} s", flush=True)
     profile, rows = measured(runs), []
     for name, found in runs.items():
-        told = simulated(
-            arrivals(quick), policy(name), profile, SLOTS, {"s000": SAMPLES}
-        )
+        told = simulated(arrivals(quick), policy(name), profile, SLOTS, {"s000": SAMPLES})
         rows.append(
             {
                 "policy": name,
                 "finished": found["finished"],
                 "mean_completion_s": found["mean_completion_s"],
                 "simulated_s": told["mean_completion_s"],
-                "real_over_simulated": found["mean_completion_s"]
-                / told["mean_completion_s"],
+                "real_over_simulated": found["mean_completion_s"] / told["mean_completion_s"],
                 "makespan_s": found["makespan_s"],
             }
         )
@@ -256,12 +241,8 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="three short trials, to see that it works"
     )
-    parser.add_argument(
-        "--simulated", action="store_true", help="only how often widths change"
-    )
-    parser.add_argument(
-        "--seeds", type=int, default=2, help="draws of the paper's arrivals"
-    )
+    parser.add_argument("--simulated", action="store_true", help="only how often widths change")
+    parser.add_argument("--seeds", type=int, default=2, help="draws of the paper's arrivals")
     parser.add_argument("--run", choices=POLICIES)
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()

@@ -53,10 +53,7 @@ def compare(works: Sequence[Workload], seeds: int, name: str) -> None:
         "worst_over_auto": max(row["worst_s"] / row["auto_s"] for row in rows),
         "minutes": (time.perf_counter() - begin) / 60,
     }
-    took = [
-        {"workload": row["workload"], "seed": row["seed"], **row.pop("took")}
-        for row in rows
-    ]
+    took = [{"workload": row["workload"], "seed": row["seed"], **row.pop("took")} for row in rows]
     write(name, rows, ratios, more={"each_policy_s": took})
 
 

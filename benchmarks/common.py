@@ -56,9 +56,7 @@ def write(
     """
     show(rows)
     for key, value in ratios.items():
-        print(
-            f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}"
-        )
+        print(f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}")
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     content = {
@@ -82,16 +80,9 @@ def show(rows: list[dict[str, Any]]) -> None:
         return
     heads = list(rows[0])
     cells = [[_cell(row.get(head)) for head in heads] for row in rows]
-    widths = [
-        max(len(head), *(len(line[i]) for line in cells))
-        for i, head in enumerate(heads)
-    ]
+    widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
     for line in (heads, ["-" * width for width in widths], *cells):
-        print(
-            "  ".join(
-                cell.rjust(width) for cell, width in zip(line, widths, strict=True)
-            )
-        )
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
 
 
 def _cell(value: Any) -> str:
@@ -118,9 +109,7 @@ def peers(name: str, packages: list[str]) -> str:
         ).stdout.strip()
         here = sysconfig.get_paths()["purelib"]
         # Not the path alone: an editable install is a .pth file, which only addsitedir reads.
-        (Path(purelib) / "beside.pth").write_text(
-            f"import site; site.addsitedir({here!r})\n"
-        )
+        (Path(purelib) / "beside.pth").write_text(f"import site; site.addsitedir({here!r})\n")
         constraints = ["-c", str(ROOT.parent / "constraints.txt")]
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", *constraints, *packages],

@@ -41,16 +41,11 @@ HORIZON, LIMIT = 120.0, 60.0
 
 
 def curves(trials: int) -> np.ndarray:
-    rows = [
-        np.interp(np.arange(65), WIDTHS, [0.0, *SPEEDS[j % 7]]) * 1000.0
-        for j in range(trials)
-    ]
+    rows = [np.interp(np.arange(65), WIDTHS, [0.0, *SPEEDS[j % 7]]) * 1000.0 for j in range(trials)]
     return np.array(rows)
 
 
-def instances(
-    trials: int, nodes: int, count: int, seed: int = 0
-) -> list[tuple[np.ndarray, ...]]:
+def instances(trials: int, nodes: int, count: int, seed: int = 0) -> list[tuple[np.ndarray, ...]]:
     """What trials hold: at random, and after an event that took or brought some nodes."""
     rng = np.random.default_rng(seed)
     up, down = rng.uniform(10.0, 20.0, trials), rng.uniform(8.0, 14.0, trials)
@@ -112,9 +107,7 @@ def solver(trials: int, nodes: int, programs: int, short: bool) -> dict[str, obj
                 Effort(limit=10.0 if short else LIMIT),
             )
             node.append(
-                perf_counter() - begin
-                if found.optimal
-                else max(LIMIT, perf_counter() - begin)
+                perf_counter() - begin if found.optimal else max(LIMIT, perf_counter() - begin)
             )
             solved += found.optimal
             same &= not found.optimal or abs(found.objective - best) <= 1e-6 * best
@@ -138,13 +131,8 @@ def decision(trials: int, nodes: int, placement: str) -> float:
         Slot(SlotId(f"a{i // 18:03d}n{i % 18:02d}"), f"a{i // 18:03d}n{i % 18:02d}")
         for i in range(nodes)
     ]
-    made = [
-        Trial(TrialId(f"t{i:03d}"), 1e9, {"kind": i % 7}, (1, 64))
-        for i in range(trials)
-    ]
-    rows = tuple(
-        Row(tuple(curves(7)[k][1:]), {"kind": k}, up=18.0, down=12.0) for k in range(7)
-    )
+    made = [Trial(TrialId(f"t{i:03d}"), 1e9, {"kind": i % 7}, (1, 64)) for i in range(trials)]
+    rows = tuple(Row(tuple(curves(7)[k][1:]), {"kind": k}, up=18.0, down=12.0) for k in range(7))
     state = fold(State(), [Joined(tuple(slots)), *map(Submitted, made)])
     profile, rule = Table(rows).of(state.known), Elastic(placement=placement)  # type: ignore[arg-type]
     rng, took = np.random.default_rng(0), []
@@ -181,9 +169,7 @@ def main(short: bool) -> None:
     rows = [solver(trials, nodes, programs, short) for trials, nodes, programs in sizes]
     big, last = rows[2], rows[-1]
     ratios: dict[str, object] = {
-        "count_milp_over_elastic": min(
-            r["count_milp_ms"] / r["shoal_ms"] for r in rows
-        ),  # type: ignore[operator]
+        "count_milp_over_elastic": min(r["count_milp_ms"] / r["shoal_ms"] for r in rows),  # type: ignore[operator]
         "solver_ms_200x10000": last["shoal_ms"],
         "decision_ms_200x10000": decision(200, 10000, "index"),
         "decision_spatial_ms_200x10000": decision(200, 10000, "spatial"),

@@ -44,9 +44,7 @@ class Emulated(shoal.Recipe):
 
     batch_size = BATCH
 
-    def __init__(
-        self, samples: int = SAMPLES, shards: int = 1, prepare_ms: float = 0.0
-    ) -> None:
+    def __init__(self, samples: int = SAMPLES, shards: int = 1, prepare_ms: float = 0.0) -> None:
         self.samples, self.shards, self.prepare_ms = samples, shards, prepare_ms
 
     def data(self) -> shoal.Data:
@@ -99,9 +97,7 @@ class FromTheStart:
 
     def propose(self, view: Any, memory: Any) -> Any:
         begin = view.now if memory[0] is None else memory[0]
-        asked, after = self.inner.propose(
-            replace(view, now=view.now - begin), memory[1]
-        )
+        asked, after = self.inner.propose(replace(view, now=view.now - begin), memory[1])
         wake = None if asked.wake_at is None else asked.wake_at + begin
         return replace(asked, wake_at=wake), [begin, after]
 
@@ -142,13 +138,9 @@ def own_process(script: str, variant: str, *arguments: str) -> Found:
             folder,
             *arguments,
         ]
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(
-            f"{variant} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        )
+        raise SystemExit(f"{variant} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     found: Found = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -164,9 +156,7 @@ def times(lines: Sequence[Line]) -> Found:
         if isinstance(line.entry, Submitted)
     }
     ends = {
-        line.entry.trial: line.time
-        for line in lines
-        if isinstance(line.entry, Finished | Retired)
+        line.entry.trial: line.time for line in lines if isinstance(line.entry, Finished | Retired)
     }
     took = [ends[trial] - came[trial] for trial in ends]
     died = sum(isinstance(line.entry, Left) for line in lines)
@@ -191,8 +181,7 @@ def simulated(
     journal = Journal()
     journal.append(0.0, opened)
     there = [
-        Slot(SlotId(f"slot{i}"), "node", "cpu", shards=frozenset(shards))
-        for i in range(slots)
+        Slot(SlotId(f"slot{i}"), "node", "cpu", shards=frozenset(shards)) for i in range(slots)
     ]
     sim = Sim(profile.of, there, shards=shards)
     believe: Any = profile.believe

@@ -143,9 +143,7 @@ class Pictures(shoal.Recipe):
         if self.kind == "arrow":
             return shoal.Data.arrow(self.home / "all.arrow", validation=None)
         if self.kind == "tar":
-            return shoal.Data.tar(
-                self.home / "*.tar", columns=("jpg", "cls"), size=SIDE
-            )
+            return shoal.Data.tar(self.home / "*.tar", columns=("jpg", "cls"), size=SIDE)
         return shoal.Data.images(self.home / "images", size=SIDE, validation=None)
 
     def augment(self, samples: Any, rng: np.random.Generator) -> Any:
@@ -202,9 +200,7 @@ class Files(Dataset[Any]):
             mapped = pa.memory_map(str(home / "all.arrow"))
             self.batches = pa.ipc.open_file(mapped).read_all().to_batches()
         else:
-            self.members = [
-                each for tar in sorted(home.glob("*.tar")) for each in spans(tar)
-            ]
+            self.members = [each for tar in sorted(home.glob("*.tar")) for each in spans(tar)]
 
     def __len__(self) -> int:
         if self.kind == "arrow":
@@ -280,10 +276,7 @@ def run(home: Path, side: str, kind: str, **asked: Any) -> dict[str, Any]:
         kind,
         json.dumps(each),
     ]
-    started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        for _ in range(jobs)
-    ]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(jobs)]
     with watching([each.pid for each in started]) as peak:
         told = [job.communicate()[0] for job in started]
     if any(job.returncode for job in started):
@@ -403,9 +396,7 @@ def part(home: str, side: str, kind: str, asked: str) -> None:
 
 def main() -> None:
     said = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    said.add_argument(
-        "--short", action="store_true", help="few files; nothing is written"
-    )
+    said.add_argument("--short", action="store_true", help="few files; nothing is written")
     given = said.parse_args()
     how = SHORT if given.short else LONG
     with tempfile.TemporaryDirectory() as folder:

@@ -144,8 +144,7 @@ def compare(quick: bool) -> None:
     at = {row["way"]: row for row in rows}
     ratios: dict[str, Any] = {
         "two_nodes_shared_over_apart": gain(at, "samples/s"),
-        "two_nodes_bound": (NODES * prepare + MODELS * train)
-        / (prepare + MODELS * train),
+        "two_nodes_bound": (NODES * prepare + MODELS * train) / (prepare + MODELS * train),
         "two_nodes_preparing_saved": 1 / gain(at, "preparing, CPU s"),
         "prepare_ms": 1e3 * prepare,
         "train_ms": 1e3 * train,

@@ -66,9 +66,7 @@ def ensemble(quick: bool) -> Any:
         config["lr"] = round(lr, 4)
         epochs = 2 if quick else EPOCHS
         given.append((0.0, config, float(SAMPLES * epochs)))
-    return Patience(
-        Trace(given, widths=(1, SLOTS)), PATIENCE, metric="accuracy", mode="max"
-    )
+    return Patience(Trace(given, widths=(1, SLOTS)), PATIENCE, metric="accuracy", mode="max")
 
 
 class Converging(Emulated):
@@ -126,9 +124,7 @@ def policy(way: str) -> Any:
     way = way.partition(",")[0]
     if way.startswith("flotilla"):
         return Flotilla("local" if way.endswith("local") else "global")
-    return {"random": Fifo, "rounds": lambda: Rounds(SEED), "waterfill": WaterFill}[
-        way
-    ]()
+    return {"random": Fifo, "rounds": lambda: Rounds(SEED), "waterfill": WaterFill}[way]()
 
 
 def nets(quick: bool) -> Any:
@@ -143,9 +139,7 @@ def nets(quick: bool) -> Any:
     return Trace(given, widths=(1, SLOTS))
 
 
-def run(
-    way: str, folder: Path, quick: bool, keep: Path | None, images: Path | None
-) -> Found:
+def run(way: str, folder: Path, quick: bool, keep: Path | None, images: Path | None) -> Found:
     """One study; of nets, if there are images."""
     import shoal
     from shoal import reporting
@@ -193,15 +187,12 @@ def run(
         "flotillas": [each._asdict() for each in tally.so_far().formed],
         "samples": told.trained,
         "chunks": {
-            name: sum(each.get(name, 0.0) for each in fed.values())
-            for name in ("made", "served")
+            name: sum(each.get(name, 0.0) for each in fed.values()) for name in ("made", "served")
         },
     }
 
 
-def all_rounds(
-    ways: Sequence[str], args: argparse.Namespace, *more: str
-) -> dict[str, list[Found]]:
+def all_rounds(ways: Sequence[str], args: argparse.Namespace, *more: str) -> dict[str, list[Found]]:
     """The runs of each way, round by round; each round in the other order."""
     runs: dict[str, list[Found]] = {way: [] for way in ways}
     more += ("--quick",) if args.quick else ()
@@ -235,19 +226,11 @@ def row(way: str, runs: Sequence[Found]) -> dict[str, Any]:
         "makespan_s": middle(lambda found: found["makespan_s"]),
         "mean_completion_s": middle(lambda found: found["mean_completion_s"]),
         "idle_share": middle(lambda found: found["idle_share"]),
-        "waiting_per_slot_s": middle(
-            lambda found: found["waiting_share"] * found["makespan_s"]
-        ),
+        "waiting_per_slot_s": middle(lambda found: found["waiting_share"] * found["makespan_s"]),
         "decisions": middle(lambda found: found["decisions"]),
-        "deciding_share": middle(
-            lambda found: found["deciding_s"] / found["makespan_s"]
-        ),
-        "deciding_cpu_share": middle(
-            lambda found: found["deciding_cpu_s"] / found["makespan_s"]
-        ),
-        "saving_share": middle(
-            lambda found: found["save_s"] / (SLOTS * found["makespan_s"])
-        ),
+        "deciding_share": middle(lambda found: found["deciding_s"] / found["makespan_s"]),
+        "deciding_cpu_share": middle(lambda found: found["deciding_cpu_s"] / found["makespan_s"]),
+        "saving_share": middle(lambda found: found["save_s"] / (SLOTS * found["makespan_s"])),
     }
 
 
@@ -258,9 +241,7 @@ def compare(args: argparse.Namespace) -> None:
     begin = time.perf_counter()
     runs = all_rounds(WAYS, args)
     rows = [row(way, runs[way]) for way in WAYS]
-    took = [
-        {way: runs[way][k]["makespan_s"] for way in WAYS} for k in range(args.rounds)
-    ]
+    took = [{way: runs[way][k]["makespan_s"] for way in WAYS} for k in range(args.rounds)]
     ratios: dict[str, Any] = {}
 
     def note(name: str, each: Sequence[float]) -> None:
@@ -272,10 +253,7 @@ def compare(args: argparse.Namespace) -> None:
             name = f"{base}_over_{way.replace(' ', '_')}"
             ratios[name] = median(at[base] / at[way] for at in took)
     # What no schedule beats: a lane takes the least of its slots' time while it has only one.
-    bounds = [
-        bound([runs[way][k]["flotillas"] for way in WAYS[:2]])
-        for k in range(args.rounds)
-    ]
+    bounds = [bound([runs[way][k]["flotillas"] for way in WAYS[:2]]) for k in range(args.rounds)]
     others = [min(at[way] for way in WAYS[:-1]) for at in took]
     ratios["bound_s"] = median(bounds)
     note("best_other_over_bound", [a / b for a, b in zip(others, bounds, strict=True)])
@@ -325,8 +303,7 @@ def compare_nets(args: argparse.Namespace) -> None:
     ratios: dict[str, Any] = {}
     for name, (base, way) in pairs.items():
         each = [
-            a["makespan_s"] / b["makespan_s"]
-            for a, b in zip(runs[base], runs[way], strict=True)
+            a["makespan_s"] / b["makespan_s"] for a, b in zip(runs[base], runs[way], strict=True)
         ]
         ratios[name] = median(each)
         ratios[f"{name}_spread"] = spread(each)
@@ -344,8 +321,7 @@ def bound(runs: Sequence[Sequence[Mapping[str, Any]]]) -> float:
     `runs`: of policies that give each model one slot. The shortest counts.
     """
     return min(
-        sum(len(each["trials"]) * each["mean"] for each in flotillas) / SLOTS
-        for flotillas in runs
+        sum(len(each["trials"]) * each["mean"] for each in flotillas) / SLOTS for flotillas in runs
     )
 
 
@@ -361,12 +337,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="short lengths, to see that it works"
-    )
-    parser.add_argument(
-        "--keep", type=Path, help="where the studies and their reports go"
-    )
+    parser.add_argument("--quick", action="store_true", help="short lengths, to see that it works")
+    parser.add_argument("--keep", type=Path, help="where the studies and their reports go")
     parser.add_argument("--nets", action="store_true", help="real CNNs on images")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--run", choices=WAYS + NETS)

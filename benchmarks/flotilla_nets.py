@@ -111,24 +111,18 @@ def make_images(folder: Path, shards: int) -> None:
         angle = np.pi * chosen / CLASSES
         wave = np.sin((x * np.cos(angle) + y * np.sin(angle)) / 4.0)
         noise = rng.integers(0, 128, size=(SHARD, SIDE, SIDE, 3), dtype=np.uint8)
-        images[first : first + SHARD] = noise + (63.0 * (1 + wave))[..., None].astype(
-            "uint8"
-        )
+        images[first : first + SHARD] = noise + (63.0 * (1 + wave))[..., None].astype("uint8")
     images.flush()
     np.save(folder / "labels.npy", labels)
 
 
-def varied(
-    image: np.ndarray[Any, Any], rng: np.random.Generator
-) -> np.ndarray[Any, Any]:
+def varied(image: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """An image rotated, cropped, resized, perhaps turned over, normalized."""
     side = SIDE * rng.uniform(0.5, 1.0)
     left, top = rng.uniform(0, SIDE - side, 2)
     box = (left, top, left + side, top + side)
     size = (CROPPED, CROPPED)
-    turned_a_little = Image.fromarray(image).rotate(
-        rng.uniform(-15, 15), Image.Resampling.BICUBIC
-    )
+    turned_a_little = Image.fromarray(image).rotate(rng.uniform(-15, 15), Image.Resampling.BICUBIC)
     small = turned_a_little.resize(size, Image.Resampling.BICUBIC, box)
     made = np.asarray(small, "float32")
     turned = made[::-1] if rng.random() < 0.5 else made
@@ -147,9 +141,7 @@ class Nets(shoal.Recipe):
     def data(self) -> shoal.Data:
         images = np.load(self.folder / "images.npy", mmap_mode="r")
         labels = np.load(self.folder / "labels.npy")
-        data = shoal.Data.arrays(
-            images, labels, validation=None, shards=len(labels) // SHARD
-        )
+        data = shoal.Data.arrays(images, labels, validation=None, shards=len(labels) // SHARD)
         data.chunk = 2 * BATCH
         return data
 

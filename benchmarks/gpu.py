@@ -125,9 +125,7 @@ def items(device: str, short: bool) -> list[Item]:
         ),
         Item(
             "packing, switching",
-            program(
-                "packing.py", *of, *quick, "--write", PACKING, "--parts", "switching"
-            ),
+            program("packing.py", *of, *quick, "--write", PACKING, "--parts", "switching"),
             *(120, 240, read_file(f"{PACKING}-switching"), {}),
         ),
         Item(
@@ -178,9 +176,7 @@ def tests(device: str, short: bool) -> Item:
 def read_tests(exit_code: int, output: str, _: Path) -> Said:
     """How many passed; the names of those that did not. None that passed is no success."""
     lines = output.strip().splitlines()
-    failed = [
-        line.split(" - ")[0] for line in lines if line.startswith(("FAILED", "ERROR"))
-    ]
+    failed = [line.split(" - ")[0] for line in lines if line.startswith(("FAILED", "ERROR"))]
     counts = r"\d+ (?:passed|failed|skipped|deselected|errors?)"
     words = re.findall(counts, " ".join(lines[-1:]))
     passed = any(word.endswith("passed") for word in words)
@@ -203,9 +199,7 @@ def read_cases(exit_code: int, output: str, _: Path) -> Said:
             cases[said.pop("case")] = said
     bad = [name for name, said in cases.items() if not said["ok"]]
     good = len(cases) - len(bad)
-    result = f"{good} of {len(cases)} cases ok" + (
-        f", not {', '.join(bad)}" if bad else ""
-    )
+    result = f"{good} of {len(cases)} cases ok" + (f", not {', '.join(bad)}" if bad else "")
     return {
         "ok": exit_code == 0 and bool(cases) and not bad,
         "result": result,
@@ -266,9 +260,7 @@ class Results:
     `copy`: a folder to which all of it goes, too; one that cannot be written to ends nothing.
     """
 
-    def __init__(
-        self, folder: Path, copy: Path | None, place: Mapping[str, str]
-    ) -> None:
+    def __init__(self, folder: Path, copy: Path | None, place: Mapping[str, str]) -> None:
         key = re.sub(r"[^\w.]+", "-", f"{place['device']} torch {place['torch']}")
         self.folder = folder / key
         self.copy = None if copy is None else copy / key
@@ -349,13 +341,9 @@ def place_of(device: str, environment: Mapping[str, str]) -> dict[str, str]:
         )
         found = json.loads(tried.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
-        raise cannot(
-            f"torch and the device did not answer in {PROBE_LIMIT:.0f} s"
-        ) from None
+        raise cannot(f"torch and the device did not answer in {PROBE_LIMIT:.0f} s") from None
     except (IndexError, ValueError):
-        last = tried.stderr.strip().splitlines()[-1:] or [
-            f"exit code {tried.returncode}"
-        ]
+        last = tried.stderr.strip().splitlines()[-1:] or [f"exit code {tried.returncode}"]
         raise cannot(f"torch and the device were not found: {last[0]}") from None
     python = ".".join(str(part) for part in sys.version_info[:2])
     if found["missing"]:
@@ -383,9 +371,7 @@ def lacking(item: Item) -> list[str]:
     ]
 
 
-def do(
-    item: Item, results: Results, seconds: float, environment: Mapping[str, str]
-) -> Said:
+def do(item: Item, results: Results, seconds: float, environment: Mapping[str, str]) -> Said:
     """Run one item for at most so long; what came of it."""
     tries = results.items.get(item.name, {}).get("tries", 0) + 1
     lacks = lacking(item)
@@ -468,9 +454,7 @@ def call(args: argparse.Namespace) -> int:
     print(ready(place, every, time.monotonic() - begin), flush=True)
     end = begin + 60 * args.minutes
     waiting = [item for item in every if results.open(item)]
-    waiting.sort(
-        key=lambda item: item.name in results.items
-    )  # what was never begun comes first
+    waiting.sort(key=lambda item: item.name in results.items)  # what was never begun comes first
     for number, item in enumerate(waiting):
         left = end - time.monotonic()
         if number and left < max(LEAST, item.seconds / 2):
@@ -497,15 +481,11 @@ def line_of(name: str, said: Said) -> str:
 
 def conclude(results: Results, every: Sequence[Item]) -> int:
     """Print the tables; the exit code."""
-    print(
-        f"\n{results.place['device']}, torch {results.place['torch']}: {results.folder}"
-    )
+    print(f"\n{results.place['device']}, torch {results.place['torch']}: {results.folder}")
     for item in every:
         said = results.items.get(item.name)
         print(f"{item.name:26} to do" if said is None else line_of(item.name, said))
-    cells = [
-        speeds(row) for row in rows_of(results.folder, "packing-key") if row["rounds"]
-    ]
+    cells = [speeds(row) for row in rows_of(results.folder, "packing-key") if row["rounds"]]
     if cells:
         print("\nmilliseconds for a step of all models, batch 32")
         show(cells)
@@ -524,10 +504,7 @@ def speeds(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "net": row["net"],
         "models": row["models"],
-        **{
-            way: "-" if time is None else 1e3 * time / row["steps"]
-            for way, time in times.items()
-        },
+        **{way: "-" if time is None else 1e3 * time / row["steps"] for way, time in times.items()},
         "sequential / chosen": row["sequential_over_chosen"],
         "choice": row["choice"],
     }
@@ -538,31 +515,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
-    parser.add_argument(
-        "--short", action="store_true", help="small, to see that it works"
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=9.0, help="of this call, at most"
-    )
+    parser.add_argument("--short", action="store_true", help="small, to see that it works")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this call, at most")
     parser.add_argument("--results", type=Path, help="default: benchmarks/results/gpu")
-    parser.add_argument(
-        "--copy", type=Path, help="where results go, too; default: $OUT"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="say what there is to do, and end"
-    )
+    parser.add_argument("--copy", type=Path, help="where results go, too; default: $OUT")
+    parser.add_argument("--list", action="store_true", help="say what there is to do, and end")
     args = parser.parse_args()
     if args.list:
         for item in items(args.device, args.short):
-            print(
-                f"{item.name:26} about {item.seconds:.0f} s, at most {item.limit:.0f} s"
-            )
+            print(f"{item.name:26} about {item.seconds:.0f} s, at most {item.limit:.0f} s")
         return 0
     if args.results is None:
         stand_in = args.short or args.device == "cpu"
-        args.results = (
-            Path(tempfile.mkdtemp()) if stand_in else HERE / "results" / "gpu"
-        )
+        args.results = Path(tempfile.mkdtemp()) if stand_in else HERE / "results" / "gpu"
     if args.copy is None and os.environ.get("OUT"):
         args.copy = Path(os.environ["OUT"])
     return call(args)

@@ -45,11 +45,7 @@ class Sized(shoal.Recipe):
     max_epochs = 1
 
     def data(self) -> shoal.Data:
-        rows = (
-            np.random.default_rng(0)
-            .normal(size=(STEPS * BATCH, WIDTH))
-            .astype("float32")
-        )
+        rows = np.random.default_rng(0).normal(size=(STEPS * BATCH, WIDTH)).astype("float32")
         return shoal.Data.arrays(rows, validation=(rows[:BATCH],))
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
@@ -71,15 +67,11 @@ class ShortOnCpu(Sized):
     """The stand-in: narrow layers, and the model with the most of them has no room."""
 
     def data(self) -> shoal.Data:
-        rows = (
-            np.random.default_rng(0).normal(size=(STEPS * BATCH, 16)).astype("float32")
-        )
+        rows = np.random.default_rng(0).normal(size=(STEPS * BATCH, 16)).astype("float32")
         return shoal.Data.arrays(rows, validation=(rows[:BATCH],))
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(
-            *(nn.Linear(16, 16, bias=False) for _ in range(config["layers"]))
-        )
+        return nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(config["layers"])))
 
     def training_step(self, model: nn.Module, batch: Any) -> Tensor:
         if isinstance(model, nn.Sequential) and len(model) > LAYERS:
@@ -94,12 +86,8 @@ def check(device: str) -> dict[str, Any]:
         recipe = Images(NETS[net].shape, STEPS * BATCH)
         config = {"net": net, "batch_size": 32, "lr": 1e-3}
         neighbour = {**config, "lr": 3e-3}
-        checks = check_recipe(
-            recipe, recipe.data(), config, neighbour=neighbour, device=device
-        )
-        failed = [
-            f"{name}: {text}" for name, passed, text in checks["checks"] if not passed
-        ]
+        checks = check_recipe(recipe, recipe.data(), config, neighbour=neighbour, device=device)
+        failed = [f"{name}: {text}" for name, passed, text in checks["checks"] if not passed]
         found[net] = failed or "ok"
     return {"ok": all(each == "ok" for each in found.values()), **found}
 
@@ -112,9 +100,7 @@ def probe(device: str) -> dict[str, Any]:
         measured = measured_memory(recipe, net, device)
         plain = plain_memory(recipe, net, device)
         found[net] = {"measured_GiB": measured, "plain_GiB": plain}
-    enough = [
-        each["measured_GiB"] >= 0.9 * each["plain_GiB"] for each in found.values()
-    ]
+    enough = [each["measured_GiB"] >= 0.9 * each["plain_GiB"] for each in found.values()]
     return {"ok": all(enough), **found}
 
 
@@ -122,12 +108,8 @@ def measured_memory(recipe: Images, net: str, device: str) -> float:
     """What a study's journal says of a trial of this net."""
     config = {"net": net, "batch_size": BATCH, "lr": 1e-3}
     with tempfile.TemporaryDirectory() as folder:
-        study = shoal.create_study(
-            recipe, storage=Path(folder) / "study", search_space=config
-        )
-        study.optimize(
-            num_samples=1, max_epochs=2, policy="fifo", device=device, progress=False
-        )
+        study = shoal.create_study(recipe, storage=Path(folder) / "study", search_space=config)
+        study.optimize(num_samples=1, max_epochs=2, policy="fifo", device=device, progress=False)
         entries = [line.entry for line in study.lines()]
     figures = [entry.figures for entry in entries if isinstance(entry, Measured)]
     return max((each["memory"] for each in figures if "memory" in each), default=0.0)
@@ -176,9 +158,7 @@ def largest(device: str) -> dict[str, Any]:
             "slot_memory_gb": gib,
         }
         with tempfile.TemporaryDirectory() as folder:
-            study = shoal.create_study(
-                recipe, storage=Path(folder) / "study", search_space=config
-            )
+            study = shoal.create_study(recipe, storage=Path(folder) / "study", search_space=config)
             study.optimize(num_samples=1, max_epochs=1, progress=False, **options)
             status = study.trials[0].status
         found[f"{gib:g} GiB"] = BATCHES[-1] if status == "finished" else status
@@ -192,9 +172,7 @@ def short(device: str) -> dict[str, Any]:
     recipe = Sized() if device != "cpu" else ShortOnCpu()
     space = {"layers": LAYERS, "lr": shoal.grid([1e-4 * (1 + i) for i in range(8)])}
     with tempfile.TemporaryDirectory() as folder:
-        study = shoal.create_study(
-            recipe, storage=Path(folder) / "study", search_space=space
-        )
+        study = shoal.create_study(recipe, storage=Path(folder) / "study", search_space=space)
         options: dict[str, Any] = {
             "policy": "pack",
             "device": device,

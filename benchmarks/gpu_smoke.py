@@ -31,9 +31,7 @@ from torch import Tensor, nn
 import shoal
 
 STEPS, BATCH, MODELS = 10, 32, 4
-CLOSE = (
-    1e-4  # weights after ten steps of Adam at a rate of 1e-3, which move them by 1e-2
-)
+CLOSE = 1e-4  # weights after ten steps of Adam at a rate of 1e-3, which move them by 1e-2
 
 
 def clusters(seed: int, count: int) -> tuple[Any, Any]:
@@ -67,9 +65,7 @@ class Clusters(shoal.Recipe):
 
 def lane(device: str, folder: Path) -> dict[str, Any]:
     """A trial alone."""
-    study = shoal.create_study(
-        Clusters(), storage=folder / "study", search_space={"lr": 1e-2}
-    )
+    study = shoal.create_study(Clusters(), storage=folder / "study", search_space={"lr": 1e-2})
     study.optimize(max_epochs=3, policy="fifo", device=device, progress=False)
     (trial,) = study.trials
     accuracy = trial.value or 0.0
@@ -84,13 +80,8 @@ def fused(device: str, folder: Path) -> dict[str, Any]:
     """
     net = "MLP-3 x64"
     recipe = Images(NETS[net].shape, STEPS * BATCH)
-    given = [
-        {**config, "lr": 0.1, "optimizer": "SGD"}
-        for config in configs(net, MODELS, BATCH)
-    ]
-    alone, as_one = (
-        Lanes(recipe, given, how, device) for how in ("sequential", "fused")
-    )
+    given = [{**config, "lr": 0.1, "optimizer": "SGD"} for config in configs(net, MODELS, BATCH)]
+    alone, as_one = (Lanes(recipe, given, how, device) for how in ("sequential", "fused"))
     first = weights(alone)
     gap = apart(first, weights(as_one))
     moved = apart(first, weights(alone))  # by a second pass: what a lost one would show
@@ -147,9 +138,7 @@ def memory(device: str, folder: Path) -> dict[str, Any]:
     limit = {} if device == "cpu" else {"slot_memory_gb": 1.0}
     study.optimize(policy="fifo", device=device, progress=False, **limit)
     small, large = (trial.status for trial in study.trials)
-    good = (
-        small == "finished" and large.startswith("failed") and "memory" in large.lower()
-    )
+    good = small == "finished" and large.startswith("failed") and "memory" in large.lower()
     return {"ok": good, "small": small, "large": large}
 
 

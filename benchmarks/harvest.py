@@ -339,9 +339,7 @@ def predicted(
         elif late[name] < at:
             ready.append((at, Left(frozenset((SlotId(name),)), died=True)))
         else:  # it went before it was there
-            ready = [
-                each for each in ready if each[0] != late[name] or name not in str(each)
-            ]
+            ready = [each for each in ready if each[0] != late[name] or name not in str(each)]
     script = tuple(sorted(ready, key=lambda each: each[0]))
     found, _ = run_spec(replace(spec, script=script), Elastic(admit=TRIALS))
     still = tuple(Slot(SlotId(f"d{i}"), f"d{i}") for i in range(DEDICATED))
@@ -392,9 +390,7 @@ def _fill(lab: Any, wait_for: Any, python: str, shared: Path) -> None:
     pilot += ["--cpus", "1", "--gpus", "0", "--store-gb", "0.08"]
     command = "exec srun " + " ".join(pilot)
     jobs = [
-        lab.submit(
-            "-p", "scavenger", "-N", "1", "-w", name, "--no-requeue", command=command
-        )
+        lab.submit("-p", "scavenger", "-N", "1", "-w", name, "--no-requeue", command=command)
         for name in lab.nodes
     ]
     wait_for("pilots run", lambda: all(lab.state(job) == "RUNNING" for job in jobs))
@@ -505,7 +501,5 @@ def main(short: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--short", action="store_true", help="a minute of the slice, no Slurm"
-    )
+    parser.add_argument("--short", action="store_true", help="a minute of the slice, no Slurm")
     main(parser.parse_args().short)

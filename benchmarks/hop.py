@@ -41,17 +41,11 @@ class Large(shoal.Recipe):
     batch_size = 8
 
     def data(self) -> shoal.Data:
-        rows = (
-            np.random.default_rng(0)
-            .normal(size=(4 * self.batch_size, SIDE))
-            .astype("float32")
-        )
+        rows = np.random.default_rng(0).normal(size=(4 * self.batch_size, SIDE)).astype("float32")
         return shoal.Data.arrays(rows, shards=4, validation=None)
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(
-            *(nn.Linear(SIDE, SIDE, bias=False) for _ in range(LAYERS))
-        )
+        return nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(LAYERS)))
 
     def configure_optimizers(
         self, model: nn.Module, config: Mapping[str, Any]
@@ -74,27 +68,19 @@ def copying(size: int) -> float:
     return median(times[1:])
 
 
-def hopping(
-    backend: Ray, moments: Any, trial: Trial
-) -> tuple[list[dict[str, float]], int]:
+def hopping(backend: Ray, moments: Any, trial: Trial) -> tuple[list[dict[str, float]], int]:
     """Seconds of each hop, warm-up left out: in all, and loading; and the bytes of a state."""
     backend.submit(trial)
     shards = sorted(backend.course.sizes)
     hops, size = [], 0
-    for turn in range(
-        HOPS + 2
-    ):  # the first unit builds the model, the second is the warm-up
+    for turn in range(HOPS + 2):  # the first unit builds the model, the second is the warm-up
         slot, shard = SlotId(f"slot{turn % 2}"), shards[turn % len(shards)]
         begin = perf_counter()
-        backend.change(
-            None, solo(trial.id, slot, turn, shard, backend.course.sizes[shard])
-        )
+        backend.change(None, solo(trial.id, slot, turn, shard, backend.course.sizes[shard]))
         spent, moved = until_visited(moments, trial.id)
         took = perf_counter() - begin
         size = moved or size
-        hops.append(
-            {"hop": took - spent["train"] - spent["data"], "load": spent["switch"]}
-        )
+        hops.append({"hop": took - spent["train"] - spent["data"], "load": spent["switch"]})
     return hops[2:], size
 
 
@@ -129,9 +115,7 @@ def main() -> None:
             moments = backend.moments()
             next(moments)
             for name, adam in (("SGD", False), ("Adam", True)):
-                trial = Trial(
-                    TrialId(name), 1e9, {"adam": adam}, shards=frozenset(data.shards)
-                )
+                trial = Trial(TrialId(name), 1e9, {"adam": adam}, shards=frozenset(data.shards))
                 hops, size = hopping(backend, moments, trial)
                 copy, hop = copying(size), median(h["hop"] for h in hops)
                 times = {

@@ -114,15 +114,11 @@ def load_of(name: str, seed: int) -> Load:
             )
             for _ in range(trials)
         ]
-        return Load(
-            shards, slots, table(rng, kinds, count, hop), Trace(arrivals, widths=wide)
-        )
+        return Load(shards, slots, table(rng, kinds, count, hop), Trace(arrivals, widths=wide))
     kinds = int(rng.integers(1, 5))
     space = {"m": choice(list(range(kinds)))}
     concurrent = name == "hyperband"
-    searcher = Hyperband(
-        space, 9, 3, "accuracy", "max", concurrent=concurrent, widths=wide
-    )
+    searcher = Hyperband(space, 9, 3, "accuracy", "max", concurrent=concurrent, widths=wide)
     return Load(shards, slots, table(rng, kinds, count, hop), searcher)
 
 

@@ -52,9 +52,7 @@ def configurations(epochs: int, space: str) -> list[dict[str, Any]]:
     return [dict(draws(SPACES[space], SEED)(i)) for i in range(count)]
 
 
-def run_shoal(
-    name: str, folder: Path, epochs: int, images: int | None, space: str
-) -> Found:
+def run_shoal(name: str, folder: Path, epochs: int, images: int | None, space: str) -> Found:
     import torch
     from images import SPACES, Mlp3
 
@@ -67,9 +65,7 @@ def run_shoal(
     policies: dict[str, Any] = {
         how: Pack(grouping=how, most=MOST, refill=False, seed=SEED) for how in GROUPINGS
     }  # type: ignore[arg-type]
-    policy = policies.get(
-        name, Fifo() if name == "unpacked" else Pack(most=16, fuse=True)
-    )
+    policy = policies.get(name, Fifo() if name == "unpacked" else Pack(most=16, fuse=True))
     recipe = Mlp3(images)
     study = shoal.create_study(
         recipe,
@@ -79,27 +75,20 @@ def run_shoal(
         search_space=SPACES[space],
         seed=SEED,
     )
-    searcher = Hyperband(
-        max_epochs=epochs, reduction_factor=ETA, concurrent=name == "ours"
-    )
+    searcher = Hyperband(max_epochs=epochs, reduction_factor=ETA, concurrent=name == "ours")
     study.optimize(searcher, policy, progress=False)
     lines = study.lines()
-    plans = [
-        (line.time, line.entry) for line in lines if isinstance(line.entry, Planned)
-    ]
+    plans = [(line.time, line.entry) for line in lines if isinstance(line.entry, Planned)]
     gangs = [gang for _, plan in plans for gang in plan.start]
     epoch = sum(recipe.data().sizes.values())
     return {
         "training": max(line.time for line in lines if isinstance(line.entry, Finished))
         - plans[0][0],
         "best": study.best_trial.value,
-        "reached": [
-            round(study.state.known[trial.id].samples / epoch) for trial in study.trials
-        ],
+        "reached": [round(study.state.known[trial.id].samples / epoch) for trial in study.trials],
         "failed": sum(trial.status.startswith("failed") for trial in study.trials),
         "scores": [
-            {round(at): values["accuracy"] for at, values in trial.scores}
-            for trial in study.trials
+            {round(at): values["accuracy"] for at, values in trial.scores} for trial in study.trials
         ],
         "lanes": sum(len(gang.lanes) for gang in gangs) / max(1, len(gangs)),
         "fused": sum(gang.fused for gang in gangs),
@@ -143,15 +132,11 @@ def run_tune(folder: Path, epochs: int, images: int | None, space: str) -> Found
             for start in range(0, len(x), size):
                 rows = order[start : start + size]
                 self.optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(
-                    self.model(x[rows]), y[rows]
-                ).backward()
+                torch.nn.functional.cross_entropy(self.model(x[rows]), y[rows]).backward()
                 self.optimizer.step()
             self.model.eval()
             with torch.no_grad():
-                return {
-                    "accuracy": float((self.model(u).argmax(1) == v).float().mean())
-                }
+                return {"accuracy": float((self.model(u).argmax(1) == v).float().mean())}
 
         def save_checkpoint(self, checkpoint_dir: str) -> None:
             torch.save(
@@ -164,9 +149,7 @@ def run_tune(folder: Path, epochs: int, images: int | None, space: str) -> Found
             self.model.load_state_dict(model)
             self.optimizer.load_state_dict(own)
 
-    ray.init(
-        num_cpus=1, include_dashboard=False, logging_level="error", log_to_driver=False
-    )
+    ray.init(num_cpus=1, include_dashboard=False, logging_level="error", log_to_driver=False)
     begin = time.perf_counter()
     tuner = tune.Tuner(
         tune.with_resources(Trained, {"cpu": 1}),
@@ -278,13 +261,9 @@ def process(name: str, python: str, args: argparse.Namespace) -> Found:
             args.space,
         ]
         command += [] if args.images is None else ["--images", str(args.images)]
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(
-            f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        )
+        raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     found: Found = json.loads(done.stdout.strip().splitlines()[-1])
     print(f"{name:12} {found['training']:8.1f} s", flush=True)
     return found
@@ -315,9 +294,7 @@ def compare(args: argparse.Namespace) -> None:
             if name not in ("unpacked", "tune")
             else []
         )
-        same = (
-            run.get("scores") == found["unpacked"]["scores"] if name != "tune" else None
-        )
+        same = run.get("scores") == found["unpacked"]["scores"] if name != "tune" else None
         points = max((row["points"] for row in apart), default=0.0)
         rows.append(
             {
@@ -389,11 +366,7 @@ def main() -> None:
     elif args.run == "tune":
         print(json.dumps(run_tune(args.folder, args.epochs, args.images, args.space)))
     else:
-        print(
-            json.dumps(
-                run_shoal(args.run, args.folder, args.epochs, args.images, args.space)
-            )
-        )
+        print(json.dumps(run_shoal(args.run, args.folder, args.epochs, args.images, args.space)))
 
 
 if __name__ == "__main__":

@@ -74,8 +74,7 @@ def search(recipe: Precise, fused: bool, epochs: int) -> Found:
         epoch = sum(recipe.data().sizes.values())
         return {
             "reached": [
-                round(study.state.known[trial.id].samples / epoch)
-                for trial in study.trials
+                round(study.state.known[trial.id].samples / epoch) for trial in study.trials
             ],
             "scores": [
                 {round(at): values["accuracy"] for at, values in trial.scores}

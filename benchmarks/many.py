@@ -78,9 +78,7 @@ class OverLimitError(Exception):
 # -- one case ----------------------------------------------------------------------------------
 
 
-def run_way(
-    way: str, trials: int, folder: Path, limit: float, python: str = sys.executable
-) -> Row:
+def run_way(way: str, trials: int, folder: Path, limit: float, python: str = sys.executable) -> Row:
     """Run one way as a process; what it says of itself.
 
     Raises:
@@ -170,12 +168,8 @@ def read(way: str, trials: int, folder: Path, limit: float) -> Row:
     report = study / "report.html"
     row: Row = {}
     shoal = [sys.executable, "-m", "shoal.cli"]
-    row["status_s"] = within(
-        limit, lambda: timed([*shoal, "status", str(study)], limit)
-    )
-    row["report_s"] = within(
-        limit, lambda: timed([*shoal, "report", str(study)], limit)
-    )
+    row["status_s"] = within(limit, lambda: timed([*shoal, "status", str(study)], limit))
+    row["report_s"] = within(limit, lambda: timed([*shoal, "report", str(study)], limit))
     if report.exists():
         row["report_MB"] = report.stat().st_size / 1e6
     row["trials_s"] = within(limit, lambda: seconds_of("trials", trials, folder, limit))
@@ -185,16 +179,12 @@ def read(way: str, trials: int, folder: Path, limit: float) -> Row:
 def resume(way: str, trials: int, folder: Path, limit: float) -> Row:
     """Kill a study when half of its trials are finished; the seconds until it trains again."""
     journal = folder / "study" / "journal.jsonl"
-    process = start(
-        [sys.executable, str(HERE / "many_ways.py"), way, str(trials), str(folder)]
-    )
+    process = start([sys.executable, str(HERE / "many_ways.py"), way, str(trials), str(folder)])
     since = time.monotonic()
     while finished(journal) < trials / 2:
         time.sleep(0.2)
         if process.poll() is not None:
-            raise SystemExit(
-                f"{way} ended too early:\n{process.communicate()[1][-4000:]}"
-            )
+            raise SystemExit(f"{way} ended too early:\n{process.communicate()[1][-4000:]}")
         if time.monotonic() - since > limit:
             end(process)
             return {"resume_s": f"over {limit:g} s until half is done"}
@@ -349,9 +339,7 @@ def earlier(path: Path) -> list[Row]:
         return []
     found = json.loads(path.read_text())
     if (found["machine"], found["versions"]) != (machine(), versions(*PACKAGES)):
-        raise SystemExit(
-            f"{path.name} is of another machine or other versions: leave --add out"
-        )
+        raise SystemExit(f"{path.name} is of another machine or other versions: leave --add out")
     return list(found["rows"])
 
 
@@ -362,12 +350,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, nargs="*", default=[1_000, 10_000])
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--limit", type=float, default=600.0, help="seconds of a case, at most"
-    )
-    parser.add_argument(
-        "--add", action="store_true", help="keep the results' other rows"
-    )
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds of a case, at most")
+    parser.add_argument("--add", action="store_true", help="keep the results' other rows")
     args = parser.parse_args()
     name = "many" if {1_000, 10_000} & set(args.trials) else "many-quick"
     kept = earlier(RESULTS / f"{name}.json") if args.add else []
@@ -381,9 +365,7 @@ def main() -> None:
 def finish(name: str, rows: list[Row]) -> None:
     """Print the second table; write and print the rest."""
     studies = [row for row in rows if any(figure in row for figure in READINGS)]
-    show(
-        [{key: row.get(key) for key in ("way", "trials", *READINGS)} for row in studies]
-    )
+    show([{key: row.get(key) for key in ("way", "trials", *READINGS)} for row in studies])
     columns = ("way", "trials", *FIGURES, *READINGS, "rounds_s", "note")
     filled = [{key: row.get(key, "") for key in columns} for row in rows]
     write(name, filled, ratios(rows), PACKAGES)

@@ -31,9 +31,7 @@ LEAST_RATE, MOST_RATE = 1e-4, 1e-1
 
 def network() -> nn.Module:
     """A multi-layer perceptron with one hidden layer: 340 parameters."""
-    return nn.Sequential(
-        nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
-    )
+    return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
 
 
 def made_up(seed: int, rows: int) -> tuple[Tensor, Tensor]:
@@ -183,9 +181,7 @@ def run_optuna(trials: int, folder: Path, storage: Any = None) -> None:
         direction="maximize",
     )
     study.optimize(
-        lambda trial: plain.train(
-            trial.suggest_float("lr", LEAST_RATE, MOST_RATE, log=True)
-        ),
+        lambda trial: plain.train(trial.suggest_float("lr", LEAST_RATE, MOST_RATE, log=True)),
         n_trials=trials,
     )
 
@@ -240,9 +236,7 @@ def tell(seconds: float) -> None:
     """Print what this process took. Linux and macOS count peak memory in different units."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bytes_each = 1 if sys.platform == "darwin" else 1024
-    print(
-        json.dumps({"seconds": seconds, "peak_MB": peak * bytes_each / 1e6}), flush=True
-    )
+    print(json.dumps({"seconds": seconds, "peak_MB": peak * bytes_each / 1e6}), flush=True)
 
 
 def main() -> None:

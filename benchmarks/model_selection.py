@@ -72,9 +72,7 @@ class Runs:
         given = {"slots": slots, "epochs": self.epochs, "data": folder}
         return own_process(str(HERE / "selection_gloo.py"), way, *options(given))
 
-    def shoal(
-        self, way: str, slots: int, tables: Any, folder: Path, replays: bool = True
-    ) -> Found:
+    def shoal(self, way: str, slots: int, tables: Any, folder: Path, replays: bool = True) -> Found:
         """One study over these tables. `replays`: models that hop are trained again, alone."""
         from emulated import own_process
         from selection_task import catalogue, on_this_machine
@@ -111,9 +109,7 @@ def cluster(count: int) -> Iterator[str]:
     made = Cluster(initialize_head=True, head_node_args=head)
     try:
         for number in range(count):
-            made.add_node(
-                num_cpus=BESIDE, node_name=f"n{number}", object_store_memory=store
-            )
+            made.add_node(num_cpus=BESIDE, node_name=f"n{number}", object_store_memory=store)
         yield made.address
     finally:
         ray.shutdown()
@@ -144,10 +140,7 @@ def from_afar(runs: Runs, slots: int, quick: bool) -> list[Found]:
     if quick:
         cases = cases[:2]
     with ThreadPoolExecutor(BESIDE) as pool:
-        begun = [
-            pool.submit(fetching, runs, Case(way, replicas), slots)
-            for way, replicas in cases
-        ]
+        begun = [pool.submit(fetching, runs, Case(way, replicas), slots) for way, replicas in cases]
         return [each.result() for each in begun]
 
 
@@ -261,9 +254,7 @@ def bytes_of(hop: Found, epochs: int) -> Found:
 
 def apart(one: Found, other: Found) -> float:
     """The mean difference of accuracies at the end; positive where `one` is better."""
-    gaps = [
-        scores[-1] - other["curves"][name][-1] for name, scores in one["curves"].items()
-    ]
+    gaps = [scores[-1] - other["curves"][name][-1] for name, scores in one["curves"].items()]
     return sum(gaps) / len(gaps)
 
 
@@ -306,10 +297,7 @@ def compare(quick: bool) -> None:
     show(remote)
     more = {
         "remote": remote,
-        "runs": [
-            {"way": each["way"], "slots": each["slots"]} | by_batch(each)
-            for each in near
-        ],
+        "runs": [{"way": each["way"], "slots": each["slots"]} | by_batch(each) for each in near],
     }
     name = "model_selection" + ("-quick" if quick else "")
     write(name, rows, ratios, more=more)

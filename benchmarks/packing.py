@@ -158,9 +158,7 @@ def timed(ways: dict[str, Any], rounds: int, order: Random) -> dict[str, list[fl
 
 def best(times: dict[str, list[float]]) -> str:
     """The quickest way but Shoal's own choice."""
-    return min(
-        (how for how in times if how != "chosen"), key=lambda how: median(times[how])
-    )
+    return min((how for how in times if how != "chosen"), key=lambda how: median(times[how]))
 
 
 def against(times: dict[str, list[float]], one: str, other: str) -> float:
@@ -191,14 +189,10 @@ def goals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     small = [
         r
         for r in done
-        if r["net"] in ("MLP-3 x16", "MLP-3 x64")
-        and r["models"] >= 16
-        and r["batch"] == 32
+        if r["net"] in ("MLP-3 x16", "MLP-3 x64") and r["models"] >= 16 and r["batch"] == 32
     ]
     if small:
-        found["sequential_over_chosen"] = min(
-            row["sequential_over_chosen"] for row in small
-        )
+        found["sequential_over_chosen"] = min(row["sequential_over_chosen"] for row in small)
         found["sequential_over_chosen_goal"] = 3.0
         found["sequential_over_chosen_at"] = named(
             min(small, key=lambda row: row["sequential_over_chosen"])
@@ -212,14 +206,8 @@ def named(row: dict[str, Any]) -> str:
 
 def measure(args: argparse.Namespace) -> None:
     cpu = args.device == "cpu"
-    core = (
-        max(os.sched_getaffinity(0))
-        if cpu and hasattr(os, "sched_getaffinity")
-        else None
-    )
-    name = args.write or (
-        ("packing" if cpu else "packing-gpu") + ("-quick" if args.quick else "")
-    )
+    core = max(os.sched_getaffinity(0)) if cpu and hasattr(os, "sched_getaffinity") else None
+    name = args.write or (("packing" if cpu else "packing-gpu") + ("-quick" if args.quick else ""))
     if "cells" in args.parts:
         with ExitStack() as stack:
             crews = {} if args.no_processes else make_crews(args, core, stack)
@@ -253,9 +241,7 @@ def measure(args: argparse.Namespace) -> None:
         write(f"{name}-switching", switching(args.device, args.quick), {})
 
 
-def make_crews(
-    args: argparse.Namespace, core: int | None, stack: ExitStack
-) -> dict[str, Crew]:
+def make_crews(args: argparse.Namespace, core: int | None, stack: ExitStack) -> dict[str, Crew]:
     """The processes of each way that has some; on a GPU, with and without MPS."""
     count = 2 if args.quick else MOST_PROCESSES
     crews = {"processes": Crew(count, core)}
@@ -293,9 +279,7 @@ def cells(args: argparse.Namespace, crews: Mapping[str, Crew], name: str) -> Non
             rows.values(),
             key=lambda row: (list(NETS).index(row["net"]), row["models"], row["batch"]),
         )
-        ratios.update(
-            goals(given), device=device, cells_missing=len(wanted - rows.keys())
-        )
+        ratios.update(goals(given), device=device, cells_missing=len(wanted - rows.keys()))
         write(name, given, ratios)
 
     every = cells_of(args)
@@ -358,9 +342,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument(
-        "--quick", action="store_true", help="a few cells, to see that it works"
-    )
+    parser.add_argument("--quick", action="store_true", help="a few cells, to see that it works")
     parser.add_argument(
         "--longest",
         type=float,

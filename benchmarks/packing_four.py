@@ -63,8 +63,7 @@ def times(net: str, device: str, turns: int) -> dict[str, Any]:
     batch, images = (2, 4) if device == "cpu" else (32, 3200)
     recipe = Images(IMAGE, images)
     given = [
-        {"net": f"{net}, as written", "batch_size": batch, "seed": i, "lr": 1e-3}
-        for i in range(2)
+        {"net": f"{net}, as written", "batch_size": batch, "seed": i, "lr": 1e-3} for i in range(2)
     ]
     ways = {how: Lanes(recipe, given, how, device) for how in WAYS}
     begun = ways["sequential"].visit()  # the first pass builds both
@@ -122,9 +121,7 @@ def held(nets: Sequence[str], batch: int, in_turns: bool = False) -> int:
     return bytes_held.most
 
 
-def step(
-    models: Sequence[nn.Module], images: torch.Tensor, labels: torch.Tensor
-) -> None:
+def step(models: Sequence[nn.Module], images: torch.Tensor, labels: torch.Tensor) -> None:
     """Gradients of these models, all at once."""
     losses = [nn.functional.cross_entropy(model(images), labels) for model in models]
     torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
@@ -137,12 +134,8 @@ def ratios(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, An
     for each in rows:
         name = word(each["net"])
         found[f"parameters_{name}"] = each["parameters"]
-        found[f"pack_over_sum_{name}"] = each["two at 32, GiB"] / (
-            2 * each["GiB at 32"]
-        )
-        found[f"turns_over_sum_{name}"] = each["two in turns at 32, GiB"] / (
-            2 * each["GiB at 32"]
-        )
+        found[f"pack_over_sum_{name}"] = each["two at 32, GiB"] / (2 * each["GiB at 32"])
+        found[f"turns_over_sum_{name}"] = each["two in turns at 32, GiB"] / (2 * each["GiB at 32"])
         paper[f"pack_over_sum_{name}"] = 1.0
         found[f"memory_100_over_32_{name}"] = each["GiB at 100"] / each["GiB at 32"]
         if "SwOH s" in each:
@@ -177,9 +170,7 @@ def measure(device: str, quick: bool, turns: int) -> None:
         gc.collect()
     found, paper = ratios(rows)
     found["device"] = "the CPU" if device == "cpu" else torch.cuda.get_device_name()
-    name = ("packing_four" if device == "cpu" else "packing_four-gpu") + (
-        "-quick" if quick else ""
-    )
+    name = ("packing_four" if device == "cpu" else "packing_four-gpu") + ("-quick" if quick else "")
     write(name, rows, found, more={"paper": paper})
 
 

@@ -21,9 +21,7 @@ class Held(TorchDispatchMode):
         self.bytes = self.most = 0
         self._known: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for each in tree_leaves(out):
             if isinstance(each, torch.Tensor):

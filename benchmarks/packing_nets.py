@@ -43,9 +43,7 @@ def cnn(channels: int) -> nn.Module:
     )
 
 
-def normed(
-    before: int, after: int, size: int, stride: int = 1, groups: int = 1
-) -> list[nn.Module]:
+def normed(before: int, after: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     """A convolution and batch norm."""
     conv = nn.Conv2d(before, after, size, stride, size // 2, groups=groups, bias=False)
     return [conv, nn.BatchNorm2d(after)]
@@ -61,9 +59,7 @@ def mobilenet(channels: int) -> nn.Module:
             *normed(before, after, 1),
             nn.ReLU(),
         ]
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
 class Residual(nn.Module):
@@ -75,9 +71,7 @@ class Residual(nn.Module):
             *normed(before, after, 3, stride), nn.ReLU(), *normed(after, after, 3)
         )
         same = stride == 1 and before == after
-        self.past = (
-            nn.Identity() if same else nn.Sequential(*normed(before, after, 1, stride))
-        )
+        self.past = nn.Identity() if same else nn.Sequential(*normed(before, after, 1, stride))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.past(x))
@@ -91,9 +85,7 @@ def resnet(channels: int, widths: tuple[int, ...], blocks: int) -> nn.Module:
         for block in range(blocks):
             layers.append(Residual(before, width, 2 if i and not block else 1))
             before = width
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10)
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
 
 
 NETS: Mapping[str, Net] = {
@@ -129,10 +121,7 @@ class Images(shoal.Recipe):
     def data(self) -> shoal.Data:
         rng = np.random.default_rng(0)
         rows = self.samples * self.shards
-        images = (
-            rng.integers(0, 256, (rows, *self.shape), dtype="uint8").astype("float32")
-            / 255
-        )
+        images = rng.integers(0, 256, (rows, *self.shape), dtype="uint8").astype("float32") / 255
         return shoal.Data.arrays(
             images, rng.integers(0, 10, rows), shards=self.shards, validation=None
         )

@@ -52,8 +52,7 @@ def markdown(name: str, folder: Path | None = None) -> str:
         "sequential / chosen",
     ]
     lines = [
-        [r["net"], r["models"], r["batch"], *(ms(r, how) for how in ways), *_rest(r)]
-        for r in rows
+        [r["net"], r["models"], r["batch"], *(ms(r, how) for how in ways), *_rest(r)] for r in rows
     ]
     if on_gpu:
         heads.insert(3, "one model")
@@ -77,10 +76,7 @@ def markdown(name: str, folder: Path | None = None) -> str:
             "longer. Milliseconds, medians of 15 rounds.",
             table(
                 names,
-                [
-                    [short(_thousandths(name, row[name])) for name in names]
-                    for row in loops
-                ],
+                [[short(_thousandths(name, row[name])) for name in names] for row in loops],
             ),
         ]
     with suppress(FileNotFoundError):
@@ -118,9 +114,7 @@ def _of_device(path: Path) -> str:
         table(["item of `benchmarks/gpu.py`", "what came of it"], lines),
     ]
     with suppress(FileNotFoundError):
-        parts.append(
-            _key_cells(json.loads((path.parent / "packing-key.json").read_text()))
-        )
+        parts.append(_key_cells(json.loads((path.parent / "packing-key.json").read_text())))
     with suppress(FileNotFoundError):
         parts.append(markdown("packing-gpu", path.parent).rstrip())
     return "\n\n".join(parts)
@@ -204,10 +198,7 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
         for level in dict.fromkeys(row[factor] for row in rows):
             values = [row["impv"] for row in rows if row[factor] == level]
             worse = sum(value < 0 for value in values)
-            spread = [
-                f"{x:+.0%}"
-                for x in (sum(values) / len(values), min(values), max(values))
-            ]
+            spread = [f"{x:+.0%}" for x in (sum(values) / len(values), min(values), max(values))]
             means.append([factor, level, len(values), *spread, worse])
     heads = ["pair", *factors, "T_s(Seq) ms", "T_s(Pack) ms", "IMPV", "95 %", "turns"]
     cells = [
@@ -225,9 +216,7 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [
         "IMPV (eq. 3) is the part of the sequential time that packing saves. "
         "Over all pairs at each level of a factor:",
-        table(
-            ["factor", "level", "cells", "mean IMPV", "least", "most", "slower"], means
-        ),
+        table(["factor", "level", "cells", "mean IMPV", "least", "most", "slower"], means),
         "All pairs. Times are those of a step at batch 32:",
         table(heads, cells),
     ]
@@ -238,9 +227,7 @@ def _gained(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = []
     for data in ("same", "different"):
         for prepared in ("yes", "no"):
-            cells = [
-                r for r in rows if (r["data"], r["preprocessing"]) == (data, prepared)
-            ]
+            cells = [r for r in rows if (r["data"], r["preprocessing"]) == (data, prepared)]
             told = [row["pack?"] for row in cells]
             middle = median(row["impv"] for row in cells)
             counts = [told.count(verdict) for verdict in ("yes", "no", "either")]

@@ -42,9 +42,7 @@ class Pair:
     all pairs take turns and a slow minute of the machine falls on all of them.
     """
 
-    def __init__(
-        self, nets: tuple[str, str], different: Mapping[str, bool], device: str
-    ) -> None:
+    def __init__(self, nets: tuple[str, str], different: Mapping[str, bool], device: str) -> None:
         self.levels = {"pair": " + ".join(nets), **levels(nets, different)}
         raw = different["preprocessing"]
         self.samples = SAMPLES if set(nets) == {"MLP-3 x64"} else FEW
@@ -58,8 +56,7 @@ class Pair:
             second["batch_size"] = 50
         at = (0, int(different["data"]))
         self._ways = [
-            Lanes(recipe, [first, second], how, device, at)
-            for how in ("sequential", "chosen")
+            Lanes(recipe, [first, second], how, device, at) for how in ("sequential", "chosen")
         ]
         self._times: list[tuple[float, float]] = []
         for way in self._ways:
@@ -193,9 +190,7 @@ def switching(device: str, quick: bool = False) -> list[dict[str, Any]]:
     """SwOH of each net, and of fusing and parting."""
     rows = []
     for net in (
-        ("MLP-3 x64", "CNN")
-        if quick
-        else ("MLP-3 x64", "CNN", "MobileNet-like", "ResNet-like")
+        ("MLP-3 x64", "CNN") if quick else ("MLP-3 x64", "CNN", "MobileNet-like", "ResNet-like")
     ):
         found = [switched(net, device) for _ in range(2 if quick else 5)]
         seq, single, over = (median(x) for x in zip(*found, strict=True))
@@ -210,9 +205,7 @@ def switching(device: str, quick: bool = False) -> list[dict[str, Any]]:
 def switched(net: str, device: str) -> tuple[float, float, float]:
     """T_e(Seq) of two models never seen, T_e of one that stayed, and eq. 4."""
     recipe = Images(SHAPE, EPOCH)
-    given = [
-        {"net": net, "batch_size": 32, "seed": i, "lr": 1e-3} for i in range(SWITCHED)
-    ]
+    given = [{"net": net, "batch_size": 32, "seed": i, "lr": 1e-3} for i in range(SWITCHED)]
     lanes = Lanes(recipe, given, "sequential", device)
     begun, settled = lanes.visit(), 0.0  # the first pass builds both
     lanes.visit()  # and the meter is through with the second
@@ -222,9 +215,7 @@ def switched(net: str, device: str) -> tuple[float, float, float]:
 
 def repacked(net: str, device: str, quick: bool) -> dict[str, Any]:
     """Milliseconds to part so many fused models and to fuse them again."""
-    given = [
-        {"net": net, "batch_size": 32, "seed": i, "lr": 1e-3} for i in range(FUSED)
-    ]
+    given = [{"net": net, "batch_size": 32, "seed": i, "lr": 1e-3} for i in range(FUSED)]
     lanes = Lanes(Images(SHAPE, STEPS * 32), given, "fused", device)
     lanes.settle()
     lanes.visit()

@@ -88,9 +88,7 @@ class Streams:
     ) -> None:
         self.loop = Plain(recipe, list(configs), device, True, batch, steps)
         self.streams = [
-            torch.cuda.stream(torch.cuda.Stream())
-            if device == "cuda"
-            else nullcontext()
+            torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else nullcontext()
             for _ in configs
         ]
         self.loop.wait()  # the models are there before other streams use them
@@ -117,16 +115,12 @@ class Streams:
 def plain(device: str, quick: bool = False) -> list[dict[str, Any]]:
     """Medians of each way, and of what the ratios to Shoal's choice were in each round."""
     rows = []
-    for net, models in product(
-        SMALL[:1] if quick else SMALL, MODELS[:1] if quick else MODELS
-    ):
+    for net, models in product(SMALL[:1] if quick else SMALL, MODELS[:1] if quick else MODELS):
         recipe, given = (
             Images(NETS[net].shape, STEPS * BATCH),
             configs(net, models, BATCH),
         )
-        shoals = {
-            how: Lanes(recipe, given, how, device) for how in ("sequential", "chosen")
-        }
+        shoals = {how: Lanes(recipe, given, how, device) for how in ("sequential", "chosen")}
         for lanes in shoals.values():
             lanes.settle()
         loops = {
@@ -156,9 +150,7 @@ def plain(device: str, quick: bool = False) -> list[dict[str, Any]]:
             )
         rows.append(row)
         print(
-            "  ".join(
-                f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()
-            ),
+            "  ".join(f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()),
             flush=True,
         )
     return rows

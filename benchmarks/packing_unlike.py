@@ -67,8 +67,7 @@ def main() -> None:
     more: dict[str, Any] = {"memory": taken}
     if options.device == "cpu" and trunk.POSSIBLE:
         more["trunk"] = [
-            of_trunk(each, rounds=5)
-            for each in ((2, 8) if options.short else (2, 4, 8, 16))
+            of_trunk(each, rounds=5) for each in ((2, 8) if options.short else (2, 4, 8, 16))
         ]
         show(more["trunk"])
         ratios["trunk_memory"] = more["trunk"][-1]["once / each"]
@@ -138,8 +137,7 @@ class Heads(Images):
 def of_trunk(count: int, rounds: int) -> dict[str, Any]:
     """So many heads on one trunk, which is held once, and by each."""
     configs = [
-        {"width": 8 + at, "batch_size": BATCH, "seed": at, "lr": 1e-3}
-        for at in range(count)
+        {"width": 8 + at, "batch_size": BATCH, "seed": at, "lr": 1e-3} for at in range(count)
     ]
     recipe = Heads(SHAPE, 6 * BATCH)
     Lanes(recipe, configs[:1], "interleaved").visit()  # what only the first run takes
@@ -188,9 +186,7 @@ def row(nets: tuple[str, ...], device: str, rounds: int) -> dict[str, Any]:
     took = {how: median(each) for how, each in times.items()}
     best = [
         c / min(a, b)
-        for a, b, c in zip(
-            times["interleaved"], times["summed"], times["chosen"], strict=True
-        )
+        for a, b, c in zip(times["interleaved"], times["summed"], times["chosen"], strict=True)
     ]
     return {
         "nets": " + ".join(nets),

@@ -31,9 +31,7 @@ SETTLED = 8
 class FullWidth(Gauge):
     """Always fuse all."""
 
-    def wants(
-        self, kind: str, lanes: int, mix: str = "", left: float = float("inf")
-    ) -> int | None:
+    def wants(self, kind: str, lanes: int, mix: str = "", left: float = float("inf")) -> int | None:
         return None
 
     def choose(self, kind: str, lanes: int) -> int:
@@ -83,9 +81,7 @@ class Lanes:
             for i, c in enumerate(configs)
         ]
         self.shards = [data.shards[i] for i in (at or [0] * len(configs))]
-        self.visits: dict[TrialId, tuple[Visit, ...]] = {
-            trial.id: () for trial in self.trials
-        }
+        self.visits: dict[TrialId, tuple[Visit, ...]] = {trial.id: () for trial in self.trials}
         self.turn = 0
 
     def units(self) -> list[Unit]:
@@ -101,9 +97,7 @@ class Lanes:
         self.wait()
         begin = perf_counter()
         for group in groups:
-            for trial, news in self.station.together(
-                group, self.how in ("fused", "chosen")
-            ):
+            for trial, news in self.station.together(group, self.how in ("fused", "chosen")):
                 if isinstance(news, TrialError):
                     raise news
                 if isinstance(news, Done):
@@ -143,9 +137,7 @@ class Lanes:
 
     def summed(self) -> int:
         """How many unlike models are summed by Shoal's choice; 1: they take turns."""
-        signatures = {
-            self.station.lanes.get(trial.id).lane.signature for trial in self.trials
-        }
+        signatures = {self.station.lanes.get(trial.id).lane.signature for trial in self.trials}
         kind = " ".join(sorted(signatures))
         return self.station.pack.summing.gauge.choose(kind, len(self.trials))
 

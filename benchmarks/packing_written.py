@@ -24,9 +24,7 @@ INVERTED = (
 )
 
 
-def conv(
-    before: int, after: int, size: int, stride: int = 1, groups: int = 1
-) -> nn.Conv2d:
+def conv(before: int, after: int, size: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
     """A convolution that keeps the image's size but for the stride."""
     return nn.Conv2d(before, after, size, stride, size // 2, groups=groups, bias=False)
 
@@ -55,9 +53,7 @@ class Bottleneck(nn.Module):
         )
         self.past: nn.Module = nn.Identity()
         if stride > 1 or before != after:
-            self.past = nn.Sequential(
-                conv(before, after, 1, stride), nn.BatchNorm2d(after)
-            )
+            self.past = nn.Sequential(conv(before, after, 1, stride), nn.BatchNorm2d(after))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.past(x))
@@ -155,9 +151,7 @@ def densenet121(growth: int = 32) -> nn.Module:
             maps //= 2
         layers += [Dense(maps + i * growth, growth) for i in range(depth)]
         maps += depth * growth
-    return nn.Sequential(
-        *layers, nn.BatchNorm2d(maps), nn.ReLU(inplace=True), *head(maps)
-    )
+    return nn.Sequential(*layers, nn.BatchNorm2d(maps), nn.ReLU(inplace=True), *head(maps))
 
 
 def mlp3_written(width: int = 64) -> nn.Module:

@@ -36,9 +36,7 @@ def trained(folder: Path) -> float:
     from shoal.engine.journal import read
 
     return max(
-        line.time
-        for line in read(folder / "journal.jsonl")
-        if isinstance(line.entry, Finished)
+        line.time for line in read(folder / "journal.jsonl") if isinstance(line.entry, Finished)
     )
 
 

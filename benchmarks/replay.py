@@ -31,18 +31,14 @@ from shoal.simulate.synthetic import Machine, synthetic
 from shoal.simulate.trace import IdleLog
 
 HERE = Path(__file__).resolve()
-DATA = Path(
-    os.environ.get("BFTRAINER_DATA", HERE.parents[2] / "shared" / "data" / "bftrainer")
-)
+DATA = Path(os.environ.get("BFTRAINER_DATA", HERE.parents[2] / "shared" / "data" / "bftrainer"))
 SPEEDS = [2831.0, 5259.0, 9988.0, 20379.2, 38895.3, 74125.1, 145081.5]
 BEGIN = 72743.0  # of Summit's log: where BFTrainer's experiments begin
 
 
 def summit(nodes: int, hours: float) -> tuple[IdleLog, str]:
     if not DATA.exists():
-        return synthetic(
-            Machine(racks=nodes // 18, per_rack=18, idle=0.083), hours
-        ), "synthetic"
+        return synthetic(Machine(racks=nodes // 18, per_rack=18, idle=0.083), hours), "synthetic"
     with (DATA / "nodes.csv").open() as file:
         names = [row["name"] for row in csv.DictReader(file)]
     log = read_log(DATA / "summit_events.csv.gz", names)
@@ -59,9 +55,7 @@ def replay(
         for i, at in enumerate(even(trials, 36.0))
     )
     profile = Table((Row(rates, up=18.0, down=12.0),))
-    spec = Spec(
-        "replay", (), tuple(log.script()), {}, arrivals, profile, {}, log.span, 0, 600.0
-    )
+    spec = Spec("replay", (), tuple(log.script()), {}, arrivals, profile, {}, log.span, 0, 600.0)
     begin = perf_counter()
     found, _ = run_spec(spec, Elastic(admit=parallel, placement=placement))  # type: ignore[arg-type]
     return {

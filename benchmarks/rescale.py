@@ -44,9 +44,7 @@ class Large(shoal.Recipe):
     batch_size = BATCH
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(
-            *(nn.Linear(SIDE, SIDE, bias=False) for _ in range(LAYERS))
-        )
+        return nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(LAYERS)))
 
     def configure_optimizers(
         self, model: nn.Module, config: Mapping[str, Any]
@@ -134,9 +132,7 @@ def of_shoal() -> list[dict[str, Any]]:
             )
             for rank in range(width)
         ]
-        two.send(
-            ("begin", seats[1]) if width == 2 else ("move", Move(generation, None))
-        )
+        two.send(("begin", seats[1]) if width == 2 else ("move", Move(generation, None)))
         one.send(("move", Move(generation, seats[0])))
         noted += steps(one, width)
     second.kill()
@@ -174,9 +170,7 @@ def gaps(noted: list[Any]) -> list[float]:
     for i in range(1, len(noted)):
         if noted[i][0] != noted[i - 1][0]:
             after = [step[1] for step in noted[i : i + STEPS]]
-            found.append(
-                after[0] - noted[i - 1][1] - median(b - a for a, b in pairwise(after))
-            )
+            found.append(after[0] - noted[i - 1][1] - median(b - a for a, b in pairwise(after)))
     return found
 
 
@@ -217,11 +211,7 @@ def train(home: Path, stop: Callable[[int], bool], rank: int, width: int) -> Non
 
 def noted_steps(home: Path) -> list[Any]:
     log = home / "steps"
-    return (
-        [json.loads(line) for line in log.read_text().splitlines()]
-        if log.exists()
-        else []
-    )
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def rows(name: str, home: Path) -> list[dict[str, Any]]:
@@ -305,9 +295,7 @@ def reached(home: Path, width: int) -> None:
     until = monotonic() + PATIENCE
     while [step[0] for step in noted_steps(home)[-STEPS:]] != [width] * STEPS:
         if monotonic() > until:
-            raise TimeoutError(
-                f"torchrun made no steps at width {width} within {PATIENCE:g} s"
-            )
+            raise TimeoutError(f"torchrun made no steps at width {width} within {PATIENCE:g} s")
         sleep(0.1)
 
 
@@ -334,18 +322,14 @@ def of_ray() -> list[dict[str, Any]]:
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    ray.init(
-        num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False
-    )
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         for number, width in enumerate((1, 2, 1, 2)):
             TorchTrainer(
                 some,
                 train_loop_config={"home": folder},
                 torch_config=TorchConfig(backend="gloo"),
-                scaling_config=ScalingConfig(
-                    num_workers=width, resources_per_worker={"CPU": 0.5}
-                ),
+                scaling_config=ScalingConfig(num_workers=width, resources_per_worker={"CPU": 0.5}),
                 run_config=RunConfig(storage_path=folder, name=f"run{number}"),
             ).fit()
         found = rows("ray train", Path(folder))
@@ -355,12 +339,7 @@ def of_ray() -> list[dict[str, Any]]:
 
 def main(chosen: list[str]) -> None:
     ways = {"shoal": of_shoal, "torchrun": of_torchrun, "ray": of_ray}
-    found = [
-        row
-        for name, way in ways.items()
-        if not chosen or name in chosen
-        for row in way()
-    ]
+    found = [row for name, way in ways.items() if not chosen or name in chosen for row in way()]
 
     if chosen and "shoal" not in chosen:
         show(found)
@@ -368,9 +347,7 @@ def main(chosen: list[str]) -> None:
 
     def took(name: str) -> float:
         return mean(
-            row["seconds"]
-            for row in found
-            if row["with"] == name and "killed" not in row["change"]
+            row["seconds"] for row in found if row["with"] == name and "killed" not in row["change"]
         )
 
     present = dict.fromkeys(row["with"] for row in found)

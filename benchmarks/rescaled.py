@@ -76,9 +76,7 @@ class Cnn(shoal.Recipe):
         def factor(epoch: float) -> float:
             return min(1.0, 0.1 + 1.8 * epoch) * (0.1 if epoch >= decay else 1.0)
 
-        return optim.SGD(model.parameters(), lr=0.02, momentum=0.9), shoal.LRSchedule(
-            factor
-        )
+        return optim.SGD(model.parameters(), lr=0.02, momentum=0.9), shoal.LRSchedule(factor)
 
     def training_step(self, model: nn.Module, batch: Any) -> Tensor:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
@@ -193,9 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="few images, to see that it works"
-    )
+    parser.add_argument("--quick", action="store_true", help="few images, to see that it works")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--run", choices=WAYS)
     parser.add_argument("--batch", choices=BATCHES)

@@ -207,9 +207,7 @@ def world_of(name: str, count: int) -> World:
     return World(Fifo(), slots, shards, trials, rows_of(trials))
 
 
-def rows_of(
-    trials: Sequence[Trial], wide: Sequence[float] = (1.0,), packed: bool = False
-) -> Table:
+def rows_of(trials: Sequence[Trial], wide: Sequence[float] = (1.0,), packed: bool = False) -> Table:
     """A profile in which no two of the trials are of one speed."""
     rows = []
     for number, trial in enumerate(trials):
@@ -274,10 +272,7 @@ def of_trials() -> tuple[Rows, Ratios]:
     rows: Rows = []
     for like in (True, False):
         for trials, slots in ((2500, 25), (10_000, 100)):
-            found = [
-                1e3 * sum(packs_of(like, trials, slots).run()) / trials
-                for _ in range(ROUNDS)
-            ]
+            found = [1e3 * sum(packs_of(like, trials, slots).run()) / trials for _ in range(ROUNDS)]
             rows.append(
                 {
                     "part": "trials",
@@ -290,9 +285,7 @@ def of_trials() -> tuple[Rows, Ratios]:
                 }
             )
             print(rows[-1], flush=True)
-    return rows, {
-        "pack_ms_a_trial": max(row["ms"] for row in rows if row["trials"] == 10_000)
-    }
+    return rows, {"pack_ms_a_trial": max(row["ms"] for row in rows if row["trials"] == 10_000)}
 
 
 # -- real runs
@@ -320,9 +313,7 @@ def deciding(policy: str, unit: Seconds, units: int) -> dict[str, Any]:
             spent.append(perf_counter() - clock)
             work.append(thread_time() - processor)
 
-    given = [
-        (0.0, _slow(model, unit / EPOCH), float(EPOCH * units)) for model in range(4)
-    ]
+    given = [(0.0, _slow(model, unit / EPOCH), float(EPOCH * units)) for model in range(4)]
     with TemporaryDirectory() as folder, patch.object(Local, "moments", watched):
         study = shoal.create_study(Emulated(), storage=Path(folder) / "study")
         study.optimize(Trace(given), policy=policy, progress=False)
@@ -355,9 +346,7 @@ def of_runs() -> tuple[Rows, Ratios]:
     for unit in (1, 10):
         here = [row for row in rows if row["unit_s"] == unit]
         ratios[f"deciding_share_{unit}_s"] = max(row["share"] for row in here)
-        ratios[f"deciding_processor_share_{unit}_s"] = max(
-            row["processor_share"] for row in here
-        )
+        ratios[f"deciding_processor_share_{unit}_s"] = max(row["processor_share"] for row in here)
     return rows, ratios
 
 
@@ -373,9 +362,7 @@ def lines_of(trials: int, slots: int = 100) -> Iterator[tuple[Seconds, Entry]]:
     yield time, Opened(1, shards, head)
     yield (
         time,
-        Joined(
-            tuple(Slot(SlotId(f"n{n}"), shards=frozenset(shards)) for n in range(slots))
-        ),
+        Joined(tuple(Slot(SlotId(f"n{n}"), shards=frozenset(shards)) for n in range(slots))),
     )
     for first in range(0, trials, slots):
         wave = [TrialId(f"t{first + n:06d}") for n in range(min(slots, trials - first))]

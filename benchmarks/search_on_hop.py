@@ -85,13 +85,10 @@ def run(name: str, way: str, folder: Path, images: int | None, quick: bool) -> F
     lines = study.lines()
     first = next(line.time for line in lines if isinstance(line.entry, Planned))
     epoch = sum(recipe.data().sizes.values())
-    reached = Counter(
-        round(study.state.known[trial.id].samples / epoch) for trial in study.trials
-    )
+    reached = Counter(round(study.state.known[trial.id].samples / epoch) for trial in study.trials)
     rungs = sorted(reached)
     return {
-        "training": max(line.time for line in lines if isinstance(line.entry, Finished))
-        - first,
+        "training": max(line.time for line in lines if isinstance(line.entry, Finished)) - first,
         "best": study.best_trial.value,
         "trials": len(study.trials),
         "epochs": sum(trial.epochs for trial in study.trials),
@@ -120,13 +117,9 @@ def process(name: str, way: str, args: argparse.Namespace) -> Found:
         ]
         command += [] if args.images is None else ["--images", str(args.images)]
         command += ["--quick"] if args.quick else []
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(
-            f"{name}, {way} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        )
+        raise SystemExit(f"{name}, {way} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     found: Found = json.loads(done.stdout.strip().splitlines()[-1])
     print(
         f"{name:10} {way:10} {found['training']:8.1f} s  best {found['best']:.3f} "
@@ -159,9 +152,7 @@ def compare(args: argparse.Namespace) -> None:
             "trials_per_rung": [x["rungs"] for x in runs],
             "failed": sum(x["failed"] for x in runs),
         }
-        for (name, way), runs in sorted(
-            seen.items(), key=lambda x: (x[0][0], WAYS.index(x[0][1]))
-        )
+        for (name, way), runs in sorted(seen.items(), key=lambda x: (x[0][0], WAYS.index(x[0][1])))
     ]
     at = {(row["search"], row["way"]): row for row in rows}
     ratios: dict[str, Any] = {}
@@ -190,9 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="small searches, to see that it works"
-    )
+    parser.add_argument("--quick", action="store_true", help="small searches, to see that it works")
     parser.add_argument("--images", type=int, help="to train on; default: all 8000")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--searches", nargs="*", choices=SEARCHES)

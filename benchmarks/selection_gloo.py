@@ -136,10 +136,7 @@ def run(args: argparse.Namespace) -> Found:
     """All slots together."""
     given = (args.run, args.slots, args.epochs, args.data, args.folder)
     processes.start_processes(work, given, args.slots, start_method="spawn")
-    ranks = [
-        json.loads((args.folder / f"{rank}.json").read_text())
-        for rank in range(args.slots)
-    ]
+    ranks = [json.loads((args.folder / f"{rank}.json").read_text()) for rank in range(args.slots)]
     seconds = ranks[0]["seconds"]
     train = sum(each["train"] for each in ranks) / (args.slots * seconds)
     return {

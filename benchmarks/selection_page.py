@@ -36,8 +36,7 @@ def pictures(found: Mapping[str, Any]) -> Iterable[tuple[str, str, list[Line]]]:
         ("utilisation", "share of time in training"),
     ):
         lines = [
-            (way, [r["slots"] for r in each], [r[key] for r in each])
-            for way, each in of.items()
+            (way, [r["slots"] for r in each], [r[key] for r in each]) for way, each in of.items()
         ]
         yield f"Fig. 7, 8: {what}", "slots", lines
     accuracy = [
@@ -86,9 +85,7 @@ def page(found: Mapping[str, Any]) -> go.Figure:
             )
         measured = sorted({value for _, x, _ in lines for value in x})
         figure.update_xaxes(title_text=what, tickvals=measured, **place)
-    return figure.update_layout(
-        height=330 * -(-len(drawn) // 2), template="plotly_white"
-    )
+    return figure.update_layout(height=330 * -(-len(drawn) // 2), template="plotly_white")
 
 
 if __name__ == "__main__":

@@ -20,10 +20,7 @@ import torch
 from torch import nn
 
 BATCHES, RATES = (16, 32, 64), (1e-3, 3e-3)
-CONFIGS = [
-    {"batch_size": batch, "lr": rate}
-    for batch, rate in itertools.product(BATCHES, RATES)
-]
+CONFIGS = [{"batch_size": batch, "lr": rate} for batch, rate in itertools.product(BATCHES, RATES)]
 ROWS = 1408  # of scikit-learn's 1797 digits to train on; the others are for validation
 # Of the seconds below, for a short form.
 SCALE = float(os.environ.get("SELECTION_SCALE", "1"))

@@ -78,9 +78,7 @@ def files(count: int) -> tuple[np.ndarray[Any, Any], ...]:
             told, "JPEG", quality=90
         )
         made.append(np.frombuffer(told.getvalue(), "uint8"))
-        labels.append(
-            4 * which + 2 * (top > (high - FILE) // 2) + (left > (wide - FILE) // 2)
-        )
+        labels.append(4 * which + 2 * (top > (high - FILE) // 2) + (left > (wide - FILE) // 2))
     rows = np.zeros((count, max(map(len, made))), "uint8")
     for row, each in zip(rows, made, strict=True):
         row[: len(each)] = each
@@ -95,14 +93,10 @@ def varied(
     left, top = rng.uniform(0, FILE - side, 2)
     image = Image.open(io.BytesIO(row[:length].tobytes()))
     small = np.asarray(
-        image.resize(
-            (SIDE, SIDE), Image.Resampling.BICUBIC, (left, top, left + side, top + side)
-        ),
+        image.resize((SIDE, SIDE), Image.Resampling.BICUBIC, (left, top, left + side, top + side)),
         "float32",
     )
-    return (small[:, ::-1] if rng.random() < 0.5 else small).transpose(
-        2, 0, 1
-    ) / 128 - 1
+    return (small[:, ::-1] if rng.random() < 0.5 else small).transpose(2, 0, 1) / 128 - 1
 
 
 class Ready(shoal.Recipe):
@@ -149,10 +143,7 @@ class Pictures(Ready):
         begin = thread_time()
         rows, lengths, labels = samples
         made = np.stack(
-            [
-                varied(row, length, rng)
-                for row, length in zip(rows, lengths, strict=True)
-            ]
+            [varied(row, length, rng) for row, length in zip(rows, lengths, strict=True)]
         )
         if NOTES in os.environ:
             with (Path(os.environ[NOTES]) / str(os.getpid())).open("a") as notes:
@@ -228,12 +219,8 @@ def of_shoal(
         "waits": fed["waits"] / max(1.0, fed["served"]) if fed else None,
         "peak, MB": max(look.memory for look in seen),
     }
-    vault = shoal.train.lane.checkpoint.Checkpoints(
-        study.folder.checkpoints, study.state.run
-    )
-    return row, {
-        trial: vault.load(kept.name) for trial, kept in study.state.kept.items()
-    }
+    vault = shoal.train.lane.checkpoint.Checkpoints(study.folder.checkpoints, study.state.run)
+    return row, {trial: vault.load(kept.name) for trial, kept in study.state.kept.items()}
 
 
 def trained(lines: Iterable[Any]) -> tuple[float, float, float]:
@@ -249,12 +236,8 @@ def trained(lines: Iterable[Any]) -> tuple[float, float, float]:
             ends.append(at)
     begin, end = max(marks[1][0] for marks in curves.values()), min(ends)
     if begin >= end:
-        raise ValueError(
-            "some trials ended before others had made an epoch; give more epochs"
-        )
-    count = sum(
-        reached(marks, end) - reached(marks, begin) for marks in curves.values()
-    )
+        raise ValueError("some trials ended before others had made an epoch; give more epochs")
+    count = sum(reached(marks, end) - reached(marks, begin) for marks in curves.values())
     return count, begin, end
 
 
@@ -270,9 +253,7 @@ def noting(folder: Path) -> Iterator[Any]:
     os.environ[NOTES] = str(folder)
     try:
         yield lambda: sum(
-            float(line)
-            for note in folder.iterdir()
-            for line in note.read_text().split()
+            float(line) for note in folder.iterdir() for line in note.read_text().split()
         )
     finally:
         del os.environ[NOTES]
@@ -296,9 +277,7 @@ def watching() -> Iterator[list[Look]]:
     def watch() -> None:
         while not over.wait(3.0):
             cpu.update({pid: max(cpu.get(pid, 0.0), used(pid)) for pid in family()})
-            sizes = (
-                [memory(pid) for pid in family()] if len(seen) % 5 == 0 else []
-            )  # takes a while
+            sizes = [memory(pid) for pid in family()] if len(seen) % 5 == 0 else []  # takes a while
             seen.append(Look(time(), sum(cpu.values()), sum(sizes)))
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -347,14 +326,7 @@ def memory(pid: int) -> float:
         told = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0.0
-    return (
-        sum(
-            int(line.split()[1])
-            for line in told.splitlines()
-            if line.startswith("Pss:")
-        )
-        / 1024
-    )
+    return sum(int(line.split()[1]) for line in told.splitlines() if line.startswith("Pss:")) / 1024
 
 
 # -- TensorSocket
@@ -372,9 +344,7 @@ def of_tensorsocket(recipe: Pictures, epochs: int, home: Path) -> dict[str, Any]
     told = [__file__, "--peer", str(folder), str(recipe.count), str(epochs)]
     with watching() as seen, (folder / "errors").open("wb") as errors:
         started = [
-            subprocess.Popen(
-                [python, *told, str(k)], env=own, stdout=errors, stderr=errors
-            )
+            subprocess.Popen([python, *told, str(k)], env=own, stdout=errors, stderr=errors)
             for k in range(LANES + 1)
         ]
         try:
@@ -521,8 +491,7 @@ def compared(
         )
         if way in states:
             found[f"{way}_equal"] = all(
-                compare(states[way][trial], one).equal
-                for trial, one in states["per-trial"].items()
+                compare(states[way][trial], one).equal for trial, one in states["per-trial"].items()
             )
     if "feeders_over_bound" in found:
         found |= {

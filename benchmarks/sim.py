@@ -40,16 +40,13 @@ def speeds(kind: str) -> list[float]:
     ]
 
 
-def simulate(
-    policy: Policy[Any], rates: list[float]
-) -> tuple[float, float, float, int, int]:
+def simulate(policy: Policy[Any], rates: list[float]) -> tuple[float, float, float, int, int]:
     """Seconds it took, of the processor and by the clock; seconds it says; decisions; journal
     entries.
     """
     shards = {ShardId(f"s{i:03d}"): SAMPLES for i in range(SLOTS)}
     slots = [
-        Slot(SlotId(f"slot{i:02d}"), shards=frozenset({shard}))
-        for i, shard in enumerate(shards)
+        Slot(SlotId(f"slot{i:02d}"), shards=frozenset({shard})) for i, shard in enumerate(shards)
     ]
     table = Table(tuple(Row((rate,), {"x": i}) for i, rate in enumerate(rates)))
     searcher = Grid({"x": grid(range(TRIALS))}, EPOCHS)
@@ -80,9 +77,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for kind in ("equal", "unlike"):
         rates = speeds(kind)
-        bound = EPOCHS * max(
-            sum(SAMPLES / rate for rate in rates), SLOTS * SAMPLES / min(rates)
-        )
+        bound = EPOCHS * max(sum(SAMPLES / rate for rate in rates), SLOTS * SAMPLES / min(rates))
         for rule in ("rotation", "lrw", "random"):
             runs = []
             for _ in range(REPEATS):

@@ -152,9 +152,7 @@ def in_shoal(task: Task) -> float:
         assert study.trials[0].status == "finished", study.trials[0].status
         lines = study.lines()
     started = next(
-        line.time
-        for line in lines
-        if isinstance(line.entry, Planned) and line.entry.start
+        line.time for line in lines if isinstance(line.entry, Planned) and line.entry.start
     )
     return lines[-1].time - started
 

@@ -55,9 +55,7 @@ def digits() -> Any:
 def network(h: int) -> Any:
     from torch import nn
 
-    return nn.Sequential(
-        nn.Linear(64, h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 10)
-    )
+    return nn.Sequential(nn.Linear(64, h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 10))
 
 
 def train_plainly(h: int, lr: float, x: Any, y: Any, report: Any = None) -> float:
@@ -78,9 +76,7 @@ def train_plainly(h: int, lr: float, x: Any, y: Any, report: Any = None) -> floa
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            accuracy = float(
-                (model(x[TRAINING:]).argmax(1) == y[TRAINING:]).float().mean()
-            )
+            accuracy = float((model(x[TRAINING:]).argmax(1) == y[TRAINING:]).float().mean())
         if report is not None:
             report({"accuracy": accuracy})
     return accuracy
@@ -170,12 +166,7 @@ def run_shoal(folder: Path, widths: tuple[int, ...], **options: Any) -> dict[str
     assert len(study.trials) == len(widths) * len(RATES) and all(
         x.status == "finished" for x in study.trials
     )
-    gangs = [
-        gang
-        for line in lines
-        if isinstance(line.entry, Planned)
-        for gang in line.entry.start
-    ]
+    gangs = [gang for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
     return {
         "training": last - first,
         "best": study.best_trial.value,
@@ -210,15 +201,11 @@ def time_process(name: str, python: str) -> dict[str, Any]:
         start = time.perf_counter()
         command = [python, __file__, "--run", name, "--folder", folder]
         before = processor_seconds()
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         wall = time.perf_counter() - start
         processor = processor_seconds() - before
     if done.returncode:
-        raise SystemExit(
-            f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        )
+        raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     figures = {"wall": wall, "processor": processor}
     return figures | json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -252,9 +239,7 @@ def compare(rounds: int, quick: bool) -> None:
     from common import peers, write
 
     with_tune = "" if quick else peers("tune", ["ray[tune]"])
-    variants = [
-        name for name in VARIANTS if not (quick and name.startswith(("tune", "ray")))
-    ]
+    variants = [name for name in VARIANTS if not (quick and name.startswith(("tune", "ray")))]
     seen: dict[str, list[dict[str, Any]]] = {name: [] for name in variants}
     for name in ("loop_narrow", "local_narrow"):  # compile what they import
         time_process(name, sys.executable)
@@ -264,9 +249,7 @@ def compare(rounds: int, quick: bool) -> None:
             *variants[: turn % len(variants)],
         ):
             seen[name].append(
-                time_process(
-                    name, with_tune if name.startswith("tune") else sys.executable
-                )
+                time_process(name, with_tune if name.startswith("tune") else sys.executable)
             )
             print(
                 f"round {turn + 1}  {name:13} {seen[name][-1]['wall']:7.2f} s",

@@ -194,9 +194,7 @@ class Lane(shoal.Recipe):
 
 
 def in_shoal(task: Task, folder: Path) -> None:
-    study = shoal.create_study(
-        Lane(task, folder), storage=folder / "study", search_space={}
-    )
+    study = shoal.create_study(Lane(task, folder), storage=folder / "study", search_space={})
     study.optimize(
         policy=f"width(slots={task.width})",
         widths=(task.width, task.width),
@@ -217,9 +215,7 @@ def of_ddp(task: Task, folder: Path, rank: int) -> None:
     model: Any = task.model()
     if task.width > 1:
         store = torch.distributed.FileStore(str(folder / "store"), task.width)
-        torch.distributed.init_process_group(
-            "gloo", store=store, rank=rank, world_size=task.width
-        )
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=task.width)
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     x, y = map(torch.from_numpy, task.data())
@@ -246,18 +242,14 @@ def measured(task: Task) -> dict[str, Any]:
             for rank in range(task.width)
         ]
         found: dict[str, dict[str, list[float]]] = {}
-        driver = Thread(
-            target=lambda: found.update(seconds=take_turns(task, folder)), daemon=True
-        )
+        driver = Thread(target=lambda: found.update(seconds=take_turns(task, folder)), daemon=True)
         for each in [*ranks, driver]:
             each.start()
         in_shoal(task, folder)
         for each in [*ranks, driver]:
             each.join(PATIENCE)
     seconds = found["seconds"]
-    rates = {
-        way: task.batch * task.steps / median(took) for way, took in seconds.items()
-    }
+    rates = {way: task.batch * task.steps / median(took) for way, took in seconds.items()}
     ratios = [s / d for s, d in zip(seconds["shoal"], seconds["ddp"], strict=True)]
     return {
         "width": task.width,
@@ -283,9 +275,7 @@ def curve_errors() -> None:
     for name, cluster in CLUSTERS.items():
         for widths in ((1,), (1, 2), (1, 4)):
             links = {k: v for k, v in cluster.figures(1, 2).items() if k in LINKS}
-            rates = {
-                k: v for k, v in cluster.figures(*widths).items() if k not in LINKS
-            }
+            rates = {k: v for k, v in cluster.figures(*widths).items() if k not in LINKS}
             errors = []
             for figures in (rates | links, rates):
                 belief = Belief({"s": figures}, {trial: "s"}, known)

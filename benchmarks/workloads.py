@@ -175,9 +175,7 @@ def workloads() -> tuple[Workload, ...]:
         Workload(
             "own data",
             "makespan",
-            lambda: arrivals(
-                [(0.0, 0, 2)] * 8 + [(0.0, i, 3) for i in range(1, 6)], (1, 1)
-            ),
+            lambda: arrivals([(0.0, 0, 2)] * 8 + [(0.0, i, 3) for i in range(1, 6)], (1, 1)),
             (small(0), *large(6, 0.8, 5)[1:]),
             4,
             shards,
@@ -212,9 +210,7 @@ def workloads() -> tuple[Workload, ...]:
         Workload(
             "one giant",
             "makespan",
-            lambda: arrivals(
-                [(0.0, 0, 2)] * 12 + [(0.0, 1, 30)] + [(0.0, 0, 2)] * 12, (1, 4)
-            ),
+            lambda: arrivals([(0.0, 0, 2)] * 12 + [(0.0, 1, 30)] + [(0.0, 0, 2)] * 12, (1, 4)),
             (
                 small(0, 0.5),
                 Row(rates(100.0, 0.85, 4), {"row": 1}, memory=6.0, switch=1.0),
@@ -375,9 +371,7 @@ def compared(work: Workload, seed: int) -> dict[str, Any]:
     took: dict[str, Seconds] = {}
     for name in work.candidates():
         try:
-            took[name] = reached(
-                work.objective, journal_of(work, work.policy(name), seed)
-            )
+            took[name] = reached(work.objective, journal_of(work, work.policy(name), seed))
         except Stalled:
             continue
     lines = journal_of(work, work.policy("auto"), seed)

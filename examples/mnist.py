@@ -76,9 +76,7 @@ if __name__ == "__main__":
     parser.add_argument("--backend", default="local")
     parser.add_argument("--slots", type=int, default=None)
     args = parser.parse_args()
-    study = shoal.create_study(
-        Mnist(args.data), storage=args.storage, load_if_exists=True
-    )
+    study = shoal.create_study(Mnist(args.data), storage=args.storage, load_if_exists=True)
     study.optimize(backend=args.backend, slots=args.slots)
     print("best:", study.best_trial.config, study.best_trial.value)
     print("report:", study.report())

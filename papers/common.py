@@ -12,18 +12,14 @@ SHARED = (
 )  # data that is not part of the product; may be absent
 
 
-def write(
-    name: str, rows: list[dict[str, Any]], goals: dict[str, dict[str, Any]]
-) -> bool:
+def write(name: str, rows: list[dict[str, Any]], goals: dict[str, dict[str, Any]]) -> bool:
     """Print and store; True when every goal holds.
 
     `rows`: one per figure or cell compared ({"what", "paper", "ours", …}).
     `goals`: {"A-1": {"figure": …, "holds": bool, "text": …}}.
     """
     for row in rows:
-        shown = {
-            key: value for key, value in row.items() if not isinstance(value, list)
-        }
+        shown = {key: value for key, value in row.items() if not isinstance(value, list)}
         print("  ".join(f"{key} {_cell(value)}" for key, value in shown.items()))
     for key, goal in goals.items():
         print(

@@ -41,11 +41,7 @@ class Outcome:
     @property
     def mean_hours(self) -> float:
         """Mean time from arrival to end, in hours."""
-        return (
-            sum(end - self.came[t] for t, end in self.ends.items())
-            / len(self.ends)
-            / 3600
-        )
+        return sum(end - self.came[t] for t, end in self.ends.items()) / len(self.ends) / 3600
 
     @property
     def changes(self) -> float:
@@ -78,8 +74,7 @@ class Outcome:
 def nodes(count: int, per_node: int) -> tuple[Slot, ...]:
     """So many GPUs, so many to a node."""
     return tuple(
-        Slot(SlotId(f"g{i:03d}"), node=f"n{i // per_node:03d}", kind="gpu")
-        for i in range(count)
+        Slot(SlotId(f"g{i:03d}"), node=f"n{i // per_node:03d}", kind="gpu") for i in range(count)
     )
 
 
@@ -107,9 +102,7 @@ def simulate(
             outcome.starts.setdefault(trial, now)
         for trial in state.ended.keys() - outcome.ends.keys():
             outcome.ends[trial] = now
-        outcome.plans += [
-            (now, entry) for entry in entries if isinstance(entry, Planned)
-        ]
+        outcome.plans += [(now, entry) for entry in entries if isinstance(entry, Planned)]
 
     backend = Sim(truth.of, slots, checkpoint_every=0, shards=shards)
     begun = fold(State(), [Opened(1, dict(shards))])

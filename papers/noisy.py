@@ -38,15 +38,11 @@ class Noisy:
         rates = self.base.rates(gang)
         if not gang.shards:
             return {
-                lane.trial: rates[lane.trial]
-                / self._factor(f"{lane.trial}/{len(lane.slots)}")
+                lane.trial: rates[lane.trial] / self._factor(f"{lane.trial}/{len(lane.slots)}")
                 for lane in gang.lanes
             }
         place = f"{gang.shards}/{[lane.slots for lane in gang.lanes]}"
-        return {
-            trial: rate / self._factor(f"{trial}/{place}")
-            for trial, rate in rates.items()
-        }
+        return {trial: rate / self._factor(f"{trial}/{place}") for trial, rate in rates.items()}
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
         return [
@@ -62,10 +58,7 @@ class Noisy:
 
     def _factor(self, what: str) -> float:
         drawn = (
-            int.from_bytes(
-                blake2b(f"{self.seed}/{what}".encode(), digest_size=6).digest()
-            )
-            + 0.5
+            int.from_bytes(blake2b(f"{self.seed}/{what}".encode(), digest_size=6).digest()) + 0.5
         ) / 2**48
         spread = sqrt(log(1 + self.sigma**2)) if self.sigma else 0.0
         return exp(spread * NormalDist().inv_cdf(drawn) - spread**2 / 2)

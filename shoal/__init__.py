@@ -75,9 +75,7 @@ __all__ = sorted(_HOME)  # noqa: PLE0605
 
 # What users of other tools look for, and what to use here.
 _MEANT = {
-    **dict.fromkeys(
-        ("tune", "run", "fit", "Tuner", "optimize"), "create_study(…).optimize()"
-    ),
+    **dict.fromkeys(("tune", "run", "fit", "Tuner", "optimize"), "create_study(…).optimize()"),
     "Trainer": "Recipe",
     "load": "load_study",
     "Dataset": "Data",
@@ -101,8 +99,7 @@ def _hint(name: str) -> str:
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(
-            f"module 'shoal' has no attribute {name!r}{_hint(name)}; "
-            f"it offers {', '.join(__all__)}"
+            f"module 'shoal' has no attribute {name!r}{_hint(name)}; it offers {', '.join(__all__)}"
         )
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value

@@ -197,9 +197,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a study that was stopped or killed, as its last run was set up."""
-    _commands().resume(
-        directory, timeout, requeue, retry_failed, trust, checkpoints, as_json
-    )
+    _commands().resume(directory, timeout, requeue, retry_failed, trust, checkpoints, as_json)
 
 
 @app.command()
@@ -233,9 +231,7 @@ def stop(directory: Dir, trial: StopTrial = None, as_json: AsJson = False) -> No
 
 
 @app.command()
-def slots(
-    directory: Dir, change: SlotChange, number: SlotNumber, as_json: AsJson = False
-) -> None:
+def slots(directory: Dir, change: SlotChange, number: SlotNumber, as_json: AsJson = False) -> None:
     """Give a running study more or fewer slots, or so many; one that goes ends its visit first."""
     _commands().beside().slots(directory, change, number, as_json)
 
@@ -407,9 +403,7 @@ def data_register(
     as_json: AsJson = False,
 ) -> None:
     """Write into a catalogue that a node holds these files; each is the shard of its name."""
-    _commands().data("catalogue").data_register(
-        file, paths, node, validation, name, as_json
-    )
+    _commands().data("catalogue").data_register(file, paths, node, validation, name, as_json)
 
 
 @data.command("list")
@@ -437,8 +431,7 @@ def main() -> None:
         if error.name not in NEEDED:
             raise
         typer.echo(
-            f"error: Shoal needs {error.name}, which is not installed here: "
-            f"{install(error.name)}",
+            f"error: Shoal needs {error.name}, which is not installed here: {install(error.name)}",
             err=True,
         )
         sys.exit(2)

@@ -42,9 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With a limit, the tests that it leaves out are others in each run."""
     if config.getoption("within") and items:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))

@@ -80,9 +80,7 @@ OF_KIND: dict[type[Any], st.SearchStrategy[Any]] = {
     Kept: st.builds(Kept, NAMES, st.integers(0, 5), FINE, st.just("a/1-1.pt")),
     Fell: st.builds(Fell, NAMES, st.integers(0, 5), FINE),
     Evaluated: st.builds(Evaluated, NAMES, st.floats(0, 3), VALUES),
-    Measured: st.builds(
-        Measured, NAMES, st.sampled_from(["m", "n"]), st.just({"rate": 2.0})
-    ),
+    Measured: st.builds(Measured, NAMES, st.sampled_from(["m", "n"]), st.just({"rate": 2.0})),
     Ended: st.builds(Ended, GANGS, st.sampled_from(["", "no room"])),
     Finished: st.builds(Finished, NAMES),
     Failed: st.builds(Failed, NAMES, st.just("why")),

@@ -25,9 +25,7 @@ def slots(shards: Mapping[ShardId, int], copies: int = 1) -> tuple[Slot, ...]:
     names = list(shards)
     n = len(names)
     return tuple(
-        Slot(
-            SlotId(f"w{i}"), shards=frozenset(names[(i + k) % n] for k in range(copies))
-        )
+        Slot(SlotId(f"w{i}"), shards=frozenset(names[(i + k) % n] for k in range(copies)))
         for i in range(n)
     )
 
@@ -52,9 +50,7 @@ def started(
     shards: Mapping[ShardId, int] = SHARDS,
 ) -> State:
     """A study with these trials waiting, and one slot a shard."""
-    return state_of(
-        Joined(tuple(at or slots(shards))), *map(Submitted, trials), shards=shards
-    )
+    return state_of(Joined(tuple(at or slots(shards))), *map(Submitted, trials), shards=shards)
 
 
 def study(
@@ -92,16 +88,12 @@ def study(
 
 def rates(*values: float, **costs: float) -> Table:
     """Trial number i of a grid over x trains this many samples a second."""
-    return Table(
-        tuple(Row((rate,), {"x": i}, **costs) for i, rate in enumerate(values))
-    )
+    return Table(tuple(Row((rate,), {"x": i}, **costs) for i, rate in enumerate(values)))
 
 
 def units(lines: Iterable[Line]) -> list[tuple[float, TrialId, SlotId, ShardId]]:
     """When each unit with a quota ended, whose it was, where, and over which shard."""
-    return [
-        (time, *_unit(entry.gang)) for time, entry in lines if isinstance(entry, Ended)
-    ]
+    return [(time, *_unit(entry.gang)) for time, entry in lines if isinstance(entry, Ended)]
 
 
 def _unit(gang: Gang) -> tuple[TrialId, SlotId, ShardId]:

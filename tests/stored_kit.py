@@ -73,9 +73,7 @@ def loaded(folder: Path, then: Mapping[str, Any]) -> shoal.Study:
 
 def same_python(then: Mapping[str, Any]) -> bool:
     """Whether this Python reads what was pickled with that one."""
-    return bool(
-        then["python"].split(".")[:2] == platform.python_version().split(".")[:2]
-    )
+    return bool(then["python"].split(".")[:2] == platform.python_version().split(".")[:2])
 
 
 def recipes() -> ModuleType:
@@ -83,9 +81,7 @@ def recipes() -> ModuleType:
     name = "shoal_recipe_recipe"
     if name not in sys.modules:
         module = ModuleType(name)
-        module.__file__ = (
-            "/home/user/recipe.py"  # pickles name it: no place of this machine
-        )
+        module.__file__ = "/home/user/recipe.py"  # pickles name it: no place of this machine
         sys.modules[name] = module
         exec(
             compile((STORED / "recipe.py").read_text(), "recipe.py", "exec"),
@@ -103,9 +99,7 @@ def plain(value: Any) -> Any:
     prose.
     """
     if isinstance(value, Mapping):
-        return {
-            str(key): plain(item) for key, item in value.items() if key not in WORDS
-        }
+        return {str(key): plain(item) for key, item in value.items() if key not in WORDS}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, float):
@@ -134,10 +128,7 @@ def story(study: shoal.Study) -> dict[str, Any]:
     """
     found = {}
     trained = {
-        name
-        for _, entry in study.lines()
-        if isinstance(entry, Evaluated)
-        for name in entry.trained
+        name for _, entry in study.lines() if isinstance(entry, Evaluated) for name in entry.trained
     }
     for trial in study.trials:
         known = study.state.known[trial.id]
@@ -156,8 +147,7 @@ def story(study: shoal.Study) -> dict[str, Any]:
             ],
             "value": [trial.value, trial.best_value],
             "visits": [
-                visit if visit.beside else visit[:-1]
-                for visit in study.state.visits[trial.id]
+                visit if visit.beside else visit[:-1] for visit in study.state.visits[trial.id]
             ],
         }
     told: dict[str, Any] = plain(found)
@@ -174,15 +164,12 @@ def record(study: shoal.Study) -> dict[str, Any]:
         "shards": dict(state.shards),
         "slots": sorted(state.slots),
         "kept": {
-            trial: [kept.visits, kept.samples, kept.name]
-            for trial, kept in state.kept.items()
+            trial: [kept.visits, kept.samples, kept.name] for trial, kept in state.kept.items()
         },
         "memory": dict(state.memory),
         "running": {trial: sorted(gang.slots) for trial, gang in state.running.items()},
         "pending": {trial: sorted(left) for trial, left in state.pending.items()},
-        "figures": {
-            signature: dict(figures) for signature, figures in state.figures.items()
-        },
+        "figures": {signature: dict(figures) for signature, figures in state.figures.items()},
         "stopped": state.stopped,
     }
     told: dict[str, Any] = plain(found)
@@ -195,9 +182,7 @@ def data_read(data: shoal.Data) -> dict[str, Any]:
     for part in (*data.shards, *data.validation):
         columns = data.read(part)
         named = columns.items() if isinstance(columns, Mapping) else enumerate(columns)
-        read[part] = {
-            str(name): [len(column), float(np.sum(column))] for name, column in named
-        }
+        read[part] = {str(name): [len(column), float(np.sum(column))] for name, column in named}
     told: dict[str, Any] = plain(
         {"fingerprint": data.fingerprint, "chunk": data.chunk, "parts": read}
     )
@@ -253,8 +238,7 @@ def weights(study: shoal.Study, which: str = "last") -> dict[str, Any]:
         for name, array in arrays.items():
             whole.update(name.encode() + np.ascontiguousarray(array).tobytes())
         sums = {
-            name: [float(array.sum()), float(np.abs(array).sum())]
-            for name, array in arrays.items()
+            name: [float(array.sum()), float(np.abs(array).sum())] for name, array in arrays.items()
         }
         found[trial] = {"sha256": whole.hexdigest(), "sums": plain(sums)}
     return found
@@ -336,15 +320,10 @@ def page(folder: Path, out: Path) -> dict[str, Any]:
     """The report as data: the numbers and names in its tables, and what its figures draw."""
     written = reporting.write(folder / "journal.jsonl", out)
     parser = _Page()
-    parser.feed(
-        re.sub(r"<script>.*?</script>", "", written.read_text(), flags=re.DOTALL)
-    )  # plotly
+    parser.feed(re.sub(r"<script>.*?</script>", "", written.read_text(), flags=re.DOTALL))  # plotly
     known = set(_names_in(shoal_lines(folder)))
     tables = {
-        section: [
-            [[_cell(cell, known) for cell in row] for row in rows if row]
-            for rows in found
-        ]
+        section: [[[_cell(cell, known) for cell in row] for row in rows if row] for rows in found]
         for section, found in parser.tables.items()
         if section not in SHOWN_SINCE
     }
@@ -396,9 +375,7 @@ def _worth(value: Any) -> bool:
 # ----------------------------------------------------------------------------------------------
 
 
-def differences(
-    now: Any, then: Any, exact: bool = True, path: str = ""
-) -> Iterator[str]:
+def differences(now: Any, then: Any, exact: bool = True, path: str = "") -> Iterator[str]:
     """Where two digests differ, one line each; unless `exact`, beyond what rounding makes of a
     short training.
     """

@@ -33,15 +33,11 @@ def test_a_unit_has_ended_when_its_visit_is_complete_not_when_it_reports() -> No
     pytest.importorskip("ray")
     from hop import until_visited
 
-    half = Advanced(
-        {TRIAL: 4}, spent={TRIAL: {"train": 2.0, "switch": 0.5}}, moved={TRIAL: 100}
-    )
+    half = Advanced({TRIAL: 4}, spent={TRIAL: {"train": 2.0, "switch": 0.5}}, moved={TRIAL: 100})
     visit = Visit(0, ShardId("s0"), 0, 0)
     rest = Advanced({TRIAL: 4}, visits={TRIAL: (visit,)}, spent={TRIAL: {"train": 1.0}})
     later = (9.0, (rest,))
-    moments = iter(
-        [(2.0, (half,)), (2.5, (Measured(TRIAL, "x", {}),)), (3.0, (rest,)), later]
-    )
+    moments = iter([(2.0, (half,)), (2.5, (Measured(TRIAL, "x", {}),)), (3.0, (rest,)), later])
     spent, moved = until_visited(moments, TRIAL)
     assert (spent["train"], spent["switch"], spent["data"], moved) == (
         3.0,
@@ -64,9 +60,7 @@ def test_ratios_of_many_leave_out_what_took_too_long() -> None:
     ]
     rows = [
         together("loop, saving", 10_000, rounds),
-        together(
-            "shoal", 10_000, [{**rounds[0], "report_s": 4.0, "resume_s": "over 9 s"}]
-        ),
+        together("shoal", 10_000, [{**rounds[0], "report_s": 4.0, "resume_s": "over 9 s"}]),
         together("shoal", 1_000, [{"seconds": 9.0, "note": "over 9 s"}]),
     ]
     found = ratios(rows)
@@ -98,9 +92,7 @@ def gpu_call(tmp_path: Path, monkeypatch: Any) -> Any:
         folders = {"results": tmp_path / "results", "copy": tmp_path / "out"}
         args = argparse.Namespace(device="cpu", short=True, minutes=minutes, **folders)
         code = gpu.call(args)
-        (written,) = (tmp_path / "out").glob(
-            f"{place['device'].replace(' ', '-')}*/items.json"
-        )
+        (written,) = (tmp_path / "out").glob(f"{place['device'].replace(' ', '-')}*/items.json")
         return code, json.loads(written.read_text())["items"]
 
     return call
@@ -166,9 +158,7 @@ def test_cells_that_are_cut_short_are_no_failure_while_there_are_more(
 def test_what_cannot_start_or_tries_nothing_has_failed(gpu_call: Any) -> None:
     import gpu
 
-    absent = gpu.Item(
-        "absent", lambda _: ("/no/such/program",), 1, 9, gpu.read_exit, {}
-    )
+    absent = gpu.Item("absent", lambda _: ("/no/such/program",), 1, 9, gpu.read_exit, {})
     items = [
         absent,
         an_item("silent", "pass"),
@@ -218,9 +208,7 @@ def test_one_that_takes_too_long_is_killed_with_its_children(
     assert not status.exists() or "State:\tZ" in status.read_text()
 
 
-def test_results_of_another_device_or_torch_lie_beside(
-    gpu_call: Any, tmp_path: Path
-) -> None:
+def test_results_of_another_device_or_torch_lie_beside(gpu_call: Any, tmp_path: Path) -> None:
     item = an_item("a", GOOD)
     assert gpu_call(item)[0] == 0
     assert gpu_call(item, place={**PLACE, "device": "Other GPU"})[0] == 0
@@ -274,9 +262,7 @@ def test_what_is_worth_most_a_second_comes_first() -> None:
         for item in gpu.items(device, short):
             words = item.command(60.0)
             there = [
-                REPO / word
-                for word in words
-                if word.endswith(".py") or word.startswith("tests/")
+                REPO / word for word in words if word.endswith(".py") or word.startswith("tests/")
             ]
             assert all(path.exists() for path in there), item.name
 
@@ -414,9 +400,7 @@ def test_without_mps_it_says_why(monkeypatch: Any) -> None:
         assert environment == "there is no no-such-program here"
 
 
-def test_the_table_of_a_gpu_has_its_ways_and_its_name(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_the_table_of_a_gpu_has_its_ways_and_its_name(tmp_path: Path, monkeypatch: Any) -> None:
     import packing_page
 
     times = dict.fromkeys((*packing_page.GPU_WAYS, "chosen"), 0.1)
@@ -450,9 +434,7 @@ def test_the_table_of_a_gpu_has_its_ways_and_its_name(
     assert "Some CPU, Some GPU, torch 2.11" in page
     assert "| tests marked device | **not ok**: 1 failed `F t::a` |" in page
     assert "| CNN | 4 | 20 | 20 | 20 | **20** | 20 | fused by 4 | 1.00 | 2.50 |" in page
-    heads = (
-        "| net | models | batch | one model | sequential | processes | processes, MPS |"
-    )
+    heads = "| net | models | batch | one model | sequential | processes | processes, MPS |"
     assert heads + " interleaved | streams | fused | chosen | choice |" in page
     assert "| CNN | 4 | 32 | 30 | 100 | 100 | 100 | 100 | 100 | **100** | 100 |" in page
 
@@ -460,9 +442,7 @@ def test_the_table_of_a_gpu_has_its_ways_and_its_name(
 # -- feed.py -----------------------------------------------------------------------------------
 
 
-def test_ratios_of_feed_are_against_the_quicker_way_and_the_headline_is_the_least() -> (
-    None
-):
+def test_ratios_of_feed_are_against_the_quicker_way_and_the_headline_is_the_least() -> None:
     pytest.importorskip("pyarrow", reason="pip install pyarrow")
     from feed import ratios
 

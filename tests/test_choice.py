@@ -43,9 +43,7 @@ def compared(name: str) -> dict[str, Any]:
         import workloads
     finally:
         sys.path.remove(str(BENCHMARKS))
-    found: dict[str, Any] = workloads.compared(
-        workloads.named(name), SEEDS.get(name, 0)
-    )
+    found: dict[str, Any] = workloads.compared(workloads.named(name), SEEDS.get(name, 0))
     return found
 
 
@@ -118,9 +116,7 @@ def test_the_mix_on_ray_goes_as_in_the_simulator(
     from emulated import own_process
 
     script = str(BENCHMARKS / "choice_on_ray.py")
-    by_way = {
-        way: own_process(script, way, "--workload", "mix") for way in ("fifo", "auto")
-    }
+    by_way = {way: own_process(script, way, "--workload", "mix") for way in ("fifo", "auto")}
     assert all(found["finished"] == 6 for found in by_way.values())
     ratio = by_way["auto"]["seconds"] / by_way["fifo"]["seconds"]
     simulated = compared("unlike neighbours")

@@ -81,9 +81,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_same_command_with_more_epochs_and_values_goes_on(
-    study: Path, tmp_path: Path
-) -> None:
+def test_the_same_command_with_more_epochs_and_values_goes_on(study: Path, tmp_path: Path) -> None:
     folder = str(shutil.copytree(study, tmp_path / "longer"))
     command = ["run", DIGITS, "--storage", folder, "--policy", "fifo"]
     command += ["--space", "lr=grid([1e-3, 1e-2])", "--json"]
@@ -98,9 +96,7 @@ def test_the_same_command_with_more_epochs_and_values_goes_on(
 
 
 def test_the_same_command_goes_on_and_finds_all_done(study: Path) -> None:
-    weights = {
-        path: path.stat().st_mtime for path in (study / "checkpoints").rglob("*.pt")
-    }
+    weights = {path: path.stat().st_mtime for path in (study / "checkpoints").rglob("*.pt")}
     shoal(
         "run",
         DIGITS,
@@ -117,9 +113,7 @@ def test_the_same_command_goes_on_and_finds_all_done(study: Path) -> None:
     )
     found = json.loads(shoal("status", str(study), "--json"))
     assert found["trials"]["finished"] == found["trials"]["all"] == 4
-    assert {
-        path: path.stat().st_mtime for path in (study / "checkpoints").rglob("*.pt")
-    } == weights
+    assert {path: path.stat().st_mtime for path in (study / "checkpoints").rglob("*.pt")} == weights
 
 
 NET = """
@@ -234,15 +228,9 @@ def test_what_fused_packs_trained_agrees(tmp_path: Path) -> None:
     assert all(row["fused"] and row["verdict"] in ("equal", "agrees") for row in found)
 
 
-def test_replay_is_bit_equal_and_finds_a_forged_weight(
-    study: Path, tmp_path: Path
-) -> None:
-    found = json.loads(shoal("replay", str(study), "--trial", "t000", "--json"))[
-        "trials"
-    ]
-    assert [(row["trial"], row["equal"], row["visits"]) for row in found] == [
-        ("t000", True, 12)
-    ]
+def test_replay_is_bit_equal_and_finds_a_forged_weight(study: Path, tmp_path: Path) -> None:
+    found = json.loads(shoal("replay", str(study), "--trial", "t000", "--json"))["trials"]
+    assert [(row["trial"], row["equal"], row["visits"]) for row in found] == [("t000", True, 12)]
     import shutil
 
     import torch
@@ -281,18 +269,14 @@ def test_status_of_a_folder_of_studies(study: Path, tmp_path: Path) -> None:
     shutil.copytree(study, tmp_path / "more" / "two")
     lines = shoal("status", str(tmp_path)).splitlines()
     best = r"finished; trials 4: 4 finished; best accuracy 0\.\d+ \(t00\d\)"
-    assert [re.fullmatch(f"[a-z/]+: {best}", line) is not None for line in lines] == [
-        True
-    ] * 2
+    assert [re.fullmatch(f"[a-z/]+: {best}", line) is not None for line in lines] == [True] * 2
     assert [line.partition(":")[0] for line in lines] == ["one", "more/two"]
     found = json.loads(shoal("status", str(tmp_path), "--json"))["studies"]
     assert found["more/two"]["trials"]["all"] == 4
 
 
 @pytest.mark.slow
-def test_who_reads_only_the_first_line_stops_nothing(
-    study: Path, tmp_path: Path
-) -> None:
+def test_who_reads_only_the_first_line_stops_nothing(study: Path, tmp_path: Path) -> None:
     folder = str(shutil.copytree(study, tmp_path / "s"))
     command = [
         "run",
@@ -321,9 +305,7 @@ def test_who_reads_only_the_first_line_stops_nothing(
 @pytest.mark.parametrize("name", ["address", "copies", "widths", "feeders"])
 def test_what_the_backend_does_not_use_is_refused(tmp_path: Path, name: str) -> None:
     given = {"widths": ["1", "2"], "address": ["auto"]}.get(name, ["2"])
-    out = shoal(
-        "run", DIGITS, "--storage", str(tmp_path / "s"), f"--{name}", *given, code=2
-    )
+    out = shoal("run", DIGITS, "--storage", str(tmp_path / "s"), f"--{name}", *given, code=2)
     assert "Traceback" not in out and ("of the ray backend" in out or "one slot" in out)
     assert not (tmp_path / "s").exists()
 
@@ -419,9 +401,7 @@ def test_widths_and_priority_of_a_search(tmp_path: Path) -> None:
 
 
 def test_values_of_a_configuration() -> None:
-    assert parse_config(
-        ["a=1", "b=2e-3", "c=relu", "d=None", "e=[1, 2]", "f = x=y"]
-    ) == {
+    assert parse_config(["a=1", "b=2e-3", "c=relu", "d=None", "e=[1, 2]", "f = x=y"]) == {
         "a": 1,
         "b": 2e-3,
         "c": "relu",
@@ -512,9 +492,7 @@ class Named(Full):
         ("Named", "did you mean 'batch_size'"),
     ],
 )
-def test_check_does_first_what_run_does_first(
-    tmp_path: Path, name: str, said: str
-) -> None:
+def test_check_does_first_what_run_does_first(tmp_path: Path, name: str, said: str) -> None:
     file = tmp_path / "full.py"
     file.write_text(FULL)
     checked = shoal("check", f"{file}:{name}", code=1)
@@ -585,15 +563,11 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
     speeds = tmp_path / "speeds.toml"
     speeds.write_text("[[rows]]\nrates = [1000.0, 1000.0, 1000.0, 1000.0]\n")
     found = json.loads(
-        shoal(
-            *wide, "--policy", "waterfill", "--policy", "fifo", "--profile", str(speeds)
-        )
+        shoal(*wide, "--policy", "waterfill", "--policy", "fifo", "--profile", str(speeds))
     )
     assert not found["guessed"]
     rows = {row["policy"]: row["training_s"] for row in found["policies"]}
-    assert rows["waterfill"] == pytest.approx(
-        rows["fifo"], rel=0.05
-    )  # more slots were no gain
+    assert rows["waterfill"] == pytest.approx(rows["fifo"], rel=0.05)  # more slots were no gain
     assert "needs 3 slots" in shoal(*wide[:-2], "3", "4", "--slots", "2", code=2)
 
 
@@ -638,8 +612,7 @@ def test_errors_are_one_line(tmp_path: Path, args: list[str], says: str) -> None
 def test_import_is_light() -> None:
     heavy = {"torch", "ray", "plotly", "scipy", "numpy", "pandas"}
     code = (
-        f"import shoal, shoal.cli, sys; found = {heavy} & set(sys.modules); "
-        "assert not found, found"
+        f"import shoal, shoal.cli, sys; found = {heavy} & set(sys.modules); assert not found, found"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -654,9 +627,7 @@ def test_deciding_needs_no_torch_and_no_ray() -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "report"])
-def test_to_look_at_a_study_needs_no_torch_and_no_ray(
-    tmp_path: Path, command: str
-) -> None:
+def test_to_look_at_a_study_needs_no_torch_and_no_ray(tmp_path: Path, command: str) -> None:
     """To import torch takes longer than to write the report of some thousand trials.
 
     To import NumPy takes a fourth of the time of `shoal status`.
@@ -681,9 +652,7 @@ LATE = """model: nn.Module, batch: Any, epoch: int) -> torch.Tensor:
 def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) -> None:
     raising = tmp_path / "raising.py"
     source = (ROOT / "examples" / "digits.py").read_text()
-    raising.write_text(
-        source.replace("model: nn.Module, batch: Any) -> torch.Tensor:", LATE)
-    )
+    raising.write_text(source.replace("model: nn.Module, batch: Any) -> torch.Tensor:", LATE))
     typed = ("run", str(raising), "--storage", str(tmp_path / "s"), *form)
     typed += ("--max-epochs", "2")
     out = shoal(*typed, code=1)
@@ -720,21 +689,15 @@ def test_messages_say_options_as_they_are_typed() -> None:
     said = as_typed(
         'a larger max_epochs= than 3, mode="max", fuse=False, warm_start=False: optimize()'
     )
-    assert said == (
-        "a larger --max-epochs than 3, --mode max, --no-fuse, --cold: shoal run"
-    )
+    assert said == ("a larger --max-epochs than 3, --mode max, --no-fuse, --cold: shoal run")
     same = "data_memory_gb= is none, nor asha(max_epochs=3); widths=(1, 4), seed=3, x='metric=acc'"
     assert as_typed(same) == same
     typed_ones = inspect.signature(cli.run).parameters.keys()
-    others = {
-        *("file", "as_json", "fuse", "optuna_log", "loggers", "retry_failed", "requeue")
-    }
+    others = {*("file", "as_json", "fuse", "optuna_log", "loggers", "retry_failed", "requeue")}
     assert typed_ones - OPTIONS == others and typed_ones >= OPTIONS
 
 
-def commands_of(
-    group: Command, words: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
+def commands_of(group: Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """All commands and groups of commands, as they are typed."""
     yield words
     for name, command in getattr(group, "commands", {}).items():
@@ -745,9 +708,7 @@ def test_h_is_help_on_every_command() -> None:
     there = list(commands_of(typer.main.get_command(app)))
     assert len(there) > 25 and ("data", "shard") in there
     for words in there:
-        short, long = (
-            CliRunner().invoke(app, [*words, each]) for each in ("-h", "--help")
-        )
+        short, long = (CliRunner().invoke(app, [*words, each]) for each in ("-h", "--help"))
         assert short.exit_code == long.exit_code == 0, words
         assert short.output == long.output and "Usage:" in short.output
 
@@ -770,9 +731,7 @@ sys.meta_path.insert(0, Blocker())
 
 
 @pytest.mark.parametrize("name", ["torch", "msgspec"])
-def test_doctor_without_a_package_that_is_needed_is_one_line(
-    tmp_path: Path, name: str
-) -> None:
+def test_doctor_without_a_package_that_is_needed_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(name=name))
     done = subprocess.run(
         [sys.executable, "-m", "shoal.cli", "doctor", str(tmp_path)],
@@ -781,9 +740,7 @@ def test_doctor_without_a_package_that_is_needed_is_one_line(
         text=True,
         check=False,
     )
-    says = (
-        f"error: Shoal needs {name}, which is not installed here: pip install {name}\n"
-    )
+    says = f"error: Shoal needs {name}, which is not installed here: pip install {name}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
 
 

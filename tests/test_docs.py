@@ -35,12 +35,8 @@ def options_of(name: str, command: object) -> dict[str, set[str]]:
             for k, v in options_of(f"{name} {sub}".strip(), each).items()
         }
     params = command.params  # type: ignore[attr-defined]
-    options = [
-        p for p in params if isinstance(p, Option) or p.param_type_name == "option"
-    ]
-    return {
-        name: {o for p in options for o in (*p.opts, *p.secondary_opts)} - {"--help"}
-    }
+    options = [p for p in params if isinstance(p, Option) or p.param_type_name == "option"]
+    return {name: {o for p in options for o in (*p.opts, *p.secondary_opts)} - {"--help"}}
 
 
 def documented() -> dict[str, set[str]]:
@@ -50,26 +46,18 @@ def documented() -> dict[str, set[str]]:
     for part in parts:
         title, _, text = part.partition("\n")
         name = " ".join(
-            word
-            for word in title.split()
-            if word.islower() and not word.startswith("[")
+            word for word in title.split() if word.islower() and not word.startswith("[")
         )
-        rows = [
-            line.split("|")[1] for line in text.splitlines() if line.startswith("|")
-        ]
+        rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
         found[name] = set(re.findall(r"--[a-z][a-z-]*", " ".join(rows)))
     return found
 
 
 def test_every_page_in_the_navigation_exists() -> None:
-    named = re.findall(
-        r"^\s*- .*?: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M
-    )
+    named = re.findall(r"^\s*- .*?: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
     assert named, "the navigation names no page"
     assert not [page for page in named if not (DOCS / page).is_file()]
-    assert {page.name for page in DOCS.glob("*.md")} == set(named), (
-        "pages that no reader finds"
-    )
+    assert {page.name for page in DOCS.glob("*.md")} == set(named), "pages that no reader finds"
 
 
 def test_the_reference_names_what_there_is() -> None:
@@ -96,16 +84,10 @@ def test_commands_shown_exist(page: Path) -> None:
     """In every page, also those of the README's table."""
     there = options_of("", typer.main.get_command(app))
     there["slurm script"] |= there["run"]  # which it passes on
-    whole_lines = re.findall(
-        r"^\s*shoal ([^\n#]*)$", "\n".join(blocks(page, "")), flags=re.M
-    )
+    whole_lines = re.findall(r"^\s*shoal ([^\n#]*)$", "\n".join(blocks(page, "")), flags=re.M)
     for shown in whole_lines + re.findall(r"`shoal ([^`]*)`", page.read_text()):
         name = next(
-            (
-                n
-                for n in sorted(there, key=len, reverse=True)
-                if f"{shown} ".startswith(f"{n} ")
-            ),
+            (n for n in sorted(there, key=len, reverse=True) if f"{shown} ".startswith(f"{n} ")),
             None,
         )
         assert name is not None, f"there is no command: shoal {shown}"
@@ -117,21 +99,14 @@ def test_commands_shown_exist(page: Path) -> None:
 def test_relative_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text())
     links = [
-        link
-        for link in re.findall(r"\]\(([^)\s]+)\)", text)
-        if not re.match(r"[a-z]+:|#", link)
+        link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:|#", link)
     ]
-    lost = [
-        link for link in links if not (page.parent / link.partition("#")[0]).exists()
-    ]
+    lost = [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
     assert not lost
 
 
 RUN = [ROOT / "README.md"]
-RUN += [
-    DOCS / f"{page}.md"
-    for page in ("data", "extending", "functions", "shards", "tables")
-]
+RUN += [DOCS / f"{page}.md" for page in ("data", "extending", "functions", "shards", "tables")]
 RUN += [DOCS / "tutorial.md"]
 
 
@@ -151,15 +126,9 @@ def test_python_shown_runs(
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
     fences = pairwise(FENCE.findall(page.read_text()))
-    shown = [
-        text
-        for (before, _), (kind, text) in fences
-        if before == "python" and kind == ""
-    ]
+    shown = [text for (before, _), (kind, text) in fences if before == "python" and kind == ""]
     for text in shown:
-        assert text in printed, (
-            f"{page.name} shows {text!r}; printed was {printed[-2000:]!r}"
-        )
+        assert text in printed, f"{page.name} shows {text!r}; printed was {printed[-2000:]!r}"
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)

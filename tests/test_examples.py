@@ -144,9 +144,7 @@ def test_own_searcher(tmp_path: Path, run: Run) -> None:
 )
 @pytest.mark.parametrize("backend", [(), ("--backend", "ray", "--slots", "2")])
 def test_mnist(tmp_path: Path, backend: tuple[str, ...]) -> None:
-    script(
-        tmp_path, str(ROOT / "examples" / "mnist.py"), "--data", str(MNIST), *backend
-    )
+    script(tmp_path, str(ROOT / "examples" / "mnist.py"), "--data", str(MNIST), *backend)
     assert best(tmp_path, "runs/mnist") >= 0.95
     # Fused packs agree to rounding; 4: training amplifies it too far to tell.
     out = script(tmp_path, "-m", "shoal.cli", "replay", "runs/mnist", codes=(0, 4))

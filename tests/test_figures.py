@@ -69,15 +69,11 @@ def test_a_rule_has_as_many_figures_as_places() -> None:
         sentence("page.md", "{} and {}", 1)
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/", *(f"papers/{name}/" for name in PAPERS)]
-)
+@pytest.mark.parametrize("page", ["README.md", "docs/", *(f"papers/{name}/" for name in PAPERS)])
 def test_figures_are_those_of_the_results(page: str) -> None:
     rules = [rule for rule in all_rules() if rule.page.startswith(page)]
     assert rules, f"no rule looks at {page}"
-    assert check(rules) == [], (
-        "python tools/figures.py --write puts the results' figures in"
-    )
+    assert check(rules) == [], "python tools/figures.py --write puts the results' figures in"
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -48,9 +48,7 @@ def test_self_and_options_of_commands_are_no_parameters() -> None:
     assert not row(function_rows(files(a=many), ()), "functions with over").holds
 
 
-@pytest.mark.parametrize(
-    ("nodes", "mark"), [(60, ""), (66, "within a tenth"), (66.5, "missed")]
-)
+@pytest.mark.parametrize(("nodes", "mark"), [(60, ""), (66, "within a tenth"), (66.5, "missed")])
 def test_density_may_be_a_tenth_above_its_target(nodes: float, mark: str) -> None:
     found = near("nodes", nodes, 60, ["a place"])
     assert found.mark == mark and found.holds == (mark != "missed")
@@ -119,9 +117,7 @@ def test_private_parts_of_a_library_may_stand_in_one_file() -> None:
     assert row(one, "private names of other modules").holds
     three = name_rows(files(**sources), 3)
     assert row(three, "files with private parts of torch").value == "3"
-    assert row(three, "private names of other modules").offenders == [
-        "shoal/a.py:3 x._version"
-    ]
+    assert row(three, "private names of other modules").offenders == ["shoal/a.py:3 x._version"]
 
 
 def test_class_names_and_public_names_are_counted() -> None:

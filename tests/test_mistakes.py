@@ -135,9 +135,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "A key that the search space lacks": Mistake(
         'config["lr"]', 'config["rate"]', "reads config['rate']"
     ),
-    "A setting out of range": Mistake(
-        "batch_size = 16", "batch_size = -16", "batch_size"
-    ),
+    "A setting out of range": Mistake("batch_size = 16", "batch_size = -16", "batch_size"),
     "No validation data": Mistake(
         "validation=0.25", "validation=None", "its data have no validation part"
     ),
@@ -166,22 +164,14 @@ MISTAKES: Mapping[str, Mistake] = {
 
 # As people make them who come from other tools. The page does not show these.
 FURTHER: Mapping[str, Mistake] = {
-    "a step without return": Mistake(
-        "return F.cross_entropy(", "F.cross_entropy(", "got NoneType"
-    ),
-    "a step without self": Mistake(
-        "training_step(self, model", "training_step(model", "is self"
-    ),
+    "a step without return": Mistake("return F.cross_entropy(", "F.cross_entropy(", "got NoneType"),
+    "a step without self": Mistake("training_step(self, model", "training_step(model", "is self"),
     "data without self": Mistake("data(self)", "data()", "is self"),
-    "data that raises": Mistake(
-        "np.arange(64) % 3", "np.arange('a')", "data raised TypeError"
-    ),
+    "data that raises": Mistake("np.arange(64) % 3", "np.arange('a')", "data raised TypeError"),
     "a score that is a text": Mistake(
         "(model(x).argmax(1) == y).float()", "'good'", "accuracy: got str"
     ),
-    "columns of two lengths": Mistake(
-        "np.ones((64, 5)", "np.ones((60, 5)", "got 0: 60, 1: 64"
-    ),
+    "columns of two lengths": Mistake("np.ones((64, 5)", "np.ones((60, 5)", "got 0: 60, 1: 64"),
     "classes from 1": Mistake("% 3", "% 3 + 1", "labels must lie between 0 and"),
     "float64": Mistake("np.float32", "np.float64", "one kind of number"),
     "a model moved by hand": Mistake(
@@ -189,9 +179,7 @@ FURTHER: Mapping[str, Mistake] = {
         "nn.Linear(5, 3).to('cuda')",
         "Shoal moves the model and batches to the trial's device: leave out .cuda()",
     ),
-    "a class for a model": Mistake(
-        "nn.Linear(5, 3)", "nn.Linear", "must return a torch.nn.Module"
-    ),
+    "a class for a model": Mistake("nn.Linear(5, 3)", "nn.Linear", "must return a torch.nn.Module"),
     "batches of one sample under batch norm": Mistake(
         "nn.Linear(5, 3)",
         "nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))\n\n    batch_size = 1",
@@ -232,17 +220,13 @@ FURTHER: Mapping[str, Mistake] = {
     "a name that is not there": Mistake(
         "nn.Linear(5, 3)", "nn.Linear(5, three)", "raised NameError"
     ),
-    "an attribute of the configuration": Mistake(
-        'config["lr"]', "config.lr", "write config['lr']"
-    ),
+    "an attribute of the configuration": Mistake('config["lr"]', "config.lr", "write config['lr']"),
     "a batch larger than a shard, dropped": Mistake(
         "batch_size = 16",
         "batch_size, drop_last = 99, True",
         "drop_last leaves nothing to train",
     ),
-    "another word for max": Mistake(
-        '"max"', '"maximal"', 'mode must be "min" or "max"'
-    ),
+    "another word for max": Mistake('"max"', '"maximal"', 'mode must be "min" or "max"'),
     "an unknown value": Mistake(
         "shoal.grid([0.1, 0.01])", "print", "a configuration holds bool, int"
     ),
@@ -265,9 +249,7 @@ def trained(recipe: shoal.Recipe, storage: Path) -> shoal.Study:
 
 
 @pytest.mark.parametrize("name", [*MISTAKES, *FURTHER])
-def test_a_mistake_is_one_error_before_any_trial_trains(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_mistake_is_one_error_before_any_trial_trains(tmp_path: Path, name: str) -> None:
     mistake = {**MISTAKES, **FURTHER}[name]
     file = written(tmp_path, mistake)
     storage = tmp_path / "study"

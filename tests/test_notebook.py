@@ -42,17 +42,13 @@ def test_the_notebook_runs_and_its_study_is_opened_in_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
-    monkeypatch.setenv(
-        "PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    )
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     book = nbformat.read(ROOT / "examples" / "digits.ipynb", as_version=4)
     nbformat.validate(book)
     shown = texts(executed(book, tmp_path))
     displays = [text for text in shown if "8 of 8 done" in text]
     assert len(displays) == 2, "each run has one display, which shows its end"
-    assert [text for text in shown if " of 8 done" in text] == displays, (
-        "no other frame"
-    )
+    assert [text for text in shown if " of 8 done" in text] == displays, "no other frame"
     assert all("100 %" in text and "best" in text for text in displays)
     assert any("config.width" in text for text in shown), "the table"
     assert any("of all images are recognised" in text for text in shown)

@@ -82,10 +82,7 @@ def test_it_is_read_as_it_was(tmp_path: Path, name: str) -> None:
     check(kit.story(study), then["story"])
     check(kit.record(study), then["record"])
     check(kit.weights(study), then["weights"])
-    best = {
-        trial: weights["sha256"]
-        for trial, weights in kit.weights(study, "best").items()
-    }
+    best = {trial: weights["sha256"] for trial, weights in kit.weights(study, "best").items()}
     check(best, then["best"])
 
 
@@ -99,14 +96,9 @@ def test_it_is_replayed_as_it_was(tmp_path: Path, name: str, alike: bool) -> Non
 def test_it_goes_on_as_it_did(tmp_path: Path, name: str, alike: bool) -> None:
     """Trials with one slot each learn the same to the last bit; others up to rounding."""
     then = SAID[name]
-    wanted = {
-        key: then[key] if item == kit.SAME else item
-        for key, item in then["resumed"].items()
-    }
+    wanted = {key: then[key] if item == kit.SAME else item for key, item in then["resumed"].items()}
     study = kit.loaded(kit.unpack(name, tmp_path), then)
-    if (
-        name == "given-profile"
-    ):  # a file outside of the folder, which no mark vouches for
+    if name == "given-profile":  # a file outside of the folder, which no mark vouches for
         with pytest.raises(shoal.StudyError, match="names profile"):
             study.resume(progress=False)
         again = {"profile": kit.STORED / "given.toml", "checkpoint_every": 1.0}

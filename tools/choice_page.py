@@ -31,9 +31,7 @@ def table() -> str:
         "| workload | objective | `auto` over the best, mean | worst seed | over `fifo` |",
         "| --- | --- | --- | --- | --- |",
     ]
-    objectives = {
-        each["workload"]: each["objective"] for each in benchmark("choice")["rows"]
-    }
+    objectives = {each["workload"]: each["objective"] for each in benchmark("choice")["rows"]}
     for name, objective in objectives.items():
         mean = ratio("choice", f"auto_over_best_{_key(name)}")
         worst = ratio("choice", f"worst_{_key(name)}")

@@ -25,17 +25,13 @@ class Sentence:
     def __post_init__(self) -> None:
         places = sum(name is not None for _, name, _, _ in Formatter().parse(self.text))
         if places != len(self.figures):
-            raise ValueError(
-                f"{self.text!r} has {places} places, for {len(self.figures)} figures"
-            )
+            raise ValueError(f"{self.text!r} has {places} places, for {len(self.figures)} figures")
 
     def pattern(self) -> re.Pattern[str]:
         """Matches the piece with any figures, each a group, wherever its lines break."""
         parts = []
         for words, name, _, _ in Formatter().parse(self.text):
-            parts.append(
-                r"\s+".join(re.escape(word) for word in re.split(r"\s+", words))
-            )
+            parts.append(r"\s+".join(re.escape(word) for word in re.split(r"\s+", words)))
             if name is not None:
                 parts.append(f"({NUMBER})")
         return re.compile("".join(parts))
@@ -43,9 +39,7 @@ class Sentence:
     def formatted(self) -> list[str]:
         """The figures as they should stand."""
         specs = [
-            spec or ""
-            for _, name, spec, _ in Formatter().parse(self.text)
-            if name is not None
+            spec or "" for _, name, spec, _ in Formatter().parse(self.text) if name is not None
         ]
         pairs = zip(self.figures, specs, strict=True)
         return [format(figure, spec).replace("_", " ") for figure, spec in pairs]
@@ -79,14 +73,10 @@ def brought_up_to_date(page: str, rule: Rule) -> tuple[str, list[str]]:
         return rule.brought_up_to_date(page)
     matches = list(rule.pattern().finditer(page))
     if len(matches) != 1:
-        raise LookupError(
-            f"{rule.page} has this {len(matches)} times instead of once: {rule.text}"
-        )
+        raise LookupError(f"{rule.page} has this {len(matches)} times instead of once: {rule.text}")
     (match,) = matches
     differences = []
-    for group in range(
-        match.re.groups, 0, -1
-    ):  # from the end, so that places before stay
+    for group in range(match.re.groups, 0, -1):  # from the end, so that places before stay
         wanted = rule.formatted()[group - 1]
         if match.group(group) != wanted:
             shown = " ".join(match.group().split())
@@ -104,15 +94,9 @@ def with_block(page: str, rule: Block) -> tuple[str, list[str]]:
     before, mark, rest = page.partition(f"<!-- {rule.name} -->\n")
     old, end, after = rest.partition(f"<!-- end of {rule.name} -->")
     if not (mark and end):
-        raise LookupError(
-            f"{rule.page} has no place <!-- {rule.name} --> … <!-- end of … -->"
-        )
+        raise LookupError(f"{rule.page} has no place <!-- {rule.name} --> … <!-- end of … -->")
     new = f"\n{rule.content}\n"
-    differences = (
-        []
-        if old == new
-        else [f"the tables of {rule.name} are not those of the results"]
-    )
+    differences = [] if old == new else [f"the tables of {rule.name} are not those of the results"]
     return before + mark + new + end + after, differences
 
 
@@ -154,9 +138,7 @@ def others(rules: Sequence[Rule], page: str) -> Iterator[str]:
             before, _, rest = text.partition(f"<!-- {rule.name} -->")
             text = before + rest.partition(f"<!-- end of {rule.name} -->")[2]
             continue
-        text = rule.pattern().sub(
-            lambda match: re.sub(r"[^\n]", " ", match.group()), text
-        )
+        text = rule.pattern().sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
     for number, line in enumerate(text.splitlines(), 1):
         if re.search(r"\d", line):
             yield f"{number}: {line.strip()}"

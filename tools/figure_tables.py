@@ -103,9 +103,7 @@ def shown(cell: str, value: Any) -> str:
     percent = " %" if match and (match[3] or match[5]) else ""
     value = 100.0 * value if percent else value
     decimals = len(match[2] or "") if match and match[1] else _decimals(value)
-    figure = (
-        f"{value:_.{decimals}f}" if abs(value) >= 10_000 else f"{value:.{decimals}f}"
-    )
+    figure = f"{value:_.{decimals}f}" if abs(value) >= 10_000 else f"{value:.{decimals}f}"
     return figure.replace("_", " ") + percent
 
 

@@ -30,12 +30,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--write", action="store_true", help="put the results' figures in"
-    )
-    parser.add_argument(
-        "--others", metavar="PAGE", help="list numbers that no rule covers"
-    )
+    parser.add_argument("--write", action="store_true", help="put the results' figures in")
+    parser.add_argument("--others", metavar="PAGE", help="list numbers that no rule covers")
     args = parser.parse_args()
     if args.others:
         print("\n".join(others(all_rules(), args.others)))

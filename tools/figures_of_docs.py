@@ -22,11 +22,7 @@ def readme() -> list[Sentence]:
         for name in ("local", "tune_default", "tune_reuse", "loop")
     }
     ours = [each["seconds"] for each in rows("rescale", **{"with": "shoal"})]
-    others = [
-        each["seconds"]
-        for each in benchmark("rescale")["rows"]
-        if each["with"] != "shoal"
-    ]
+    others = [each["seconds"] for each in benchmark("rescale")["rows"] if each["with"] != "shoal"]
     return [
         sentence(
             "README.md",
@@ -59,9 +55,7 @@ def first_table() -> list[Sentence]:
 def simulations() -> list[Sentence]:
     equal = row("sim", speeds="equal", rule="rotation")
     unlike = row("sim", speeds="unlike", rule="rotation")
-    lrw = [
-        row("sim", speeds=speeds, rule="lrw")["cpu_s"] for speeds in ("equal", "unlike")
-    ]
+    lrw = [row("sim", speeds=speeds, rule="lrw")["cpu_s"] for speeds in ("equal", "unlike")]
     sizes = benchmark("elastic")["rows"]
     against = [each["count_milp_ms"] / each["shoal_ms"] for each in sizes]
     return [
@@ -118,10 +112,7 @@ def moves_and_plans() -> list[Sentence]:
 
 def widths() -> list[Sentence]:
     alone = row("rescaled", batch="global", slots="1")
-    mean = {
-        each["policy"]: each["mean_completion_s"]
-        for each in benchmark("arrivals")["rows"]
-    }
+    mean = {each["policy"]: each["mean_completion_s"] for each in benchmark("arrivals")["rows"]}
     curves = benchmark("wide-curve")["rows"]
     wider = [each for each in curves if each["measured at"] != "1"]
     on_ray = ("few", "many", "mix", "giant", "odd", "midway")
@@ -211,10 +202,7 @@ def widths() -> list[Sentence]:
             PAGE,
             "mean completion {:.1f} s (doubling), {:.1f} s (equal shares), {:.1f}, {:.1f} and "
             "{:.1f} s (1, 2, 4 slots each); within {:.1f} % of the simulation",
-            *(
-                mean[name]
-                for name in ("doubling", "equi", "fixed 1", "fixed 2", "fixed 4")
-            ),
+            *(mean[name] for name in ("doubling", "equi", "fixed 1", "fixed 2", "fixed 4")),
             100 * ratio("arrivals", "furthest_from_simulation"),
         ),
     ]
@@ -290,10 +278,7 @@ def feeding() -> Sentence:
         "processes hold {:.0f}, {:.0f} and {:.0f} MB at most, the loader's {:.0f}, {:.0f} and "
         "{:.0f}",
         *(ratio("feed", f"feed_over_dataloader_{n}_workers") for n in range(3)),
-        *(
-            ratio("feed", f"four_models_over_four_loaders_{n}_workers")
-            for n in range(3)
-        ),
+        *(ratio("feed", f"four_models_over_four_loaders_{n}_workers") for n in range(3)),
         *(ratio("feed", f"out_of_core_over_dataloader_{kind}") for kind in kinds),
         *(one["peak, MB"] for side in (0, 1) for one in (each[side] for each in out)),
     )
@@ -386,9 +371,7 @@ def changes_of_width() -> list[Sentence]:
         return [each["seconds"] for each in rows("rescale", **{"with": name})]
 
     return [
-        sentence(
-            PAGE, "| Shoal | {:.2f} | {:.2f} | {:.2f} | {:.2f} |", *seconds("shoal")
-        ),
+        sentence(PAGE, "| Shoal | {:.2f} | {:.2f} | {:.2f} | {:.2f} |", *seconds("shoal")),
         sentence(
             PAGE,
             "| torchrun, elastic | {:.1f} | {:.1f} | {:.1f} | |",
@@ -534,9 +517,7 @@ def hyperband() -> list[Sentence]:
         one = row("hyperband", variant=name)
         figures = (one["training_s"], one["epochs"], one["speedup"], one["lanes"])
         found.append(
-            sentence(
-                PAGE, f"| {label} | {{:.1f}} | {{}} | {{:.2f}}x | {{:.1f}} |", *figures
-            )
+            sentence(PAGE, f"| {label} | {{:.1f}} | {{}} | {{:.2f}}x | {{:.1f}} |", *figures)
         )
     unpacked = row("hyperband", variant="unpacked")
     tune = row("hyperband", variant="tune")
@@ -576,11 +557,7 @@ def rounding() -> list[Sentence]:
             PAGE,
             "In single precision {} of {} scores differ between fused and alone, by up to {:.1f} "
             "points;\nwith weights so changed {} of {} differ, by up to {:.1f} points.",
-            *(
-                of(k, way)
-                for way in ways
-                for k in ("unequal", "scores", "score_points")
-            ),
+            *(of(k, way) for way in ways for k in ("unequal", "scores", "score_points")),
         ),
         sentence(
             PAGE,
@@ -595,10 +572,7 @@ def rounding() -> list[Sentence]:
 def rates() -> list[Sentence]:
     """Hyperband over rates and seeds of one network."""
     told = "hyperband-rates"
-    times = [
-        row(told, variant=name)["training_s"]
-        for name in ("unpacked", "nearest", "ours")
-    ]
+    times = [row(told, variant=name)["training_s"] for name in ("unpacked", "nearest", "ours")]
     return [
         sentence(
             PAGE,
@@ -695,10 +669,7 @@ def packing() -> list[Rule]:
     """The page of tables, and what is said above them."""
 
     def most(net: str, batch: int) -> float:
-        gains = [
-            each["sequential_over_chosen"]
-            for each in rows("packing", net=net, batch=batch)
-        ]
+        gains = [each["sequential_over_chosen"] for each in rows("packing", net=net, batch=batch)]
         return float(max(gain for gain in gains if gain is not None))
 
     larger = ("MobileNet-like", "ResNet-like")

@@ -96,10 +96,7 @@ def rescaling(page: str) -> list[Sentence]:
     def ours(what: str) -> float:
         return float(paper_row("bftrainer", what)["ours"])
 
-    events = [
-        percent(ours(f"event by event, {name}"))
-        for name in ("worse", "twice", "five times")
-    ]
+    events = [percent(ours(f"event by event, {name}")) for name in ("worse", "twice", "five times")]
     parallel = "efficiency, {}, 5 to 35 in parallel"
     return [
         sentence(
@@ -158,11 +155,7 @@ def allocator(page: str) -> Sentence:
     """`benchmarks/elastic.py`, against two programs."""
     sizes = benchmark("elastic")["rows"]
     counts = [row["count_milp_ms"] / row["shoal_ms"] for row in sizes]
-    nodes = [
-        1e3 * row["node_milp_s"] / row["shoal_ms"]
-        for row in sizes
-        if row["node_milp_s"]
-    ]
+    nodes = [1e3 * row["node_milp_s"] / row["shoal_ms"] for row in sizes if row["node_milp_s"]]
     return sentence(
         page,
         "Over five sizes `benchmarks/elastic.py` has it {:.0f} to {:.0f} times as fast as HiGHS on "
@@ -184,9 +177,7 @@ def capes() -> list[Sentence]:
     page = "papers/capes/README.md"
     cells = [row for row in select("capes", "Table 3, ") if "note" not in row]
     worst = max(abs(row["lottery/paper"] - 1) for row in cells)
-    sized = [
-        row["ratio"] for row in paper("capes")["rows"] if "sizes of CV 1" in row["what"]
-    ]
+    sized = [row["ratio"] for row in paper("capes")["rows"] if "sizes of CV 1" in row["what"]]
     equi = paper_row("capes", "equi")
     return [
         sentence(
@@ -230,9 +221,7 @@ def capes() -> list[Sentence]:
 
 def capes_exploring(page: str) -> list[Sentence]:
     """The readings of the exploratory strategy, and what the load's work comes to."""
-    extreme, moderate = (
-        paper_row("capes", f"Table 3, Exploratory, {load}") for load in LOADS[:2]
-    )
+    extreme, moderate = (paper_row("capes", f"Table 3, Exploratory, {load}") for load in LOADS[:2])
     held = paper_row("capes", "Exploratory, holds 8 slots, drawn wide")["Moderate"]
     hours = {
         name: paper_row("capes", f"all work at Extreme, {name}")["hours"]
@@ -265,9 +254,7 @@ def capes_exploring(page: str) -> list[Sentence]:
 
 def capes_peaks(page: str) -> list[Sentence]:
     """The most trials at once."""
-    extreme, moderate, none = (
-        paper_row("capes", f"peak of trials, {load}") for load in LOADS
-    )
+    extreme, moderate, none = (paper_row("capes", f"peak of trials, {load}") for load in LOADS)
     return [
         sentence(
             page,
@@ -293,9 +280,7 @@ def most_gain_over_fixed() -> float:
             paper_row("capes", f"Table 3, {name}, {load}")["fifo"]
             for name in ("Eight", "Four", "Two", "One")
         ]
-        gains.append(
-            min(fixed) / paper_row("capes", f"Table 3, Precompute, {load}")["fifo"]
-        )
+        gains.append(min(fixed) / paper_row("capes", f"Table 3, Precompute, {load}")["fifo"])
     return max(gains)
 
 
@@ -304,23 +289,11 @@ def most_gain_over_fixed() -> float:
 
 def cerebro() -> list[Sentence]:
     page = "papers/cerebro/README.md"
-    many = [
-        row["random"]
-        for row in select("cerebro", "Figure 6")
-        if " 256 trials" in row["what"]
-    ]
+    many = [row["random"] for row in select("cerebro", "Figure 6") if " 256 trials" in row["what"]]
     alike = paper_row("cerebro", "Figure 6, homogeneous, 16 trials, 16 slots")
     unlike = paper_row("cerebro", "Figure 6, heterogeneous, 16 trials, 8 slots")
-    copies = [
-        row["random"]
-        for name in ("2", "3")
-        for row in select("cerebro", f"{name} copies")
-    ]
-    planned = [
-        row[rule]
-        for row in select("cerebro", "noise")
-        for rule in ("rotation", "quick4")
-    ]
+    copies = [row["random"] for name in ("2", "3") for row in select("cerebro", f"{name} copies")]
+    planned = [row[rule] for row in select("cerebro", "noise") for rule in ("rotation", "quick4")]
     return [
         sentence(page, "(256: within {:.1f} % on average)", more(max(many))),
         sentence(
@@ -441,9 +414,7 @@ def pack() -> list[Sentence]:
             paper_row("pack", "Table 4, MobileNet, kNN")["ours"],
             paper_row("pack", "Table 4, MobileNet, random")["ours"],
         ),
-        sentence(
-            page, "at most {:.1f} % from exact set partition at 12", more(max(exact))
-        ),
+        sentence(page, "at most {:.1f} % from exact set partition at 12", more(max(exact))),
         sentence(
             page,
             "{:.2f} to {:.2f} times as fast as kNN rung by rung",
@@ -461,9 +432,7 @@ def pack() -> list[Sentence]:
 
 def brackets_at_once(network: str) -> float:
     """What taking all brackets at once gains without filling packs up."""
-    once = paper_row("pack", f"Table 4, {network}, contiguous, brackets at once")[
-        "ours"
-    ]
+    once = paper_row("pack", f"Table 4, {network}, contiguous, brackets at once")["ours"]
     apart = paper_row("pack", f"Table 4, {network}, contiguous")["ours"]
     return float(once / apart)
 

@@ -73,8 +73,7 @@ def size_rows(files: Sequence[File], public: Collection[str]) -> list[Row]:
     long = [f"{path}: {lines} lines" for path, lines in worst(lengths, FILE_LINES)]
     folders = Counter(file.folder for file in files if not file.is_init)
     crowded = [
-        f"{folder}: {count} modules"
-        for folder, count in worst(folders, MODULES_IN_A_FOLDER)
+        f"{folder}: {count} modules" for folder, count in worst(folders, MODULES_IN_A_FOLDER)
     ]
     classes = class_lengths(files)
     large = [f"{place}: {lines} lines" for place, lines in worst(classes, CLASS_LINES)]
@@ -101,8 +100,7 @@ def size_rows(files: Sequence[File], public: Collection[str]) -> list[Row]:
 def class_lengths(files: Iterable[File]) -> dict[str, int]:
     """Lines of each class, its first one not counted."""
     return {
-        f"{file.path}:{node.lineno} {node.name}": (node.end_lineno or node.lineno)
-        - node.lineno
+        f"{file.path}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno
         for file in files
         for node in file.classes()
     }
@@ -115,22 +113,14 @@ def function_rows(files: Iterable[File], public: Collection[str]) -> list[Row]:
     parameters: dict[str, int] = {}
     names = {*public, *inherited(files, public)}
     for file in files:
-        offered = {
-            node
-            for name, node in top_functions(file)
-            if name in names and not file.is_init
-        }
+        offered = {node for name, node in top_functions(file) if name in names and not file.is_init}
         for node in file.functions():
             place = f"{file.path}:{node.lineno} {node.name}"
             lengths[place] = body_lines(node)
             if not is_command(node):
                 parameters[place] = parameter_count(node, by_name=node not in offered)
-    long = [
-        f"{place}: {lines} lines" for place, lines in worst(lengths, FUNCTION_LINES)
-    ]
-    greedy = [
-        f"{place}: {count} parameters" for place, count in worst(parameters, PARAMETERS)
-    ]
+    long = [f"{place}: {lines} lines" for place, lines in worst(lengths, FUNCTION_LINES)]
+    greedy = [f"{place}: {count} parameters" for place, count in worst(parameters, PARAMETERS)]
     share = 100 * len(long) / max(len(lengths), 1)
     return [
         none(f"functions over {FUNCTION_LINES} lines ({share:.2g} %)", long),
@@ -157,9 +147,7 @@ def body_lines(node: Function) -> int:
 
 def is_command(node: Function) -> bool:
     """Whether this is a command of the command line, by its decorator."""
-    return any(
-        ".command(" in ast.unparse(decorator) for decorator in node.decorator_list
-    )
+    return any(".command(" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def top_functions(file: File) -> Iterator[tuple[str, Function]]:
@@ -188,9 +176,7 @@ def density_rows(files: Sequence[File]) -> list[Row]:
     per_file = {file.path: sum(1 for _ in ast.walk(file.tree)) for file in files}
     per_line = round(sum(per_file.values()) / lines, 1)
     dense = {
-        f"{file.path}: {per_file[file.path] / len(file.lines):.1f} a line": per_file[
-            file.path
-        ]
+        f"{file.path}: {per_file[file.path] / len(file.lines):.1f} a line": per_file[file.path]
         - NODES_IN_A_LINE * len(file.lines)
         for file in files
         if file.lines
@@ -201,21 +187,15 @@ def density_rows(files: Sequence[File]) -> list[Row]:
         for node in file.functions()
     }
     middle = median(functions.values())
-    heavy = [
-        f"{place}: {nodes}" for place, nodes in worst(functions, NODES_IN_A_FUNCTION)
-    ]
+    heavy = [f"{place}: {nodes}" for place, nodes in worst(functions, NODES_IN_A_FUNCTION)]
     thick = [place for place, _ in worst(dense, 0)]
-    wide = {
-        file.path: sum(len(line) > COLUMNS for line in file.lines) for file in files
-    }
+    wide = {file.path: sum(len(line) > COLUMNS for line in file.lines) for file in files}
     far = sum(wide.values())
     widest = [f"{path}: {count} lines" for path, count in worst(wide, 0)]
     return [
         near("syntax nodes of a function, median", middle, NODES_IN_A_FUNCTION, heavy),
         near("syntax nodes a line", per_line, NODES_IN_A_LINE, thick),
-        limit(
-            f"lines over {COLUMNS} columns ({100 * far / lines:.2g} %)", far, 0, widest
-        ),
+        limit(f"lines over {COLUMNS} columns ({100 * far / lines:.2g} %)", far, 0, widest),
         conditional_row(files, lines),
     ]
 
@@ -254,9 +234,7 @@ def import_rows(files: Sequence[File]) -> list[Row]:
             f"import circles ({modules} files)",
             [" <-> ".join(circle) for circle in circles],
         ),
-        limit(
-            "imports inside functions", len(inside), IMPORTS_INSIDE_FUNCTIONS, avoidable
-        ),
+        limit("imports inside functions", len(inside), IMPORTS_INSIDE_FUNCTIONS, avoidable),
     ]
 
 
@@ -363,9 +341,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--offenders", type=int, default=8, help="so many places for each target"
-    )
+    parser.add_argument("--offenders", type=int, default=8, help="so many places for each target")
     args = parser.parse_args()
     root = Path(__file__).resolve().parents[1]
     sys.path.insert(0, str(root))

@@ -87,9 +87,7 @@ def read_package(root: Path, package: str) -> list[File]:
         subprocess.CalledProcessError: `root` is not in a git repository.
     """
     command = ["git", "ls-files", package]
-    listed = subprocess.run(
-        command, cwd=root, capture_output=True, text=True, check=True
-    )
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     paths = [path for path in listed.stdout.split() if path.endswith(".py")]
     there = [path for path in paths if "/tests/" not in path and (root / path).exists()]
     return [parse(path, (root / path).read_text()) for path in there]

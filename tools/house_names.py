@@ -27,17 +27,10 @@ def name_rows(files: Sequence[File], public: int) -> list[Row]:
     for file in files:
         for node in file.classes():
             homes[node.name].append(file.path)
-    twice = [
-        f"{name}: {', '.join(paths)}" for name, paths in homes.items() if len(paths) > 1
-    ]
+    twice = [f"{name}: {', '.join(paths)}" for name, paths in homes.items() if len(paths) > 1]
     uses = {library: private_parts(files, library) for library in LIBRARIES}
     exempt = {next(iter(found)) for found in uses.values() if len(found) == 1}
-    foreign = [
-        place
-        for file in files
-        if file.path not in exempt
-        for place in foreign_names(file)
-    ]
+    foreign = [place for file in files if file.path not in exempt for place in foreign_names(file)]
     return [
         none("class names that occur twice", twice),
         limit("public names", public, PUBLIC_NAMES, []),
@@ -51,9 +44,7 @@ def library_row(library: str, found: Mapping[str, Sequence[str]]) -> Row:
     places = [place for places in found.values() for place in places]
     value = next(iter(found)) if len(found) == 1 else str(len(found))
     holds = len(found) <= 1
-    return Row(
-        f"files with private parts of {library}", value, "1 at most", holds, places
-    )
+    return Row(f"files with private parts of {library}", value, "1 at most", holds, places)
 
 
 def foreign_names(file: File) -> Iterator[str]:

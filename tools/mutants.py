@@ -337,9 +337,7 @@ def broken(text: str, mutant: Mutant) -> str:
         LookupError: the piece to be replaced is not there once.
     """
     if text.count(mutant.right) != 1:
-        raise LookupError(
-            f"{mutant.file} has {mutant.right!r} {text.count(mutant.right)} times"
-        )
+        raise LookupError(f"{mutant.file} has {mutant.right!r} {text.count(mutant.right)} times")
     return text.replace(mutant.right, mutant.wrong)
 
 

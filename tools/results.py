@@ -14,9 +14,7 @@ Row = dict[str, Any]
 @cache
 def benchmark(name: str) -> Row:
     """The results of benchmarks/NAME.py."""
-    found: Row = json.loads(
-        (ROOT / "benchmarks" / "results" / f"{name}.json").read_text()
-    )
+    found: Row = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     return found
 
 
@@ -47,9 +45,7 @@ def row(name: str, **given: Any) -> Row:
     """
     found = rows(name, **given)
     if len(found) > 1:
-        raise LookupError(
-            f"benchmarks/results/{name}.json has {len(found)} rows with {given}"
-        )
+        raise LookupError(f"benchmarks/results/{name}.json has {len(found)} rows with {given}")
     return found[0]
 
 
@@ -68,9 +64,7 @@ def paper_row(name: str, what: str) -> Row:
     found = [row for row in listed if row["what"] == what]
     found = found or [row for row in listed if row["what"].startswith(what)]
     if len(found) != 1:
-        raise LookupError(
-            f"papers/results/{name}.json has {len(found)} rows with {what!r}"
-        )
+        raise LookupError(f"papers/results/{name}.json has {len(found)} rows with {what!r}")
     return dict(found[0])
 
 

@@ -87,9 +87,7 @@ class DCGAN(shoal.Recipe):
         fake = generator(torch.randn(len(real), LATENT, 1, 1, device=real.device))
 
         discriminator.zero_grad()
-        d_loss = score(discriminator(real), 1.0) + score(
-            discriminator(fake.detach()), 0.0
-        )
+        d_loss = score(discriminator(real), 1.0) + score(discriminator(fake.detach()), 0.0)
         d_loss.backward()
         of_discriminator.step()
 

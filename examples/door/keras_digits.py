@@ -64,9 +64,7 @@ class KerasDigits(shoal.ShardRecipe):
 
     def load(self, config, saved):
         model = self.init(config)
-        for each, value in zip(
-            model.variables + model.optimizer.variables, saved, strict=True
-        ):
+        for each, value in zip(model.variables + model.optimizer.variables, saved, strict=True):
             each.assign(value)
         model.optimizer.learning_rate = config["lr"]
         return model

@@ -47,8 +47,6 @@ def objective(trial):
 
 
 if __name__ == "__main__":
-    study = shoal.create_study(
-        storage="runs/objective", direction="maximize", load_if_exists=True
-    )
+    study = shoal.create_study(storage="runs/objective", direction="maximize", load_if_exists=True)
     study.optimize(objective, n_trials=4, progress=False)
     print("best accuracy", study.best_value, study.best_params)

@@ -46,9 +46,7 @@ class WordLanguageModel(shoal.Recipe):
     def training_step(self, model, batch, state):
         inputs, targets = batch
         logits, state = model(inputs, state)
-        return nn.functional.cross_entropy(
-            logits.flatten(0, 1), targets.flatten()
-        ), state
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), state
 
     def validation_step(self, model, batch, state):
         loss, state = self.training_step(model, batch, state)

@@ -83,9 +83,7 @@ def case(what: dict[str, Any]) -> dict[str, Any]:
         **what,
     }
     chosen = queue(given)
-    how = {
-        k: given[k] for k in ("parallel", "cost", "completions", "stall") if k in given
-    }
+    how = {k: given[k] for k in ("parallel", "cost", "completions", "stall") if k in given}
     replay = Replay(part(given["subset"], given["week"], given["hours"]), chosen, **how)
     rule = RULES.get(given["rule"]) or milp(float(given["rule"]))
     found = replay.run(rule, Spatial() if given["spatial"] else None)
@@ -111,9 +109,7 @@ def queue(given: dict[str, Any]) -> Jobs:
     if given.get("only"):
         chosen = alike(chosen, given["only"])
     if given.get("poisson") is not None:
-        gaps = np.random.default_rng(given["poisson"]).exponential(
-            36.0, len(chosen.submit)
-        )
+        gaps = np.random.default_rng(given["poisson"]).exponential(36.0, len(chosen.submit))
         chosen = replace(chosen, submit=np.cumsum(gaps) - gaps[0])
     if given.get("more"):
         chosen = longer(chosen, int(given["more"]))
@@ -129,8 +125,7 @@ def static_use(replay: Replay, found: dict[str, Any]) -> float:
     span = last(replay, found)
     nodes = equivalent(replay, span)
     best = max(
-        between(nodes, partial(made, name, span, replay.parallel))
-        for name in UNLIKE.values()
+        between(nodes, partial(made, name, span, replay.parallel)) for name in UNLIKE.values()
     )
     return float(found["out"].sum()) / best
 

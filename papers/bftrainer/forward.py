@@ -16,9 +16,7 @@ def main() -> None:
     for cost in (1.0, 5.0):
         for week in (1, 2):
             found = [
-                case({"rule": rule, "cost": cost, "week": week, "completions": True})[
-                    "U"
-                ]
+                case({"rule": rule, "cost": cost, "week": week, "completions": True})["U"]
                 for rule in RULES
             ]
             print(f"{cost:6g}  {week:5d}  " + "  ".join(f"{u:9.4f}" for u in found))

@@ -20,15 +20,9 @@ Rows = dict[str, dict[str, Any]]
 Line = tuple[str, list[float], list[float]]  # its name, x, y
 
 
-def curve(
-    rows: Rows, pattern: str, key: str = "ours"
-) -> tuple[list[float], list[float]]:
+def curve(rows: Rows, pattern: str, key: str = "ours") -> tuple[list[float], list[float]]:
     """The rows whose names match, by the number in the pattern's group."""
-    found = [
-        (re.fullmatch(pattern, what), row[key])
-        for what, row in rows.items()
-        if key in row
-    ]
+    found = [(re.fullmatch(pattern, what), row[key]) for what, row in rows.items() if key in row]
     points = sorted((float(match[1]), value) for match, value in found if match)
     return [x for x, _ in points], [y for _, y in points]
 
@@ -45,9 +39,7 @@ def pictures(rows: Rows) -> Iterable[tuple[str, str, list[Line]]]:
     yield "Fig. 9: U", seconds, used
     for letter, name in (("a", "preemption"), ("b", "rescaling")):
         row = rows[f"Fig. 11 ({letter}), {name}, heuristic / MILP"]
-        bins = [
-            (who, row[f"{who}, samples by six hours"]) for who in ("heuristic", "MILP")
-        ]
+        bins = [(who, row[f"{who}, samples by six hours"]) for who in ("heuristic", "MILP")]
         lines = [(who, [6.0 * i for i in range(len(ys))], ys) for who, ys in bins]
         yield f"Fig. 11 ({letter}): {name}, samples", "hours", lines
     objectives = ("throughput", "efficiency")
@@ -102,6 +94,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: pictures.py OUT.html")
     listed = json.loads(RESULTS.read_text())["rows"]
-    page({row["what"]: row for row in listed}).write_html(
-        sys.argv[1], include_plotlyjs=True
-    )
+    page({row["what"]: row for row in listed}).write_html(sys.argv[1], include_plotlyjs=True)

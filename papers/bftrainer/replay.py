@@ -81,25 +81,19 @@ Decide = Callable[["Replay", list[int], np.ndarray, int], np.ndarray]
 def milp(horizon: float) -> Decide:
     """The optimum of the paper's program, found by the product's allocator."""
 
-    def counts(
-        replay: "Replay", active: list[int], held: np.ndarray, free: int
-    ) -> np.ndarray:
+    def counts(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np.ndarray:
         up, down = replay.up[active], replay.down[active]
         return best_counts(gains(replay.curve[active], held, up, down, horizon), free)
 
     return counts
 
 
-def learned(
-    replay: "Replay", active: list[int], held: np.ndarray, free: int
-) -> np.ndarray:
+def learned(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np.ndarray:
     """The same over the forward time that the departures so far make likely."""
     return milp(forward_time(*replay.seen))(replay, active, held, free)
 
 
-def foretold(
-    replay: "Replay", active: list[int], held: np.ndarray, free: int
-) -> np.ndarray:
+def foretold(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np.ndarray:
     """The same over the time until the next departure, as if a queue told it, and were right."""
     now, _ = replay.seen
     after = np.searchsorted(replay.departures, now, side="right")
@@ -108,9 +102,7 @@ def foretold(
     return milp(max(SHORTEST, float(horizon)))(replay, active, held, free)
 
 
-def heuristic(
-    replay: "Replay", active: list[int], held: np.ndarray, free: int
-) -> np.ndarray:
+def heuristic(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np.ndarray:
     """The authors' "equal share": the whole remainder goes to the first, and a share of one
     node counts as none.
     """
@@ -126,9 +118,7 @@ def heuristic(
     return found
 
 
-def even(
-    replay: "Replay", active: list[int], held: np.ndarray, free: int
-) -> np.ndarray:
+def even(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np.ndarray:
     """Shares that differ by one node at most."""
     share, rest = divmod(free, len(active))
     return np.minimum(replay.jobs.most[active], share + (np.arange(len(active)) < rest))
@@ -207,9 +197,7 @@ class _Run:
         # by event: samples made up to it, lost to rescaling at it, lost to preemption at it
         self.out, self.cost, self.lost = np.zeros((3, len(replay.times)))
         self.gross = self.rescaled = self.preempted = self.used = 0.0
-        for k, (at, (_, came, went)) in enumerate(
-            zip(replay.times, replay.changes, strict=True)
-        ):
+        for k, (at, (_, came, went)) in enumerate(zip(replay.times, replay.changes, strict=True)):
             self.k = k
             while k and replay.completions and (done := self._next_end()) < at:
                 self._go(done)
@@ -229,17 +217,13 @@ class _Run:
             return np.inf
         left = np.maximum(self.r.jobs.samples[a] - self.made[a], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ends = np.where(
-                rate > 0, np.maximum(self.now, self.until[a]) + left / rate, np.inf
-            )
+            ends = np.where(rate > 0, np.maximum(self.now, self.until[a]) + left / rate, np.inf)
         return float(ends.min())
 
     def _go(self, at: float) -> None:
         a, span = self.active, at - self.now
         if a and span > 0:
-            waits = (
-                np.clip(self.until[a] - self.now, 0.0, span) if self.r.stall else 0.0
-            )
+            waits = np.clip(self.until[a] - self.now, 0.0, span) if self.r.stall else 0.0
             made = self.rate[a] * (span - waits)
             self.made[a] += made
             self.out[self.k] += made.sum()
@@ -263,9 +247,7 @@ class _Run:
         self.owner[went] = -2
 
     def _finish(self) -> None:
-        for j in [
-            j for j in self.active if self.made[j] >= self.r.jobs.samples[j] - 1e-3
-        ]:
+        for j in [j for j in self.active if self.made[j] >= self.r.jobs.samples[j] - 1e-3]:
             self.out[self.k] -= self.made[j] - self.r.jobs.samples[j]
             self.ended[j] = self.now
             self.active.remove(j)
@@ -294,13 +276,9 @@ class _Run:
         if (counts != held).any():
             self._move(held, counts)
         before = self.r.jobs.rates[a, held]
-        wait = np.where(
-            counts > held, self.r.up[a], np.where(counts < held, self.r.down[a], 0.0)
-        )
+        wait = np.where(counts > held, self.r.up[a], np.where(counts < held, self.r.down[a], 0.0))
         if self.r.stall:
-            self.until[a] = np.maximum(
-                self.until[a], np.where(wait > 0, self.now + wait, -1.0)
-            )
+            self.until[a] = np.maximum(self.until[a], np.where(wait > 0, self.now + wait, -1.0))
         else:
             self.made[a] -= wait * before
             self.out[charge] -= (wait * before).sum()
@@ -398,7 +376,5 @@ def bins(replay: Replay, out: np.ndarray, hours: float = 6.0) -> np.ndarray:
         if len(i) > 1:
             lengths = np.diff(replay.times)[i]
             nodes = float((replay.idle[i] * lengths).sum() / lengths.sum())
-            found.append(
-                float(out[i + 1].sum() / (replay.static(nodes) * lengths.sum()))
-            )
+            found.append(float(out[i + 1].sum() / (replay.static(nodes) * lengths.sum())))
     return np.array(found)

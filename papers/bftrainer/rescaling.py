@@ -56,9 +56,7 @@ def figure7a(paper: dict[str, Any]) -> Rows:
 def rescaling(paper: dict[str, Any], short: bool) -> tuple[Rows, Goals]:
     """Figures 7, 8, 10 and 11, and event by event."""
     horizons = [10, 120] if short else paper["figure9"]["horizons"]
-    found = replays(
-        {"rule": rule, "completions": False} for rule in ("heuristic", *horizons)
-    )
+    found = replays({"rule": rule, "completions": False} for rule in ("heuristic", *horizons))
     other, ours = found[0], found[1:]
     at_120 = ours[horizons.index(120)]
     costs = [per_event(one, "rescaled at") for one in ours]
@@ -70,11 +68,7 @@ def rescaling(paper: dict[str, Any], short: bool) -> tuple[Rows, Goals]:
         *over_the_week(paper, other, at_120),
         *by_event(paper, other, at_120),
     ]
-    holds = (
-        rising(costs)
-        and rising(returns[::-1])
-        and costs[-1] < per_event(other, "rescaled at")
-    )
+    holds = rising(costs) and rising(returns[::-1]) and costs[-1] < per_event(other, "rescaled at")
     text = (
         "the heuristic's cost of rescaling over that at a forward time of 10 s; cost rises "
         "with the forward time, and what it returns falls (Figures 7 and 8)"
@@ -135,9 +129,7 @@ def figure8(horizons: list[int], ours: Rows, returns: list[float]) -> Rows:
     ]
 
 
-def over_the_week(
-    paper: dict[str, Any], other: dict[str, Any], ours: dict[str, Any]
-) -> Rows:
+def over_the_week(paper: dict[str, Any], other: dict[str, Any], ours: dict[str, Any]) -> Rows:
     """Figures 10 and 11: six hours by six hours."""
     better = float((ours["bins"] / other["bins"]).max() - 1.0)
     rows: Rows = [
@@ -169,9 +161,7 @@ def in_bins(one: dict[str, Any], key: str) -> np.ndarray:
     return np.bincount(number, one[key])[: int(one["times"][-1] // SIX_HOURS)]
 
 
-def by_event(
-    paper: dict[str, Any], other: dict[str, Any], ours: dict[str, Any]
-) -> Rows:
+def by_event(paper: dict[str, Any], other: dict[str, Any], ours: dict[str, Any]) -> Rows:
     """Samples between one event and the next over the heuristic's (section 5.1.2).
 
     Ratios are over the events at which the heuristic made any.

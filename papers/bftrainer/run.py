@@ -41,10 +41,7 @@ def table1(paper: dict[str, Any]) -> tuple[Rows, Goals]:
         "joins_per_hour": 42,
         "leaves_per_hour": 31,
     }
-    rows += [
-        {"what": f"log, {k}", "paper": v, "ours": float(found[k])}
-        for k, v in more.items()
-    ]
+    rows += [{"what": f"log, {k}", "paper": v, "ours": float(found[k])} for k, v in more.items()]
     week = describe(part(-1, 1))
     rows += [
         {"what": f"first week, {k}", "paper": v, "ours": week[k]}
@@ -52,9 +49,7 @@ def table1(paper: dict[str, Any]) -> tuple[Rows, Goals]:
     ]
     holds = all(row["paper"] == row["ours"] for row in rows[:4])
     text = "events, joins, leaves, node-hours of the log, exactly"
-    return rows, {
-        "E-2 log": {"figure": float(rows[0]["ours"]), "holds": holds, "text": text}
-    }
+    return rows, {"E-2 log": {"figure": float(rows[0]["ours"]), "holds": holds, "text": text}}
 
 
 def figure9(paper: dict[str, Any], short: bool) -> tuple[Rows, Goals]:
@@ -65,8 +60,7 @@ def figure9(paper: dict[str, Any], short: bool) -> tuple[Rows, Goals]:
     saturates = nine["paper"]["saturates"]
     horizons = [saturates] if short else nine["horizons"]
     theirs = replays(
-        {"rule": r, "completions": False}
-        for r in ("heuristic", "even", "learned", *horizons)
+        {"rule": r, "completions": False} for r in ("heuristic", "even", "learned", *horizons)
     )
     ours = replays({"rule": h} for h in ("learned", *horizons))
     of = {one["rule"]: one["U"] for one in theirs}
@@ -78,10 +72,7 @@ def figure9(paper: dict[str, Any], short: bool) -> tuple[Rows, Goals]:
             saturates: nine["paper"]["milp"],
         }
         on_record = recorded(nine, "milp", one["rule"])
-        rows.append(
-            row
-            | beside(one["U"], printed.get(one["rule"]), on_record, paper["tolerance"])
-        )
+        rows.append(row | beside(one["U"], printed.get(one["rule"]), on_record, paper["tolerance"]))
     for one in ours:
         row = {"what": f"Fig. 9, {one['rule']}, completion events", "ours": one["U"]}
         on_record = recorded(nine, "completions", one["rule"])
@@ -91,9 +82,7 @@ def figure9(paper: dict[str, Any], short: bool) -> tuple[Rows, Goals]:
     for k in ("mean", "most"):
         value = bins_of[f"bins_{k}"]
         row = {"what": f"Fig. 10, {k}", "ours": value}
-        rows.append(
-            row | beside(value, ten["paper"][k], ten["record"][k], paper["tolerance"])
-        )
+        rows.append(row | beside(value, ten["paper"][k], ten["record"][k], paper["tolerance"]))
     gained = max(of[h] for h in horizons) - of[saturates]
     off = farthest(rows)
     text = (
@@ -117,9 +106,7 @@ def recorded(nine: dict[str, Any], what: str, rule: Any) -> float:
     return float(nine["record"][what][nine["horizons"].index(rule)])
 
 
-def beside(
-    ours: float, printed: float | None, on_record: float, close: float
-) -> dict[str, Any]:
+def beside(ours: float, printed: float | None, on_record: float, close: float) -> dict[str, Any]:
     """The columns of a row beside our figure: the paper's, if it prints one, and ours of before."""
     columns: dict[str, Any] = {
         "on record": on_record,
@@ -139,8 +126,7 @@ def on_record_goal(rows: Rows, where: str) -> dict[str, Any]:
     """Whether this program gives what it gave before: says nothing about the paper."""
     off = max(abs(row["ours"] - row["on record"]) for row in rows)
     text = (
-        f"{where}: most that a U differs from our own of before (not a "
-        "comparison with the paper)"
+        f"{where}: most that a U differs from our own of before (not a comparison with the paper)"
     )
     return {"figure": off, "holds": all(row["near"] for row in rows), "text": text}
 
@@ -228,9 +214,7 @@ def placement(subsets: tuple[int, ...], weeks: tuple[int, ...]) -> tuple[Rows, G
     ]
     found = replays(cases)
     rows, goals = [], {}
-    of = {
-        (x["subset"], x["week"], x["cost"], x["stall"], x["spatial"]): x for x in found
-    }
+    of = {(x["subset"], x["week"], x["cost"], x["stall"], x["spatial"]): x for x in found}
     for week in weeks:
         for cost in (1.0, 5.0):
             for stall in (False, True) if week == 2 else (False,):
@@ -274,9 +258,7 @@ def forward_times() -> tuple[Rows, Goals]:
         {"what": f"week 2, forward time {name}", "ours": one["U"]}
         for name, one in zip(rules, found, strict=True)
     ]
-    lost = 100.0 * (
-        max(row["ours"] for row in rows) - min(rows[1]["ours"], rows[2]["ours"])
-    )
+    lost = 100.0 * (max(row["ours"] for row in rows) - min(rows[1]["ours"], rows[2]["ours"]))
     text = (
         "points of U by which a forward time from the log, or learned, is short of the best "
         "of the three (<= 0.2)"
@@ -305,11 +287,7 @@ def beyond() -> tuple[Rows, Goals]:
             for w, c in ((1, 1.0), (2, 1.0), (2, 5.0))
             for p in (False, True)
         ),
-        *(
-            {"poisson": seed, "rule": r}
-            for seed in (0, 1, 2)
-            for r in (120, "heuristic")
-        ),
+        *({"poisson": seed, "rule": r} for seed in (0, 1, 2) for r in (120, "heuristic")),
     ]
     found = replays(cases)
     rows = []

@@ -40,9 +40,7 @@ def figure13(horizons: list[int]) -> tuple[Rows, float]:
             "throughput": of_rates,
             "efficiency": of_shares,
         }
-        for horizon, of_rates, of_shares in zip(
-            horizons, use[::2], use[1::2], strict=True
-        )
+        for horizon, of_rates, of_shares in zip(horizons, use[::2], use[1::2], strict=True)
     ]
     return rows, 100.0 * min(row["efficiency"] - row["throughput"] for row in rows)
 

@@ -41,14 +41,10 @@ def mean_completion(instance: Instance, bucket: float, until: float) -> float:
     cells = len(trial)
     start = np.maximum(slot_time * bucket, instance.came[trial])
     room = (slot_time + 1) * bucket - start
-    share = (
-        speed[option] / instance.work[trial]
-    )  # of the trial's work done per second in the cell
+    share = speed[option] / instance.work[trial]  # of the trial's work done per second in the cell
     by_trial = (trial, np.arange(cells))
 
-    def cells_to(
-        values: Floats, rows: Sequence[NDArray[np.int64]], count: int
-    ) -> csr_matrix:
+    def cells_to(values: Floats, rows: Sequence[NDArray[np.int64]], count: int) -> csr_matrix:
         return csr_matrix((values, rows), shape=(count, cells))
 
     # columns: seconds in each cell, each trial's end, the squares z of each trial and slow width
@@ -82,10 +78,7 @@ def mean_completion(instance: Instance, bucket: float, until: float) -> float:
     for w in range(slow):
         done = cells_to(np.where(option <= w, share, 0.0), by_trial, n)
         pick = hstack(
-            [
-                csr_matrix(np.eye(n)) if v == w else csr_matrix((n, n))
-                for v in range(slow)
-            ]
+            [csr_matrix(np.eye(n)) if v == w else csr_matrix((n, n)) for v in range(slow)]
         )
         for x in TANGENTS:
             rows.append(hstack([2 * x * done, ends, -pick]))
@@ -115,9 +108,7 @@ def _cells(
     trial came.
     """
     last = int(np.ceil(until / bucket))
-    cells = [
-        (j, t) for j, at in enumerate(came) for t in range(int(at // bucket), last)
-    ]
+    cells = [(j, t) for j, at in enumerate(came) for t in range(int(at // bucket), last)]
     trial, time = np.array(cells, dtype=np.int64).T
     return (
         np.repeat(trial, options),

@@ -63,10 +63,7 @@ class Tries:
                 free -= held
                 widths[ask.trial] = WIDTHS[stage]
         ends = [view.now + self._left(spent[t]) for t in widths]
-        stamps = {
-            t: (seconds, view.now if t in widths else -1.0)
-            for t, seconds in spent.items()
-        }
+        stamps = {t: (seconds, view.now if t in widths else -1.0) for t, seconds in spent.items()}
         shared = climb(old, free)
         return Plan(place(view, widths | shared).gangs, min(ends, default=None)), stamps
 

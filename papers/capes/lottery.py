@@ -33,9 +33,7 @@ class Lottery:
         tick = int(view.now // self.seconds)
 
         def lot(trial: TrialId) -> bytes:
-            return blake2b(
-                f"{self.seed}/{tick}/{trial}".encode(), digest_size=8
-            ).digest()
+            return blake2b(f"{self.seed}/{tick}/{trial}".encode(), digest_size=8).digest()
 
         drawn = sorted(view.trials, key=lot)
         first = set(drawn[: len(view.slots)])

@@ -52,18 +52,14 @@ def outcome(policy: Policy[Any], load: str, seed: int, **how: Any) -> Outcome:
         arrivals(load, seed, how.get("spread", 0.0)),
         nodes(SLOTS, 8),
         table,
-        believe=(lambda profile: noisy(profile, error))
-        if error
-        else lambda profile: profile,
+        believe=(lambda profile: noisy(profile, error)) if error else lambda profile: profile,
     )
 
 
 def hours(policy: Policy[Any], load: str, seeds: range, **how: Any) -> float:
     """Mean completion time over the seeds."""
     key: Any = policy  # frozen, so hashable
-    return float(
-        np.mean([outcome(key, load, seed, **how).mean_hours for seed in seeds])
-    )
+    return float(np.mean([outcome(key, load, seed, **how).mean_hours for seed in seeds]))
 
 
 def table3(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]:
@@ -73,16 +69,11 @@ def table3(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]:
     rows, errors = [], []
     for name, printed in paper["table3"].items():
         policy = FIXED.get(name) or (Doubling() if name == "Precompute" else Explore())
-        draws = (
-            seeds if name != "Exploratory" else seeds[: len(seeds) // 2]
-        )  # it has no goal
+        draws = seeds if name != "Exploratory" else seeds[: len(seeds) // 2]  # it has no goal
         for k, (load, value) in enumerate(zip(LOADS, printed["paper"], strict=True)):
             drawn = float(
                 np.mean(
-                    [
-                        outcome(Lottery(policy, seed=seed), load, seed).mean_hours
-                        for seed in draws
-                    ]
+                    [outcome(Lottery(policy, seed=seed), load, seed).mean_hours for seed in draws]
                 )
             )
             row = {
@@ -93,9 +84,7 @@ def table3(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]:
             }
             row["lottery/paper"] = drawn / value
             if "lottery" in printed and len(seeds) == SEEDS:
-                row["as expected"] = (
-                    abs(drawn / printed["lottery"][k] - 1) <= paper["tolerance"]
-                )
+                row["as expected"] = abs(drawn / printed["lottery"][k] - 1) <= paper["tolerance"]
             if name == "Exploratory":
                 row["note"] = "no goal; see the readings"
             else:
@@ -137,15 +126,11 @@ def readings(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]
     for name, policy in READINGS.items():
         row: dict[str, Any] = {"what": f"Exploratory, {name}"}
         for load in LOADS:
-            drawn = [
-                outcome(Lottery(policy, seed=s), load, s).mean_hours for s in seeds
-            ]
+            drawn = [outcome(Lottery(policy, seed=s), load, s).mean_hours for s in seeds]
             row[load] = float(np.mean(drawn))
         rows.append(row)
     worst = max(abs(row[load] / value - 1) for load, value in printed.items())
-    text = (
-        "3 cells of Exploratory within 20 %, where it holds what it tries, drawn wide"
-    )
+    text = "3 cells of Exploratory within 20 %, where it holds what it tries, drawn wide"
     return rows, {"figure": worst, "holds": bool(worst <= 0.20), "text": text}
 
 
@@ -165,9 +150,7 @@ def peaks(paper: dict[str, Any], seeds: range) -> Rows:
                     Lottery(policy, seed=seed) if name == "lottery" else policy
                     for policy in strategies
                 ]
-                most.append(
-                    max(outcome(policy, load, seed).peak for policy in policies)
-                )
+                most.append(max(outcome(policy, load, seed).peak for policy in policies))
             row[name] = [min(most), max(most)]
         rows.append(row)
     return rows
@@ -196,9 +179,7 @@ def beyond(seeds: range, short: bool) -> tuple[Rows, dict[str, Any]]:
     """B-2: EQUI against doubling and the bound; size-aware rules where sizes differ; costs and
     beliefs that are off.
     """
-    rows: Rows = [
-        {"what": "doubling", **{load: hours(Doubling(), load, seeds) for load in LOADS}}
-    ]
+    rows: Rows = [{"what": "doubling", **{load: hours(Doubling(), load, seeds) for load in LOADS}}]
     for name, (policy, how) in OTHERS.items():
         if name == "equi" or not short:
             rows.append(
@@ -213,20 +194,14 @@ def beyond(seeds: range, short: bool) -> tuple[Rows, dict[str, Any]]:
         rows.append(
             {
                 "what": "equi / doubling, 24 seeds",
-                **{
-                    x: hours(Equi(), x, many) / hours(Doubling(), x, many)
-                    for x in LOADS
-                },
+                **{x: hours(Equi(), x, many) / hours(Doubling(), x, many) for x in LOADS},
             }
         )
     over = bounds(short)
-    rows += [
-        {"what": f"equi / bound, {key}", "ratio": ratio} for key, ratio in over.items()
-    ]
+    rows += [{"what": f"equi / bound, {key}", "ratio": ratio} for key, ratio in over.items()]
     plain = hours(Doubling(), "Extreme", seeds, spread=1.0)
     sized = {
-        name: hours(policy, "Extreme", seeds, spread=1.0) / plain
-        for name, policy in SIZED.items()
+        name: hours(policy, "Extreme", seeds, spread=1.0) / plain for name, policy in SIZED.items()
     }
     rows += [
         {"what": f"{name} / doubling, sizes of CV 1, Extreme", "ratio": ratio}
@@ -253,9 +228,7 @@ def bounds(short: bool) -> dict[str, float]:
             trials = arrivals(load, seed)
             came = np.array([at for at, _ in trials])
             work = np.array([trial.samples for _, trial in trials])
-            instance = Instance(
-                came, work, {w: EPOCH / 60 / minutes(w) for w in MINUTES}, SLOTS
-            )
+            instance = Instance(came, work, {w: EPOCH / 60 / minutes(w) for w in MINUTES}, SLOTS)
             low = (
                 mean_completion(
                     instance,
@@ -299,30 +272,18 @@ def exact(instances: int) -> dict[str, Any]:
         capacity = int(rng.integers(1, 9))
         rates = {
             w: float(r)
-            for w, r in zip(
-                (1, 2, 4, 8), np.cumsum(rng.uniform(0.05, 1, 4)), strict=True
-            )
+            for w, r in zip((1, 2, 4, 8), np.cumsum(rng.uniform(0.05, 1, 4)), strict=True)
         }
         wanting = asks(
-            [
-                float(q)
-                for q in rng.uniform(1, 200, rng.integers(1, min(4, capacity) + 1))
-            ],
+            [float(q) for q in rng.uniform(1, 200, rng.integers(1, min(4, capacity) + 1))],
             rates,
         )
         picks = (p for p in product(rates, repeat=len(wanting)) if sum(p) <= capacity)
-        least = min(
-            sum(a.left / rates[w] for a, w in zip(wanting, p, strict=True))
-            for p in picks
-        )
+        least = min(sum(a.left / rates[w] for a, w in zip(wanting, p, strict=True)) for p in picks)
         found = best_widths(wanting, capacity)
-        same += (
-            abs(sum(a.left / rates[found[a.trial]] for a in wanting) - least)
-            < 1e-9 * least
-        )
+        same += abs(sum(a.left / rates[found[a.trial]] for a in wanting) - least) < 1e-9 * least
     text = (
-        f"worked examples {right} of {len(examples)}; exact = brute force on "
-        f"{same} of {instances}"
+        f"worked examples {right} of {len(examples)}; exact = brute force on {same} of {instances}"
     )
     return {
         "figure": float(same / instances),

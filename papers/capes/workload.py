@@ -55,7 +55,6 @@ def arrivals(load: str, seed: int, spread: float = 0.0) -> list[tuple[float, Tri
         sigma = np.sqrt(np.log(1 + spread**2))
         epochs = np.mean(EPOCHS) * rng.lognormal(-(sigma**2) / 2, sigma, count)
     trials = (
-        Trial(TrialId(f"t{i:03d}"), float(e) * EPOCH, widths=(1, 8))
-        for i, e in enumerate(epochs)
+        Trial(TrialId(f"t{i:03d}"), float(e) * EPOCH, widths=(1, 8)) for i, e in enumerate(epochs)
     )
     return list(zip(map(float, times), trials, strict=True))

@@ -88,8 +88,7 @@ def simulate(
     believed. `learnt`: the policy knows no times but those that the run itself has measured.
     """
     shards = {
-        ShardId(f"s{q:02d}"): size
-        for q, size in enumerate(sizes or [SIZE] * len(cell.holders))
+        ShardId(f"s{q:02d}"): size for q, size in enumerate(sizes or [SIZE] * len(cell.holders))
     }
     names = list(shards)
     held = [
@@ -109,13 +108,9 @@ def simulate(
         outcome.ends.update((e.trial, now) for e in entries if isinstance(e, Finished))
 
     sim = Sim(truth, slots, script, shards=shards, checkpoint_every=1e12)
-    searcher = searcher or Trace(
-        [(0, {"m": i}) for i in range(len(cell.flops))], max_epochs=epochs
-    )
+    searcher = searcher or Trace([(0, {"m": i}) for i in range(len(cell.flops))], max_epochs=epochs)
     state = fold(State(), reopened(State(), shards, {}))
     timed = Timed(policy, outcome.thought)
     believe = Believer() if learnt else table.believe
-    outcome.state = run(
-        searcher, timed, sim, believe, Forgetful(), state, watch=[watch]
-    )
+    outcome.state = run(searcher, timed, sim, believe, Forgetful(), state, watch=[watch])
     return outcome

@@ -82,9 +82,7 @@ def _even_order(vectors: Floats) -> list[int]:
     while len(left) > size + 1:
         rows = np.vstack([vectors[left].T, np.ones(len(left))])
         sums = np.concatenate([np.zeros(size), [len(left) - 1 - size]])
-        found = linprog(
-            np.zeros(len(left)), A_eq=rows, b_eq=sums, bounds=(0, 1), method="highs-ds"
-        )
+        found = linprog(np.zeros(len(left)), A_eq=rows, b_eq=sums, bounds=(0, 1), method="highs-ds")
         tail.append(left.pop(int(np.argmin(found.x)) if found.status == 0 else -1))
     return left + tail[::-1]
 
@@ -104,9 +102,7 @@ class Solved:
     binaries: int
 
 
-def milp(
-    times: Times, nodes: int | None = 10_000, seconds: float | None = None
-) -> Solved:
+def milp(times: Times, nodes: int | None = 10_000, seconds: float | None = None) -> Solved:
     """One epoch by the paper's equations 1 and 2, with (2a) read as of one trial: X_ij >= X_ij'
     + T_ij' - V Y_ijj'.
 
@@ -125,20 +121,14 @@ def milp(
     start = dispatch(Shop.open(times), most_left)
     most, pairs = start.makespan, list(_pairs(count, slots))
     cells, last = count * slots, count * slots
-    columns = (
-        cells + 1 + len(pairs)
-    )  # starts, the makespan, and which of each pair is second
+    columns = cells + 1 + len(pairs)  # starts, the makespan, and which of each pair is second
     matrix, least = _rows(table.ravel(), pairs, cells, columns, most)
     high = np.concatenate([np.full(cells, most), [most], np.ones(len(pairs))])
     low = np.zeros(columns)
     low[last] = bound(times)
     goal = np.zeros(columns)
     goal[last] = 1.0
-    options = {
-        k: v
-        for k, v in (("node_limit", nodes), ("time_limit", seconds))
-        if v is not None
-    }
+    options = {k: v for k, v in (("node_limit", nodes), ("time_limit", seconds)) if v is not None}
     whole = np.concatenate([np.zeros(cells + 1), np.ones(len(pairs))])
     limits = LinearConstraint(matrix, least, inf)
     answer = milp(
@@ -148,11 +138,7 @@ def milp(
         constraints=limits,
         options=options,
     )
-    proved = (
-        float(answer.mip_dual_bound)
-        if answer.mip_dual_bound is not None
-        else bound(times)
-    )
+    proved = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else bound(times)
     if answer.x is None:
         return Solved(start, inf, proved, len(pairs))
     schedule = _pressed(table, answer.x[:cells].reshape(table.shape))

@@ -39,10 +39,7 @@ from shoal.search.space import randint  # noqa: E402
 Rows = list[dict[str, Any]]
 Goal = dict[str, Any]
 CELLS = [
-    (alike, trials, slots)
-    for alike in (True, False)
-    for trials in (16, 256)
-    for slots in (8, 16)
+    (alike, trials, slots) for alike in (True, False) for trials in (16, 256) for slots in (8, 16)
 ]
 
 
@@ -99,8 +96,7 @@ def figure6(seeds: range, short: bool) -> tuple[Rows, Goal]:
             max(slowest, float(np.median(found["seconds"]))),
         )
         means: dict[str, Any] = {
-            name: float(np.mean(values)) if values else None
-            for name, values in found.items()
+            name: float(np.mean(values)) if values else None for name, values in found.items()
         }
         if means[MILP] == inf:
             means[MILP] = "none found"
@@ -176,9 +172,7 @@ def online(seeds: range, short: bool) -> tuple[Rows, Goal]:
     }
 
 
-def _against_truth(
-    rule: Any, here: Cell, noise: float, seed: int, thought: list[float]
-) -> float:
+def _against_truth(rule: Any, here: Cell, noise: float, seed: int, thought: list[float]) -> float:
     """Makespan against the bound of the times that really passed."""
     outcome = simulate(Hop(rule, seed), here, noise=noise, seed=seed)
     if rule == "lrw":
@@ -198,18 +192,13 @@ def actual(here: Cell, noise: float, seed: int) -> list[list[float]]:
     known = {TrialId(n): Trial(n, 1, {"m": i}) for i, n in enumerate(names)}
     speeds = {slot_name(w): s for w, s in enumerate(here.speeds)}
     truth = Noisy(
-        Table(
-            [Row((SIZE / f,), {"m": i}) for i, f in enumerate(here.flops)], speeds
-        ).of(known),
+        Table([Row((SIZE / f,), {"m": i}) for i, f in enumerate(here.flops)], speeds).of(known),
         noise,
         seed,
     )
     slots = range(len(here.speeds))
     return [
-        [
-            SIZE / truth.rates(solo(n, slot_name(w), 0, ShardId(f"s{w:02d}")))[n]
-            for w in slots
-        ]
+        [SIZE / truth.rates(solo(n, slot_name(w), 0, ShardId(f"s{w:02d}")))[n] for w in slots]
         for n in names
     ]
 
@@ -221,9 +210,7 @@ def replicas(seeds: range, short: bool) -> tuple[Rows, Goal]:
     """
     rows, few, many, gains = [], [], [], []
     for trials, slots in (
-        [(16, 8), (64, 16)]
-        if short
-        else [(16, 8), (16, 16), (64, 16), (256, 8), (256, 16)]
+        [(16, 8), (64, 16)] if short else [(16, 8), (16, 16), (64, 16), (256, 8), (256, 16)]
     ):
         cells = [_copies(trials, slots, copies, seeds) for copies in (2, 3)]
         rows += cells
@@ -290,9 +277,7 @@ def barrier(seeds: range, short: bool) -> tuple[Rows, Goal]:
             for name in ("LRW, barrier", "LRW", "early") if short else RULES:
                 outcome = simulate(RULES[name], here, 5)
                 found.setdefault(name, []).append(outcome.makespan / least)
-                found.setdefault(f"{name}, mean end", []).append(
-                    outcome.mean_end / least
-                )
+                found.setdefault(f"{name}, mean end", []).append(outcome.mean_end / least)
         average = {name: float(np.mean(values)) for name, values in found.items()}
         ratio = average["early, mean end"] / average["LRW, barrier, mean end"]
         rows.append(
@@ -324,9 +309,7 @@ def levers(seeds: range, short: bool) -> tuple[Rows, Goal]:
         for seed in seeds:
             here = cell(trials, slots, seed)
             sizes = proportional(SIZE * slots, here.speeds)
-            equal, even = (
-                simulate(Hop("lrw"), here, sizes=s).makespan for s in (None, sizes)
-            )
+            equal, even = (simulate(Hop("lrw"), here, sizes=s).makespan for s in (None, sizes))
             ratios.append(equal / even)
         rows.append(
             {
@@ -449,9 +432,7 @@ def _failures() -> Iterator[dict[str, Any]]:
         Slot(
             s,
             shards=frozenset(
-                ShardId(f"s{q:02d}")
-                for q, at in enumerate(here.holders)
-                if int(s[1:]) in at
+                ShardId(f"s{q:02d}") for q, at in enumerate(here.holders) if int(s[1:]) in at
             ),
         )
         for s in away
@@ -463,9 +444,7 @@ def _failures() -> Iterator[dict[str, Any]]:
     hit: Outcome = simulate(Hop("quick4"), here, 5, script=script)
     done = all(
         len(v) == 40 and how == "finished"
-        for v, how in zip(
-            hit.state.visits.values(), hit.state.ended.values(), strict=True
-        )
+        for v, how in zip(hit.state.visits.values(), hit.state.ended.values(), strict=True)
     )
     yield {
         "what": "Figure 8 (B), two of 8 slots fail and return, 3 copies: run / undisturbed run",

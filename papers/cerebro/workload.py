@@ -42,19 +42,13 @@ class Cell:
         return found
 
 
-def cell(
-    trials: int, slots: int, seed: int = 0, alike: bool = False, copies: int = 1
-) -> Cell:
+def cell(trials: int, slots: int, seed: int = 0, alike: bool = False, copies: int = 1) -> Cell:
     """Drawn with replacement, as in the paper; `alike`: the homogeneous setting. `copies` of
     each shard lie at random slots.
     """
     rng = np.random.default_rng([seed, trials, slots])
-    flops = (
-        rng.choice(list(FLOPS.values()), trials) if not alike else np.full(trials, 4000)
-    )
-    speeds = (
-        rng.choice(list(SPEEDS.values()), slots) if not alike else np.full(slots, 11.3)
-    )
+    flops = rng.choice(list(FLOPS.values()), trials) if not alike else np.full(trials, 4000)
+    speeds = rng.choice(list(SPEEDS.values()), slots) if not alike else np.full(slots, 11.3)
     holders = []
     for q in range(slots):
         others = rng.permutation([w for w in range(slots) if w != q])[: copies - 1]

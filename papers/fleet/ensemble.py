@@ -19,9 +19,7 @@ from shoal.profile.table import Row, Table
 IMAGES = 30_606  # an epoch
 MEAN, DEVIATION, LONGEST = 10_372.2, 4_178.9, 22_700.0  # seconds on one GPU
 PER_NODE = 4
-CHECKPOINT = (
-    34.0  # seconds: all of Table 4's checkpointing overheads are multiples of it
-)
+CHECKPOINT = 34.0  # seconds: all of Table 4's checkpointing overheads are multiples of it
 Floats = NDArray[np.float64]
 
 
@@ -62,9 +60,7 @@ class Ensemble:
     def arrivals(self, longest_first: bool = False) -> list[tuple[float, Trial]]:
         """All of them at the beginning, in the order in which they were drawn."""
         order: Sequence[int] = (
-            np.argsort(-self.seconds).tolist()
-            if longest_first
-            else range(len(self.alone))
+            np.argsort(-self.seconds).tolist() if longest_first else range(len(self.alone))
         )
         return [
             (

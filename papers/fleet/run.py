@@ -66,17 +66,13 @@ OTHERS = {
     "water-fill, epochs unknown": FILL,
     "water-fill, prior 10 epochs": Method(WaterFill(expect=10 * IMAGES)),
     "water-fill, prior 60 epochs": Method(WaterFill(expect=60 * IMAGES)),
-    "water-fill, speeds believed off by 10 %": Method(
-        WaterFill(expect=PRIOR), error=0.1
-    ),
+    "water-fill, speeds believed off by 10 %": Method(WaterFill(expect=PRIOR), error=0.1),
     "water-fill, epochs known": Method(WaterFill()),
 }
 
 
 @cache
-def outcome(
-    method: Method, seed: int, gpus: int, scaling: Scaling = CALIBRATED
-) -> Outcome:
+def outcome(method: Method, seed: int, gpus: int, scaling: Scaling = CALIBRATED) -> Outcome:
     """One ensemble trained to its end."""
     ensemble, error = draw(seed), method.error
     return simulate(
@@ -84,28 +80,20 @@ def outcome(
         ensemble.arrivals(method.longest_first),
         nodes(gpus, PER_NODE),
         ensemble.table(scaling, gpus),
-        believe=(lambda profile: noisy(profile, error))
-        if error
-        else lambda profile: profile,
+        believe=(lambda profile: noisy(profile, error)) if error else lambda profile: profile,
     )
 
 
-def total(
-    method: Method, seeds: Iterable[int], gpus: int, scaling: Scaling = CALIBRATED
-) -> float:
+def total(method: Method, seeds: Iterable[int], gpus: int, scaling: Scaling = CALIBRATED) -> float:
     """Mean makespan over the ensembles."""
-    return float(
-        np.mean([outcome(method, seed, gpus, scaling).makespan for seed in seeds])
-    )
+    return float(np.mean([outcome(method, seed, gpus, scaling).makespan for seed in seeds]))
 
 
 def table3(paper: dict[str, Any], seed: int) -> Rows:
     """Running lengths on 80 GPUs; flotillas 0-5 of FLEET-G."""
     alone = draw(seed).seconds
     local = [
-        length
-        for flotilla in outcome(LOCAL, seed, 80).flotillas
-        for length in flotilla.values()
+        length for flotilla in outcome(LOCAL, seed, 80).flotillas for length in flotilla.values()
     ]
     rows: Rows = [
         {
@@ -199,15 +187,12 @@ def _deciding(seed: int, gpus: int) -> float:
     return float(sum(spent))
 
 
-def figures(
-    paper: dict[str, Any], seeds: range, sizes: list[int], names: list[str]
-) -> Rows:
+def figures(paper: dict[str, Any], seeds: range, sizes: list[int], names: list[str]) -> Rows:
     """Figure 5: speed-up over the baseline; Figure 6: hours that a GPU waits."""
     rows: Rows = []
     for name in names:
         speedups = {
-            gpus: total(BASELINE, seeds, gpus) / total(OTHERS[name], seeds, gpus)
-            for gpus in sizes
+            gpus: total(BASELINE, seeds, gpus) / total(OTHERS[name], seeds, gpus) for gpus in sizes
         }
         rows.append(
             {
@@ -224,10 +209,7 @@ def figures(
     rows.append(
         {
             "what": "bound",
-            **{
-                str(gpus): total(BASELINE, seeds, gpus) / _bound(seeds, gpus)
-                for gpus in sizes
-            },
+            **{str(gpus): total(BASELINE, seeds, gpus) / _bound(seeds, gpus) for gpus in sizes},
         }
     )
     for name, method in {
@@ -253,10 +235,7 @@ def _waiting(method: Method, seed: int, gpus: int) -> float:
 def _bound(seeds: range, gpus: int) -> float:
     return float(
         np.mean(
-            [
-                fluid_bound(draw(seed), draw(seed).table(CALIBRATED, gpus), gpus)
-                for seed in seeds
-            ]
+            [fluid_bound(draw(seed), draw(seed).table(CALIBRATED, gpus), gpus) for seed in seeds]
         )
     )
 
@@ -264,9 +243,7 @@ def _bound(seeds: range, gpus: int) -> float:
 def beyond(paper: dict[str, Any], seeds: range, sizes: list[int]) -> dict[str, Any]:
     """C-2: water-fill over FLEET-G, and over the bound."""
     goals = paper["goals"]
-    over = {
-        gpus: total(GLOBAL, seeds, gpus) / total(FILL, seeds, gpus) for gpus in sizes
-    }
+    over = {gpus: total(GLOBAL, seeds, gpus) / total(FILL, seeds, gpus) for gpus in sizes}
     worst = max(total(FILL, seeds, gpus) / _bound(seeds, gpus) for gpus in sizes)
     holds = (
         all(over[g] >= goals["over_global"].get(str(g), 0.0) for g in sizes)

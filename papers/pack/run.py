@@ -71,17 +71,12 @@ class Model:
         return PackCost.sharing(self.share, repack=self.repack)
 
     def members(self, configs: Sequence[tuple[int, str, int, str]]) -> list[Member]:
-        return [
-            Member(Cost(0.4 + 0.6 * BATCHES[c[0]] / 45), -BATCHES[c[0]], c)
-            for c in configs
-        ]
+        return [Member(Cost(0.4 + 0.6 * BATCHES[c[0]] / 45), -BATCHES[c[0]], c) for c in configs]
 
     def price(
         self, configs: Sequence[tuple[int, str, int, str]]
     ) -> Callable[[Sequence[int]], Seconds]:
-        return lambda group: self.cost.epoch(
-            [BATCHES[configs[i][0]] for i in group], SAMPLES
-        )
+        return lambda group: self.cost.epoch([BATCHES[configs[i][0]] for i in group], SAMPLES)
 
 
 MODELS = {
@@ -107,9 +102,7 @@ def made_up_score(config: Mapping[str, Value], epochs: float) -> dict[str, float
     return {"score": crc32(repr(sorted(config.items())).encode()) / 2**32}
 
 
-def hyperband(
-    model: Model, policy: Policy[Any], seed: int, at_once: bool = False
-) -> Seconds:
+def hyperband(model: Model, policy: Policy[Any], seed: int, at_once: bool = False) -> Seconds:
     """How long Hyperband with R = 81 takes on one GPU, through the engine; promotions are
     arbitrary, and alike for all.
     """
@@ -175,13 +168,9 @@ def table4(expected: dict[str, Any], seeds: range) -> tuple[Rows, float]:
                 if way in ("batch-size", "random", "kNN")
                 else None
             )
-            rows.append(
-                {"what": f"Table 4, {name}, {way}", "paper": paper, "ours": ratios[way]}
-            )
+            rows.append({"what": f"Table 4, {name}, {way}", "paper": paper, "ours": ratios[way]})
         gains.append(ratios["refilled, brackets at once"] / ratios["kNN"])
-        rows.append(
-            {"what": f"{name}, refilled and brackets at once / kNN", "ours": gains[-1]}
-        )
+        rows.append({"what": f"{name}, refilled and brackets at once / kNN", "ours": gains[-1]})
     return rows, min(gains)
 
 
@@ -202,16 +191,11 @@ def rungs(draws: int) -> tuple[Rows, float]:
             costs = [sum(map(price, g)) for g in _ways(model, members, price, seed)]
             costs[1] = float(
                 np.mean(
-                    [
-                        sum(map(price, nearest(members, model.holds, ALL, [k])))
-                        for k in range(10)
-                    ]
+                    [sum(map(price, nearest(members, model.holds, ALL, [k]))) for k in range(10)]
                 )
             )
             ratios.append(costs[0] / costs[1])
-            alone.append(
-                [sum(price([i]) for i in range(count)) / cost for cost in costs]
-            )
+            alone.append([sum(price([i]) for i in range(count)) / cost for cost in costs])
         worst = max(worst, *ratios)
         if count in (81, 27, 9):
             speeds = dict(
@@ -294,9 +278,7 @@ def figures(expected: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def main(short: bool) -> bool:
     expected = tomllib.loads((HERE / "expected.toml").read_text())
     rows = list(figures(expected))
-    near, ratios = exactness(
-        (9, 11) if short else (6, 9, 10, 11, 12), 3 if short else 12
-    )
+    near, ratios = exactness((9, 11) if short else (6, 9, 10, 11, 12), 3 if short else 12)
     every, worst = rungs(2 if short else 5)
     table, gain = table4(expected, range(1 if short else 5))
     mean, most = float(np.mean(ratios)), max(ratios)

@@ -88,9 +88,7 @@ class Positions:
         """Where the durable state is that an earlier run left."""
         visits = self._state.visits.get(trial.id, ())
         former = self._state.former.get(trial.id)
-        return Position(
-            trial, visits[: kept.visits], kept.samples, kept=kept, former=former
-        )
+        return Position(trial, visits[: kept.visits], kept.samples, kept=kept, former=former)
 
     def _first(self, trial: Trial) -> Position:
         """Where a trial begins that this run does not know yet."""
@@ -159,15 +157,9 @@ class Positions:
         shards = at.trial.shards or frozenset(self.sizes)
         beside = run.shards_beside()
         visit = next_visit(self.seed, at.visits, shards, run.next_shard(), beside)
-        last = is_met(
-            at.trial, at.samples + sum(self.sizes[each] for each in visit.shards)
-        )
+        last = is_met(at.trial, at.samples + sum(self.sizes[each] for each in visit.shards))
         made = range(len(at.visits), len(at.visits) + len(visit.shards))
-        parts = [
-            part
-            for number in made
-            for part in self.validate_every.parts(number, len(shards))
-        ]
+        parts = [part for number in made for part in self.validate_every.parts(number, len(shards))]
         return Unit(
             at.trial,
             at.visits,
@@ -292,9 +284,7 @@ class Positions:
         run.shrink(frozenset(finished) | gone.keys())
         return events
 
-    def measured(
-        self, trial: TrialId, signature: str, figures: Figures, room: GiB
-    ) -> list[Event]:
+    def measured(self, trial: TrialId, signature: str, figures: Figures, room: GiB) -> list[Event]:
         """What was measured on the trial, if that is new. `room`: as of `done`."""
         at = self.positions[trial]
         news = self.measurements.news_of(signature, figures, room)
@@ -319,9 +309,7 @@ def _end_refused(
     make better packs. It may not have looked at all of the lanes.
     """
     run.left = []
-    events: list[Event] = [
-        positions.fall(trial) for trial, error in errors.items() if error.begun
-    ]
+    events: list[Event] = [positions.fall(trial) for trial, error in errors.items() if error.begun]
     for trial, error in errors.items():
         if not error.signature:
             continue

@@ -23,9 +23,7 @@ def fall_back(course: Positions, trial: TrialId, error: StateLost) -> Fell | Non
     return replace(course.fall(trial), why=error.why)
 
 
-def fallen(
-    course: Positions, outcomes: Mapping[TrialId, object]
-) -> dict[TrialId, Event]:
+def fallen(course: Positions, outcomes: Mapping[TrialId, object]) -> dict[TrialId, Event]:
     """The trials of these that lost their newest durable states, and can go on."""
     found: dict[TrialId, Event] = {}
     for trial, outcome in outcomes.items():

@@ -53,9 +53,7 @@ class GangRun:
             return ()
         return tuple(unit.trial.id for unit in units if shard in unit.visit.shards)
 
-    def count_down(
-        self, visited: Sequence[Visit], sizes: Mapping[ShardId, int]
-    ) -> None:
+    def count_down(self, visited: Sequence[Visit], sizes: Mapping[ShardId, int]) -> None:
         """Each lane has made a unit: these visits are the lanes' newest ones."""
         passed = max((visit.samples for visit in visited), default=0)
         if self.left is not None:

@@ -228,9 +228,7 @@ class Local:
             self.station.forget(trial)
         return []
 
-    def _without_shard(
-        self, run: GangRun, at: _PackRound, error: DataError
-    ) -> list[Event]:
+    def _without_shard(self, run: GangRun, at: _PackRound, error: DataError) -> list[Event]:
         """A shard cannot be read: the round came to nothing, and the gang ends.
 
         Raises:

@@ -53,9 +53,7 @@ class Measurements:
             self._memory[signature] = max(before, need)
         return news
 
-    def crowded(
-        self, signatures: Mapping[TrialId, str], memory: GiB
-    ) -> tuple[GiB, list[Measured]]:
+    def crowded(self, signatures: Mapping[TrialId, str], memory: GiB) -> tuple[GiB, list[Measured]]:
         """These trials had no room together on a slot with so much memory.
 
         From now on they are believed to need twice the slot's room together. None is believed to

@@ -11,11 +11,7 @@ Errors = Mapping[TrialId, TrialError]
 
 def refused_lanes(failed: Errors) -> dict[TrialId, PackRefused]:
     """The lanes that the slot did not begin."""
-    return {
-        trial: error
-        for trial, error in failed.items()
-        if isinstance(error, PackRefused)
-    }
+    return {trial: error for trial, error in failed.items() if isinstance(error, PackRefused)}
 
 
 def crowded_lanes(gang: Gang, failed: Errors) -> dict[TrialId, OutOfMemory]:

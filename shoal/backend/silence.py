@@ -140,9 +140,7 @@ def why_hung(
     still = now - signs.went_on
     allowed = limits.without_progress(work.usual, hangs)
     if still > allowed:
-        return (
-            f"it hung: no progress for {still:.0f} s, and {allowed:.0f} s are allowed"
-        )
+        return f"it hung: no progress for {still:.0f} s, and {allowed:.0f} s are allowed"
     return None
 
 
@@ -163,7 +161,5 @@ class Silences:
         here = self._known.get((slot, kind))
         if here:
             return max(here)
-        elsewhere = [
-            max(gaps) for (_, each), gaps in self._known.items() if each == kind
-        ]
+        elsewhere = [max(gaps) for (_, each), gaps in self._known.items() if each == kind]
         return max(elsewhere, default=None)

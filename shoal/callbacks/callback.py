@@ -27,9 +27,7 @@ class Callback:
     def on_trial_start(self, study: Any, trial: Any) -> None:
         """The trial begins to train, or goes on in this run, or after its former end."""
 
-    def on_epoch(
-        self, study: Any, trial: Any, epoch: float, values: Mapping[str, float]
-    ) -> None:
+    def on_epoch(self, study: Any, trial: Any, epoch: float, values: Mapping[str, float]) -> None:
         """The trial was evaluated after so many epochs; `values`: its scores."""
 
     def on_trial_end(self, study: Any, trial: Any) -> None:

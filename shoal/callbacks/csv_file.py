@@ -52,10 +52,7 @@ class CsvFile:
 
     def write(self, trial: Any, epoch: float, values: Any) -> None:
         row: dict[str, Any] = {"trial": trial.id, "epoch": epoch}
-        row |= {
-            f"{CONFIG}{name}": value
-            for name, value in masked_config(trial.config).items()
-        }
+        row |= {f"{CONFIG}{name}": value for name, value in masked_config(trial.config).items()}
         row |= apart(values, FIRST, CONFIG)
         more = [name for name in row if name not in self._columns]
         if more:

@@ -92,9 +92,7 @@ def apart(values: Values, own: Collection[str], prefix: str = METRIC) -> Values:
     A score of such a name, or of one that begins with a prefix, is called metric.<name>.
     """
     return {
-        f"{METRIC}{name}"
-        if name in own or name.startswith((METRIC, prefix))
-        else name: value
+        f"{METRIC}{name}" if name in own or name.startswith((METRIC, prefix)) else name: value
         for name, value in values.items()
     }
 

@@ -71,9 +71,7 @@ def _check_there(name: str) -> None:
     try:
         import_module(module)
     except ImportError as error:
-        raise ValueError(
-            f"the logger {name!r} needs {module}: {install(package)}"
-        ) from error
+        raise ValueError(f"the logger {name!r} needs {module}: {install(package)}") from error
 
 
 def _folder(place: str) -> Path | None:

@@ -33,10 +33,7 @@ class TensorBoard:
 
     def write(self, trial: Any, epoch: float, values: Mapping[str, float]) -> None:
         writer = self._writer(trial)
-        scores = [
-            Summary.Value(tag=name, simple_value=value)
-            for name, value in values.items()
-        ]
+        scores = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         step = step_of(trial, epoch)
         now = time.time()
         writer.add_event(Event(wall_time=now, step=step, summary=Summary(value=scores)))
@@ -89,6 +86,4 @@ def _ended(trial: Any) -> Summary:
         plugin_name=metadata.PLUGIN_NAME, content=data.SerializeToString()
     )
     tag = metadata.SESSION_END_INFO_TAG
-    return Summary(
-        value=[Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=about))]
-    )
+    return Summary(value=[Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=about))])

@@ -56,9 +56,7 @@ def _check_stop(gang: Gang, starts: Gangs) -> None:
         )
 
 
-def _check_slots(
-    gang: Gang, slot_use: dict[SlotId, Gang], stops: Gangs, view: View
-) -> None:
+def _check_slots(gang: Gang, slot_use: dict[SlotId, Gang], stops: Gangs, view: View) -> None:
     """Each slot of a starting gang is here, and in no other gang.
 
     `slot_use`: the starting gang of each slot, as far as they were checked; it grows.
@@ -69,19 +67,15 @@ def _check_slots(
             other = view.busy.get(slot, gang)
         if other is not gang and other not in stops:
             raise PlanError(
-                f"slot {slot} is in {_name(other)} and in {_name(gang)};"
-                " it can be in one gang"
+                f"slot {slot} is in {_name(other)} and in {_name(gang)}; it can be in one gang"
             )
         if slot not in view.slots:
             raise PlanError(
-                f"{_name(gang)} uses slot {slot}, which is not here;"
-                f" here: {_some(view.slots)}"
+                f"{_name(gang)} uses slot {slot}, which is not here; here: {_some(view.slots)}"
             )
 
 
-def _check_trials(
-    gang: Gang, trial_use: dict[TrialId, Gang], stops: Gangs, view: View
-) -> None:
+def _check_trials(gang: Gang, trial_use: dict[TrialId, Gang], stops: Gangs, view: View) -> None:
     """Each trial of a starting gang has work left, and is in no other gang.
 
     `trial_use`: the starting gang of each trial, as far as they were checked; it grows.
@@ -92,8 +86,7 @@ def _check_trials(
             other = view.running.get(trial, gang)
         if other is not gang and other not in stops:
             raise PlanError(
-                f"trial {trial} is in {_name(other)} and in {_name(gang)};"
-                " it can be in one gang"
+                f"trial {trial} is in {_name(other)} and in {_name(gang)}; it can be in one gang"
             )
         if trial not in view.trials:
             raise PlanError(
@@ -129,9 +122,7 @@ def _check_shards(gang: Gang, view: View) -> None:
         _check_joint(gang, view)
     for shard in gang.shards:
         if not any(shard in view.slots[slot].shards for slot in gang.slots):
-            raise PlanError(
-                f"{_name(gang)} reads shard {shard}, which lies at none of its slots"
-            )
+            raise PlanError(f"{_name(gang)} reads shard {shard}, which lies at none of its slots")
 
 
 def _check_joint(gang: Gang, view: View) -> None:

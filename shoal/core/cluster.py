@@ -23,9 +23,7 @@ def is_name(text: str) -> bool:
     It goes into files, onto terminals and to other processes, so it has no control characters.
     """
     return (
-        0 < len(text) <= LONGEST_NAME
-        and text not in (".", "..")
-        and NO_NAME.search(text) is None
+        0 < len(text) <= LONGEST_NAME and text not in (".", "..") and NO_NAME.search(text) is None
     )
 
 
@@ -61,9 +59,7 @@ class Slot:
                     f"and have at most {LONGEST_NAME} characters; got {what[:40]!r}"
                 )
         if not self.memory > 0:
-            raise ValueError(
-                f"slot {self.id}: memory must be > 0 GiB; got {self.memory!r}"
-            )
+            raise ValueError(f"slot {self.id}: memory must be > 0 GiB; got {self.memory!r}")
         if isnan(self.until):
             raise ValueError(
                 f"slot {self.id}: until must be a time of the study, or infinity; got nan"
@@ -80,9 +76,7 @@ def own_name(shard: ShardId) -> ShardId:
     return ShardId(shard.rpartition(OF_RECIPE)[2])
 
 
-def shards_of(
-    shards: Mapping[ShardId, int], config: Mapping[str, Any]
-) -> Mapping[ShardId, int]:
+def shards_of(shards: Mapping[ShardId, int], config: Mapping[str, Any]) -> Mapping[ShardId, int]:
     """Those of a study's shards that make up an epoch of a trial with this configuration.
 
     Raises:
@@ -106,9 +100,7 @@ def epoch_size(shards: Mapping[ShardId, int], config: Mapping[str, Any]) -> floa
     return float(sum(shards_of(shards, config).values()))
 
 
-def shard_order(
-    seed: int, epoch: int, shards: Iterable[ShardId]
-) -> tuple[ShardId, ...]:
+def shard_order(seed: int, epoch: int, shards: Iterable[ShardId]) -> tuple[ShardId, ...]:
     """The order in which training on the whole data set visits its shards in this epoch.
 
     It depends on the arguments alone, and is the same on every machine. A run that was cut, moved
@@ -123,9 +115,7 @@ def shard_order(
     return tuple(sorted(shards, key=key))
 
 
-def proportional(
-    total: int, weights: Sequence[float], least: int = 1
-) -> tuple[int, ...]:
+def proportional(total: int, weights: Sequence[float], least: int = 1) -> tuple[int, ...]:
     """Sizes of shards, proportional to these weights.
 
     With the slots' speeds as weights, all slots take as long for a pass. The sizes sum to `total`.

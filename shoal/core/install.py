@@ -39,6 +39,4 @@ def install(*packages: str) -> str:
     """
     extras = sorted({EXTRAS[name] for name in packages if name in EXTRAS})
     words = [f"'shoal[{','.join(extras)}]'"] if extras else []
-    return " ".join(
-        ["pip install", *words, *(name for name in packages if name not in EXTRAS)]
-    )
+    return " ".join(["pip install", *words, *(name for name in packages if name not in EXTRAS)])

@@ -11,18 +11,14 @@ from typing import Any
 
 MASK = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_ALWAYS = frozenset(
-    {"secret", "secrets", "password", "passwords", "passwd", "passphrase", "pwd"}
-)
+_ALWAYS = frozenset({"secret", "secrets", "password", "passwords", "passwd", "passphrase", "pwd"})
 _ALWAYS |= {"credential", "credentials", "apikey", "apikeys"}
 # These name a secret as the last word of a name, and only if the value is a text: max_tokens=512,
 # tokenizer="bpe" and key_dim=64 do not.
 _LAST = frozenset({"key", "keys", "token", "tokens"})
 _OF_TEXTS = frozenset({"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"})
 _IN_ADDRESS = re.compile(r"(\w://[^\s/@:]*:)[^\s/@]+(?=@)")
-_IN_QUERY = re.compile(
-    r"([?&][\w-]*(?:key|token|secret|password)=)[^&\s#]+", re.IGNORECASE
-)
+_IN_QUERY = re.compile(r"([?&][\w-]*(?:key|token|secret|password)=)[^&\s#]+", re.IGNORECASE)
 
 
 @lru_cache(4096)
@@ -49,11 +45,7 @@ def masked(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return masked_config(value)
     if isinstance(value, list | tuple):
-        if (
-            len(value) == 2
-            and isinstance(value[0], str)
-            and isinstance(value[1], Mapping)
-        ):
+        if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], Mapping):
             return [value[0], masked(*value)]  # a dimension, as a journal's head has it
         return type(value)([masked("", item) for item in value])
     if isinstance(value, str):

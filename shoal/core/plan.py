@@ -65,9 +65,7 @@ class Gang:
         if count == 0:
             raise ValueError("a gang needs a lane or more; got none")
         if count > 1 and len({lane.trial for lane in self.lanes}) < count:
-            raise ValueError(
-                f"a trial is in one lane of a gang at most; got {self.trials!r}"
-            )
+            raise ValueError(f"a trial is in one lane of a gang at most; got {self.trials!r}")
         if self.quota is not None and not self.quota > 0:
             raise ValueError(f"a quota must be > 0 samples; got {self.quota!r}")
 
@@ -181,9 +179,7 @@ class Plan:
 
     __slots__ = ("_former", "_gangs", "_length", "_start", "_stop", "_table", "wake_at")
 
-    def __init__(
-        self, gangs: frozenset[Gang] = NO_GANGS, wake_at: Seconds | None = None
-    ) -> None:
+    def __init__(self, gangs: frozenset[Gang] = NO_GANGS, wake_at: Seconds | None = None) -> None:
         self.wake_at = wake_at
         self._gangs: frozenset[Gang] | None = gangs
         # The plan that this one was made of, without `_stop` and with `_start`; of how many plans.

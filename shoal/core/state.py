@@ -47,11 +47,7 @@ class News:
 
     def since(self, before: News | None) -> Collection[TrialId] | None:
         """The trials that may have changed, each once; None if `before` was no earlier state."""
-        if (
-            before is None
-            or before._log is not self._log
-            or before._length > self._length
-        ):
+        if before is None or before._log is not self._log or before._length > self._length:
             return None
         return dict.fromkeys(self._log[before._length : self._length])
 
@@ -230,9 +226,7 @@ def epoch_of(visits: tuple[Visit, ...], shards: int) -> int:
     return len(visits) // max(shards, 1)
 
 
-def start_of(
-    trial: Trial, known: Mapping[TrialId, Trial], kept: Mapping[TrialId, Kept]
-) -> Kept:
+def start_of(trial: Trial, known: Mapping[TrialId, Trial], kept: Mapping[TrialId, Kept]) -> Kept:
     """The durable state of another trial that a new trial starts from.
 
     Raises:

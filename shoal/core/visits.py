@@ -36,9 +36,7 @@ def next_visit(
     epoch, seen = divmod(len(visits), len(shards))
     if shard is None:
         gone = {visit.shard for visit in visits[len(visits) - seen :]}
-        shard = next(
-            each for each in whole_order(seed, epoch, shards) if each not in gone
-        )
+        shard = next(each for each in whole_order(seed, epoch, shards) if each not in gone)
     return Visit(epoch, shard, epoch, 0, beside=beside)
 
 
@@ -48,16 +46,12 @@ def counted(visit: Visit, sizes: Mapping[ShardId, int]) -> tuple[Visit, ...]:
     They are several if it read shards together. The first one says so, and has the widths.
     """
     first = visit._replace(samples=sizes[visit.shard])
-    others = (
-        Visit(visit.epoch, shard, visit.turn, sizes[shard]) for shard in visit.beside
-    )
+    others = (Visit(visit.epoch, shard, visit.turn, sizes[shard]) for shard in visit.beside)
     return (first, *others)
 
 
 @lru_cache(maxsize=64)
-def whole_order(
-    seed: int, epoch: int, shards: frozenset[ShardId]
-) -> tuple[ShardId, ...]:
+def whole_order(seed: int, epoch: int, shards: frozenset[ShardId]) -> tuple[ShardId, ...]:
     """`shard_order`, remembered: all trials of a study ask for the same few."""
     return shard_order(seed, epoch, shards)
 

@@ -6,9 +6,7 @@ from typing import Any
 
 # What a spreadsheet takes for a formula, or may once it has left out what stands before it.
 _FORMULA = re.compile("'*(\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n])")
-_NUMBER = re.compile(
-    r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE
-)
+_NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE)
 
 
 def cell(value: Any) -> Any:

@@ -155,9 +155,7 @@ class Journal:
     Without a path the journal is a list in memory, for simulations: read `lines`.
     """
 
-    def __init__(
-        self, path: Path | None = None, grouping: Grouping | None = None
-    ) -> None:
+    def __init__(self, path: Path | None = None, grouping: Grouping | None = None) -> None:
         self.path = path
         self.lines: list[Line] = []
         self._is_grouped = grouping is not None

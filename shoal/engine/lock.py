@@ -190,9 +190,7 @@ def _check_quiet(holder: Path) -> None:
         if is_released(now):
             return
         if now != about:
-            raise Taken(
-                holder, _said(now), "; locks of this file system do not reach it"
-            )
+            raise Taken(holder, _said(now), "; locks of this file system do not reach it")
 
 
 def _about(holder: Path) -> dict[str, Any]:
@@ -228,9 +226,7 @@ class Heartbeat:
         self._over = threading.Event()
         self._write()
         _HERE.add(self._about["key"])
-        self._thread = threading.Thread(
-            target=self._go_on, name="shoal-holder", daemon=True
-        )
+        self._thread = threading.Thread(target=self._go_on, name="shoal-holder", daemon=True)
         self._thread.start()
 
     def _go_on(self) -> None:
@@ -238,9 +234,7 @@ class Heartbeat:
             if not self._is_own():
                 return
             self._about["beat"] += 1
-            with suppress(
-                OSError
-            ):  # the study itself says what is wrong with its folder
+            with suppress(OSError):  # the study itself says what is wrong with its folder
                 self._write()
 
     def _is_own(self) -> bool:

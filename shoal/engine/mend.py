@@ -81,9 +81,7 @@ def _sound_head(path: Path, lines: Sequence[bytes]) -> bytes:
         check_schema(path, lines[0])
         return lines[0]
     except JournalError:
-        sealed_rest = any(
-            _number_of_sound(line) == n for n, line in enumerate(lines, 1)
-        )
+        sealed_rest = any(_number_of_sound(line) == n for n, line in enumerate(lines, 1))
         if _names_other_schema(lines[0]) or not sealed_rest:
             raise
     return first_line()

@@ -125,9 +125,7 @@ def _named(error: OSError, path: Path) -> OSError:
 # -- opening ---------------------------------------------------------------------------------------
 
 
-def descriptor(
-    path: Path, flags: int, root: Path | None = None, mode: int | None = None
-) -> int:
+def descriptor(path: Path, flags: int, root: Path | None = None, mode: int | None = None) -> int:
     """An open plain file.
 
     `mode`: of a new file; by default for this user, and the group where the folder is shared with
@@ -148,10 +146,7 @@ def descriptor(
         try:
             opened = os.open(
                 name,
-                (flags & ~os.O_TRUNC)
-                | _NOFOLLOW
-                | _NONBLOCK
-                | getattr(os, "O_CLOEXEC", 0),
+                (flags & ~os.O_TRUNC) | _NOFOLLOW | _NONBLOCK | getattr(os, "O_CLOEXEC", 0),
                 mode,
                 dir_fd=folder,
             )
@@ -182,13 +177,9 @@ def _mode_in(folder: int | None, path: Path) -> int:
     return 0o660 if found.st_mode & stat.S_ISGID else 0o600
 
 
-def open_file(
-    path: Path, mode: str = "rb", root: Path | None = None, **how: Any
-) -> IO[Any]:
+def open_file(path: Path, mode: str = "rb", root: Path | None = None, **how: Any) -> IO[Any]:
     """As `open`, of a plain file; see `descriptor`. New files nobody else may read."""
-    return open(
-        path, mode, opener=lambda _, flags: descriptor(path, flags, root), **how
-    )
+    return open(path, mode, opener=lambda _, flags: descriptor(path, flags, root), **how)
 
 
 def read_file(path: Path, most: int = SMALL_FILE, root: Path | None = None) -> bytes:
@@ -280,9 +271,7 @@ def check_plain(path: Path, root: Path | None = None, most: int | None = None) -
         raise _too_large(path, found.st_size, most)
 
 
-def check_plain_below(
-    folder: Path, root: Path | None = None, unread: Collection[str] = ()
-) -> None:
+def check_plain_below(folder: Path, root: Path | None = None, unread: Collection[str] = ()) -> None:
     """See that somebody else's code may use the folder: nothing in it leads out of it or waits.
 
     `unread`: names of links that this code makes and never opens.

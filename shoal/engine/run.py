@@ -138,9 +138,7 @@ class _AtMoment:
             self.note([Planned(tuple(stopped), tuple(started))])
 
 
-def _happened(
-    at: _AtMoment, events: Sequence[Event], deadline: Seconds | None
-) -> list[Entry]:
+def _happened(at: _AtMoment, events: Sequence[Event], deadline: Seconds | None) -> list[Entry]:
     """The backend's events, without trials that were retired from outside: see `_imposed`."""
     entries: list[Entry] = []
     for event in events:
@@ -151,9 +149,7 @@ def _happened(
     return entries
 
 
-def _imposed(
-    at: _AtMoment, events: Sequence[Event], ran: Mapping[TrialId, Gang]
-) -> list[Entry]:
+def _imposed(at: _AtMoment, events: Sequence[Event], ran: Mapping[TrialId, Gang]) -> list[Entry]:
     """The trials that end whatever the deciders want.
 
     They are retired from outside, or too many slots died under them. The backend must be told to
@@ -401,9 +397,7 @@ def _lying_nowhere(state: State, lost: Set[ShardId]) -> list[str]:
     text = f"shards {', '.join(shards)} lie at no slot"
     if nodes:
         text += f" since {', '.join(sorted(nodes))} left: bring a node back"
-    return [
-        f"{text}; register another copy, or use a policy over whole data, then resume"
-    ]
+    return [f"{text}; register another copy, or use a policy over whole data, then resume"]
 
 
 def _some_trials(state: State) -> str:

@@ -117,9 +117,7 @@ def decoded(content: bytes, kind: type[T]) -> T:
 
 def check_depth(content: bytes, value: object) -> None:
     """Raise ValueError if what this JSON holds is nested deeper than Shoal writes."""
-    if content.count(b"[") + content.count(b"{") > DEEPEST and _is_deeper(
-        value, DEEPEST
-    ):
+    if content.count(b"[") + content.count(b"{") > DEEPEST and _is_deeper(value, DEEPEST):
         raise ValueError(f"it is nested more than {DEEPEST} deep")
 
 

@@ -43,12 +43,8 @@ class Allocation:
     nodes: tuple[str, ...]
     cpus: tuple[int, ...]  # of the job, at each node
     gpus: int  # of the job, at each node
-    here: (
-        str | None
-    )  # the node of this process; None: it is outside, as in salloc's shell
-    end: Seconds | None = (
-        None  # when its time is up, since 1970; None: never, or unknown
-    )
+    here: str | None  # the node of this process; None: it is outside, as in salloc's shell
+    end: Seconds | None = None  # when its time is up, since 1970; None: never, or unknown
     batch: bool = False  # sbatch's, which Slurm can start again
 
     @property
@@ -97,9 +93,7 @@ def allocation_in(environ: Mapping[str, str]) -> Allocation | None:
     )
 
 
-def _list(
-    environ: Mapping[str, str], name: str, read: Callable[[str], list[T]]
-) -> list[T]:
+def _list(environ: Mapping[str, str], name: str, read: Callable[[str], list[T]]) -> list[T]:
     """The list in a variable; an empty one if it is not set."""
     text = environ.get(name)
     if not text:

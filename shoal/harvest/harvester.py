@@ -46,9 +46,7 @@ class Harvester:
         self._running: frozenset[str] = frozenset()
         self._draw = random.Random()
         self._over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="shoal-harvester", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="shoal-harvester", daemon=True)
 
     def __enter__(self) -> "Harvester":
         self._thread.start()
@@ -156,7 +154,5 @@ class Harvester:
 
     def _recovered(self) -> None:
         if self._failures:
-            self._say(
-                f"the batch system answers again, after {self._failures} failures"
-            )
+            self._say(f"the batch system answers again, after {self._failures} failures")
         self._failures = 0

@@ -28,12 +28,8 @@ FILE = "head.json"
 TOKEN = "token"
 RAY = tuple(python_module("ray.scripts.scripts"))
 START = 120.0  # seconds that Ray may take to start, on a busy machine
-OURS = (
-    "shoal-node-"  # begins the names of Ray's temporary folders, before the owner's id
-)
-LONGEST_FOLDER = (
-    6  # characters: a socket's path may have 107, of which Ray adds up to 70
-)
+OURS = "shoal-node-"  # begins the names of Ray's temporary folders, before the owner's id
+LONGEST_FOLDER = 6  # characters: a socket's path may have 107, of which Ray adds up to 70
 # Ray then notes within 2 s that a node was killed, and within 6 s that it hangs. By default it
 # takes 15 s and 65 s.
 HEALTH = {

@@ -44,9 +44,7 @@ OF_QUEUE = re.compile(r"([^\s/+]+)/?(?:\+\d+)?")
 SPAN = re.compile(r"(\d+)\s+(day|hour|minute|second)s?")
 SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
 # Reasons of jobs that wait for something else than hosts.
-NOT_FOR_HOSTS = re.compile(
-    r"limit|dependency|suspended|start time|dispatch window", re.I
-)
+NOT_FOR_HOSTS = re.compile(r"limit|dependency|suspended|start time|dispatch window", re.I)
 # What commands say where there is nothing to show or to end.
 NO_JOB = "No unfinished job found"
 NO_HOST = "No hosts"
@@ -113,9 +111,7 @@ class Lsf:
         said = _run("bsub", *options, given=script)
         job = SUBMITTED.search(said)
         if job is None:
-            raise SchedulerError(
-                f"bsub did not print a job's number but {said[:200]!r}"
-            )
+            raise SchedulerError(f"bsub did not print a job's number but {said[:200]!r}")
         self._asked[job[1]] = node
         return job[1]
 

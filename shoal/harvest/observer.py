@@ -105,9 +105,7 @@ class Observer:
         waits = [pilot for pilot in sighting.pilots if not pilot.running]
         since = {pilot.id: memory.since.get(pilot.id, sighting.now) for pilot in waits}
         late = {
-            pilot.id: pilot
-            for pilot in waits
-            if sighting.now - since[pilot.id] > self.patience
+            pilot.id: pilot for pilot in waits if sighting.now - since[pilot.id] > self.patience
         }
         return late, since
 
@@ -120,9 +118,7 @@ class Observer:
         a maintenance that no look shows. So the next one for that node asks for half the time.
         """
         began = {pilot.node for pilot in sighting.pilots if pilot.running}
-        found = {
-            node: most for node, most in memory.shorter.items() if node not in began
-        }
+        found = {node: most for node, most in memory.shorter.items() if node not in began}
         for pilot in late.values():
             half = min(pilot.minutes, self.longest) // 2
             found[pilot.node] = max(self.shortest, int(half))
@@ -130,16 +126,12 @@ class Observer:
 
     # -- giving way ----------------------------------------------------------------------------
 
-    def _given(
-        self, sighting: Sighting, gone: Iterable[str]
-    ) -> tuple[set[str], frozenset[str]]:
+    def _given(self, sighting: Sighting, gone: Iterable[str]) -> tuple[set[str], frozenset[str]]:
         """The pilots that end for jobs that wait, and the idle nodes left alone for them."""
         if not self.yields:
             return set(), frozenset()
         free = set(sighting.idle)
-        ours = {
-            pilot.node: pilot.id for pilot in sighting.pilots if pilot.id not in gone
-        }
+        ours = {pilot.node: pilot.id for pilot in sighting.pilots if pilot.id not in gone}
         ended: set[str] = set()
         left_alone: set[str] = set()
         for job in sighting.waiting:

@@ -166,9 +166,7 @@ def check_commands(system: str, names: Iterable[str]) -> None:
         )
 
 
-def check_partitions(
-    site: Site, names: Iterable[str], system: str, noun: str = "queue"
-) -> None:
+def check_partitions(site: Site, names: Iterable[str], system: str, noun: str = "queue") -> None:
     """Raise SchedulerError unless the site's partitions are among these names."""
     there = dict.fromkeys(names)
     for name in (site.partition, *site.watched):
@@ -231,6 +229,4 @@ def pilot_script(
     """
     words = {**words, UNTIL: '"$until"'}
     typed = " ".join(words.get(word) or shlex.quote(word) for word in command)
-    return (
-        f"#!/bin/sh\nuntil=$(( $(date +%s) + {minutes * 60} ))\nexec {before}{typed}\n"
-    )
+    return f"#!/bin/sh\nuntil=$(( $(date +%s) + {minutes * 60} ))\nexec {before}{typed}\n"

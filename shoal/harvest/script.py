@@ -46,9 +46,7 @@ def check_time(text: str) -> None:
 def _directive(name: str, value: str | None) -> str:
     """The option and its value, so that sbatch reads the same again."""
     if NAME.fullmatch(name) is None:
-        raise ValueError(
-            f"an option of sbatch is given as NAME or NAME=VALUE; got {name!r}"
-        )
+        raise ValueError(f"an option of sbatch is given as NAME or NAME=VALUE; got {name!r}")
     if value is None:
         return name
     _check_line(value)

@@ -100,9 +100,7 @@ class Slurm:
         said = _run("sbatch", *options, given=script(command, minutes))
         number = said.strip().split(";")[0]
         if not number.isdecimal():
-            raise SchedulerError(
-                f"sbatch did not print a job's number but {said[:200]!r}"
-            )
+            raise SchedulerError(f"sbatch did not print a job's number but {said[:200]!r}")
         return number
 
     def cancel(self, pilots: Iterable[str]) -> None:
@@ -146,9 +144,7 @@ class Slurm:
             stale=job.name != self.names.job,
         )
 
-    def _idle(
-        self, text: str, windows: Mapping[str, Seconds]
-    ) -> Mapping[str, IdleNode]:
+    def _idle(self, text: str, windows: Mapping[str, Seconds]) -> Mapping[str, IdleNode]:
         """The idle nodes with enough CPUs, by name."""
         found = {}
         for row in _rows(text, NODES):
@@ -295,9 +291,7 @@ def _waiting(others: Sequence[_Job]) -> list[Waiting]:
         and not job.name.startswith(PREFIX)  # another study's pilots give way as well
     ]
     jobs.sort(key=lambda job: (-job.priority, _number(job.id) or inf))
-    return [
-        Waiting(job.id, job.count, job.planned or frozenset(job.asked)) for job in jobs
-    ]
+    return [Waiting(job.id, job.count, job.planned or frozenset(job.asked)) for job in jobs]
 
 
 # -- what is run --------------------------------------------------------------------------------
@@ -330,7 +324,6 @@ def _environment() -> dict[str, str]:
     left = {
         name: value
         for name, value in os.environ.items()
-        if name == "SLURM_CONF"
-        or not name.startswith(("SQUEUE_", "SINFO_", "SCANCEL_", *OF_A_JOB))
+        if name == "SLURM_CONF" or not name.startswith(("SQUEUE_", "SINFO_", "SCANCEL_", *OF_A_JOB))
     }
     return left | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}

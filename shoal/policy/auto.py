@@ -79,9 +79,7 @@ class Auto:
         check_objective(self.objective)
         if not self.candidates or not self.gain >= 0 or not self.share >= 0:
             given = f"{sorted(self.candidates)!r}, {self.gain!r}, {self.share!r}"
-            raise ValueError(
-                f"auto needs candidates, gain >= 0 and share >= 0; got {given}"
-            )
+            raise ValueError(f"auto needs candidates, gain >= 0 and share >= 0; got {given}")
 
     def start(self) -> dict[str, Any]:
         told = {
@@ -108,9 +106,7 @@ class Auto:
             "rejected": [],
         }
 
-    def decide(
-        self, view: View, memory: Mapping[str, Any]
-    ) -> tuple[Plan, Mapping[str, Any]]:
+    def decide(self, view: View, memory: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
         if view.slots and _unfinished(view, memory):
             changed = self._what_changed(view, memory)
             if changed is not None:
@@ -205,9 +201,7 @@ class Auto:
             return "idle"
         return None
 
-    def _chosen(
-        self, view: View, memory: Mapping[str, Any], changed: str
-    ) -> dict[str, Any]:
+    def _chosen(self, view: View, memory: Mapping[str, Any], changed: str) -> dict[str, Any]:
         """The memory after a choice; `changed`: what it is made for."""
         names = tuple(self.candidates)
         if self.among is not None:
@@ -275,9 +269,7 @@ class Auto:
             return "it is the only candidate"
         return f"no other candidate suits {_here(view)}"
 
-    def _compared(
-        self, view: View, names: Sequence[str], now: str, gain: float
-    ) -> tuple[str, str]:
+    def _compared(self, view: View, names: Sequence[str], now: str, gain: float) -> tuple[str, str]:
         """The best, and the seconds of each; `now` unless another saves more than `gain`."""
         takes: dict[str, Seconds] = {}
         for name in names:
@@ -358,9 +350,7 @@ def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
     """
     if memory["follows"] is None:
         return bool(view.trials)
-    return not all(
-        is_met(view.trials[name], view.done[name]) for name in leading(view.trials)
-    )
+    return not all(is_met(view.trials[name], view.done[name]) for name in leading(view.trials))
 
 
 def _count(number: int, what: str) -> str:
@@ -373,9 +363,7 @@ def _count(number: int, what: str) -> str:
 def _work(view: View) -> Seconds:
     """Seconds that all trials ever known take, shared out evenly among the slots."""
     curve = view.profile.curve
-    seconds = sum(
-        trial.samples / curve(name, 1)[0] for name, trial in view.known.items()
-    )
+    seconds = sum(trial.samples / curve(name, 1)[0] for name, trial in view.known.items())
     return seconds / len(view.slots)
 
 

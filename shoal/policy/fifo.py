@@ -29,9 +29,7 @@ class Fifo:
         if not slots:
             return view.plan, memory
         taken = _oldest_that_fit(view, slots)
-        return with_more(
-            view, (solo(trial, slot.id, view.turn) for slot, trial in taken)
-        ), memory
+        return with_more(view, (solo(trial, slot.id, view.turn) for slot, trial in taken)), memory
 
 
 def _one_a_slot(view: View) -> View:

@@ -67,9 +67,7 @@ class Killable:
         width = self._width(view, gang.lanes[0].trial)
         return len(view.plan.gangs) == 1 and len(view.slots) < width
 
-    def _started(
-        self, view: View, keep: frozenset[Gang], pool: list[Slot]
-    ) -> list[Gang]:
+    def _started(self, view: View, keep: frozenset[Gang], pool: list[Slot]) -> list[Gang]:
         """Gangs for the trials admitted that find enough free slots, first come first served."""
         running = {trial for gang in keep for trial in gang.trials}
         gangs: list[Gang] = []
@@ -84,9 +82,7 @@ class Killable:
                 gangs.append(_gang(view, name, taken))
         return gangs
 
-    def _taken(
-        self, view: View, name: TrialId, pool: list[Slot], alone: bool
-    ) -> list[Slot]:
+    def _taken(self, view: View, name: TrialId, pool: list[Slot], alone: bool) -> list[Slot]:
         """The slots of the pool that the trial takes; none if they are too few.
 
         `alone`: nothing else runs, so where there can never be enough it takes what there is.

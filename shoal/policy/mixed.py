@@ -66,9 +66,7 @@ class Mixed:
     def start(self) -> dict[str, Any]:
         return {"wide": [], "packed": 0, "seen": "", "pack": self._pack().start()}
 
-    def decide(
-        self, view: View, memory: Mapping[str, Any]
-    ) -> tuple[Plan, Mapping[str, Any]]:
+    def decide(self, view: View, memory: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
         units = frozenset(filter(ends_by_itself, view.plan.gangs))
         free = rest(view, Plan(units))
         split, seen = self._split(free, memory)
@@ -90,9 +88,7 @@ class Mixed:
             return Sides(wide, memory["packed"]), seen
         return _Choice(view, self).best(wide), seen
 
-    def _packs(
-        self, view: View, split: Sides, memory: str
-    ) -> tuple[frozenset[Gang], str]:
+    def _packs(self, view: View, split: Sides, memory: str) -> tuple[frozenset[Gang], str]:
         """What the trials that are not wide do, on as many slots as they have."""
         wide = frozenset(split.wide)
         small = [trial for trial in view.trials if trial not in wide]
@@ -102,9 +98,7 @@ class Mixed:
         plan, memory = self._pack().decide(theirs, memory)
         return plan.gangs, memory
 
-    def _lanes(
-        self, view: View, split: Sides, packs: Collection[Gang]
-    ) -> frozenset[Gang]:
+    def _lanes(self, view: View, split: Sides, packs: Collection[Gang]) -> frozenset[Gang]:
         """What the wide trials do, on the slots that the packs leave."""
         taken = frozenset[SlotId]().union(*(gang.slots for gang in packs))
         slots = [slot for slot in view.slots if slot not in taken]
@@ -134,9 +128,7 @@ def _going_on(
     return found
 
 
-def _slots_for(
-    view: View, running: Iterable[Gang], count: int, trials: Trials
-) -> list[SlotId]:
+def _slots_for(view: View, running: Iterable[Gang], count: int, trials: Trials) -> list[SlotId]:
     """The slots of the trials that are not wide: where they run, and more up to so many.
 
     No slot is taken that no trial waits for. Idle slots come first, then those of wide trials.
@@ -154,8 +146,7 @@ def _digest(view: View) -> str:
     """A few letters that change with trials, slots, and what is known of their speeds."""
     curve = view.profile.curve
     trials = [
-        (name, trial.samples, frexp(curve(name, 1)[0])[1])
-        for name, trial in view.trials.items()
+        (name, trial.samples, frexp(curve(name, 1)[0])[1]) for name, trial in view.trials.items()
     ]
     figures = sorted(measured(view.profile) or {})
     seen = (trials, sorted(view.slots), figures)

@@ -101,9 +101,7 @@ def describe(policy: Policy[Any]) -> dict[str, Any]:
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    return {
-        f.name: _plain(getattr(value, f.name), f.name) for f in fields(value) if f.init
-    }
+    return {f.name: _plain(getattr(value, f.name), f.name) for f in fields(value) if f.init}
 
 
 def _plain(value: Any, name: str) -> Any:
@@ -112,17 +110,13 @@ def _plain(value: Any, name: str) -> Any:
         return describe(value)
     if isinstance(value, Spatial):
         if value.position is not rack_of:
-            raise ValueError(
-                f"{name} has a function: to resume the study, give the policy again"
-            )
+            raise ValueError(f"{name} has a function: to resume the study, give the policy again")
         said = {"chance": value.chance, "reach": value.reach, "table": value.table}
         return {"name": SPATIAL, **said}
     if isinstance(value, FileObjective):
         return value.place
     if callable(value):
-        raise ValueError(
-            f"{name} is a function: to resume the study, give the policy again"
-        )
+        raise ValueError(f"{name} is a function: to resume the study, give the policy again")
     return value
 
 
@@ -172,9 +166,7 @@ def _check_switches(name: str, given: Mapping[str, Any]) -> None:
     for field in fields(KNOWN[name]):
         value = given.get(field.name, False)
         if field.type is bool and not isinstance(value, bool):
-            raise ValueError(
-                f"policy {name}: {field.name} is True or False; got {value!r}"
-            )
+            raise ValueError(f"policy {name}: {field.name} is True or False; got {value!r}")
 
 
 def _rebuilt(value: Any) -> Any:
@@ -243,9 +235,7 @@ class _Reader:
             call = ast.Call(node, [], [])
         named = all(keyword.arg is not None for keyword in call.keywords)
         if not isinstance(call.func, ast.Name) or call.args or not named:
-            raise ValueError(
-                f"a policy is a name with named arguments; got {ast.unparse(node)}"
-            )
+            raise ValueError(f"a policy is a name with named arguments; got {ast.unparse(node)}")
         given = {str(x.arg): self.argument(x) for x in call.keywords}
         return self.completed(call.func.id.replace("_", "-"), given)
 
@@ -253,11 +243,7 @@ class _Reader:
         """With what a short name stands for, and what is usual."""
         short = dict(SHORT.get(name, {}))
         name = short.pop("name", name)
-        inner = {
-            key: self.completed(**_split(value))
-            for key, value in short.items()
-            if _is(value)
-        }
+        inner = {key: self.completed(**_split(value)) for key, value in short.items() if _is(value)}
         usual = dict(self.usual)
         if name == "hop" and self.seed is not None:
             usual["seed"] = self.seed

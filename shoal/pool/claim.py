@@ -26,9 +26,7 @@ class SlotClaim:
 
     def __post_init__(self) -> None:
         if not self.priority > 0 or not 1 <= self.least <= self.most:
-            raise ValueError(
-                f"a claim needs priority > 0 and 1 <= least <= most; got {self}"
-            )
+            raise ValueError(f"a claim needs priority > 0 and 1 <= least <= most; got {self}")
         rates = self.rates
         if rates and not (
             len(rates) >= self.least

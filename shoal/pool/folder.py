@@ -278,9 +278,7 @@ def _read(place: Path, kind: type[T], root: Path | None = None) -> T | None:
     except FileNotFoundError:
         return None
     except (ValueError, NotPlainFile, TooLarge) as error:
-        raise PoolError(
-            f"{place} is not what Shoal writes there ({error}): remove it"
-        ) from error
+        raise PoolError(f"{place} is not what Shoal writes there ({error}): remove it") from error
 
 
 def _named(sign: StudySign, name: str) -> StudySign:

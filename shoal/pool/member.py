@@ -133,9 +133,7 @@ class PoolMember:
         self._idle_since: float | None = None
         self._backend: Resizable | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._beat, name="shoal-pool", daemon=True
-        )
+        self._thread = threading.Thread(target=self._beat, name="shoal-pool", daemon=True)
 
     def __enter__(self) -> "PoolMember":
         self._say()
@@ -160,9 +158,7 @@ class PoolMember:
         told = False
         while (share := self._pool.shares().get(self._name, 0)) < 1:
             if self._opened().closing:
-                raise PoolError(
-                    f"the pool in {self._pool.path} closes: run again later"
-                )
+                raise PoolError(f"the pool in {self._pool.path} closes: run again later")
             if not told and self._count > 3:
                 told = True
                 warnings.warn(
@@ -271,9 +267,7 @@ class PoolMember:
 
     def _look_for_idle_slots(self) -> None:
         state = self._state
-        idle = len(state.slots) > len(state.busy) and len(state.running) == len(
-            state.trials
-        )
+        idle = len(state.slots) > len(state.busy) and len(state.running) == len(state.trials)
         if not idle:
             self._idle_since = None
         elif self._idle_since is None:

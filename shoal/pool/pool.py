@@ -186,15 +186,11 @@ class Divider:
         return given
 
 
-def _farewell(
-    folder: PoolFolder, opened: OpenPool, attendance: Attendance, say: Say
-) -> None:
+def _farewell(folder: PoolFolder, opened: OpenPool, attendance: Attendance, say: Say) -> None:
     """Have the studies stop with everything durable, and wait for them."""
     folder.open(replace(opened, closing=True))
     until = monotonic() + FAREWELL
-    while (
-        signs := attendance.hear(folder.signs(), monotonic())
-    ) and monotonic() < until:
+    while (signs := attendance.hear(folder.signs(), monotonic())) and monotonic() < until:
         say(f"waiting for {len(signs)} studies to stop")
         sleep(2 * EVERY)
 

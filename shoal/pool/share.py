@@ -30,9 +30,7 @@ MOVING = 0.05
 GAIN = 0.005
 
 
-def shares(
-    slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int]
-) -> dict[str, int]:
+def shares(slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int]) -> dict[str, int]:
     """How many slots each study gets, by its name.
 
     First each study gets its `least`, in the order of priority and then of arrival; a study for
@@ -138,9 +136,7 @@ def _gain(
         most = min(claim.most, room)
         worth = np.array(_worth(objective, claim)[claim.least - 1 : most])
         # More than was measured is worth no more.
-        worth = np.append(
-            worth, np.full(most - claim.least + 1 - len(worth), worth[-1])
-        )
+        worth = np.append(worth, np.full(most - claim.least + 1 - len(worth), worth[-1]))
         away = np.abs(worth - worth[usual - claim.least])
         row[: len(worth)] = worth - MOVING * away
     return gain

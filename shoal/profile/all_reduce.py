@@ -48,9 +48,7 @@ AllReduce = Callable[[int, float, Link], Seconds]
 def ring(width: int, size: float, link: Link) -> Seconds:
     """All-reduce of `size` bytes by the ring algorithm (eq. 2): steps grow as the width."""
     part = (width - 1) * size / width
-    return (
-        4 * (width - 1) * link.latency + 4 * part * link.transfer + 2 * part * link.add
-    )
+    return 4 * (width - 1) * link.latency + 4 * part * link.transfer + 2 * part * link.add
 
 
 def doubling_halving(width: int, size: float, link: Link) -> Seconds:
@@ -65,11 +63,7 @@ def doubling_halving(width: int, size: float, link: Link) -> Seconds:
         )
     if width == 1:
         return 0.0
-    return (
-        4 * log2(width) * link.latency
-        + 4 * size * link.transfer
-        + 2.5 * size * link.add
-    )
+    return 4 * log2(width) * link.latency + 4 * size * link.transfer + 2.5 * size * link.add
 
 
 def binary_blocks(width: int, size: float, link: Link) -> Seconds:
@@ -91,9 +85,7 @@ def quickest(width: int, size: float, link: Link) -> Seconds:
     return min(ring(width, size, link), binary_blocks(width, size, link))
 
 
-def link_of(
-    how: AllReduce, width: int, small: Seconds, large: Seconds, size: float
-) -> Link:
+def link_of(how: AllReduce, width: int, small: Seconds, large: Seconds, size: float) -> Link:
     """The link on which so many slots summed next to nothing, and `size` bytes, in this time.
 
     `how`: they sum. A large sum goes round a ring in any case.
@@ -186,9 +178,7 @@ def curve_by_links(
     return curve
 
 
-def _at(
-    width: int, wide: list[int], found: Mapping[int, Beside], others: Beside
-) -> Beside:
+def _at(width: int, wide: list[int], found: Mapping[int, Beside], others: Beside) -> Beside:
     """What holds at this width, by the measured ones around it."""
     if not wide:
         return others

@@ -73,16 +73,12 @@ def fit_convergence(steps: Sequence[float], losses: Sequence[float]) -> Converge
             f"got {len(steps)} and {len(losses)}"
         )
     if not all(isfinite(x) and x > 0 for x in losses):
-        raise ValueError(
-            f"losses must be > 0 and finite; got {min(losses)!r} among them"
-        )
+        raise ValueError(f"losses must be > 0 and finite; got {min(losses)!r} among them")
     scale = float(max(losses))
     k = np.asarray(steps, float)
     y = np.asarray(losses, float) / scale
     floors = np.linspace(0.0, float(y.min()), 66)[:-1]
-    for _ in range(
-        4
-    ):  # each round looks closer around the best floor of the one before
+    for _ in range(4):  # each round looks closer around the best floor of the one before
         errors = [_fit(k, y, floor)[2] for floor in floors]
         best = int(np.argmin(errors))
         low = floors[max(best - 1, 0)]

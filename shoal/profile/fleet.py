@@ -9,9 +9,7 @@ from math import ceil
 
 from shoal.core.trial import Seconds
 
-WORTH = (
-    0.05  # the part of a sample's processor time that sharing must save to be worth it
-)
+WORTH = 0.05  # the part of a sample's processor time that sharing must save to be worth it
 
 
 def widths_to_profile(alone: Sequence[float], per_node: int) -> int:
@@ -30,14 +28,10 @@ def widths_to_profile(alone: Sequence[float], per_node: int) -> int:
 def _check_alone(alone: Sequence[float]) -> None:
     """Raise ValueError unless there are rates, and all are positive."""
     if not alone or not min(alone) > 0:
-        raise ValueError(
-            f"rates on one slot must be > 0, one a model or more; got {list(alone)!r}"
-        )
+        raise ValueError(f"rates on one slot must be > 0, one a model or more; got {list(alone)!r}")
 
 
-def extrapolate(
-    measured: Sequence[float], per_node: int, upto: int
-) -> tuple[float, ...]:
+def extrapolate(measured: Sequence[float], per_node: int, upto: int) -> tuple[float, ...]:
     """Samples/s at widths 1..upto: as measured, and by eq. 5 beyond.
 
     The efficiency per slot goes on falling by the factor q of the last step within
@@ -82,9 +76,7 @@ def feeders(alone: Sequence[float], throughput: Mapping[int, float]) -> int:
     return min(enough)
 
 
-def feeders_wanted(
-    prepare: Seconds, train: Sequence[Seconds], made: float, most: int
-) -> int:
+def feeders_wanted(prepare: Seconds, train: Sequence[Seconds], made: float, most: int) -> int:
     """How many feeders a node's slots should have; 0 if each slot should prepare its own data.
 
     This is `feeders` with a throughput that grows with their number. If the slots read unlike data,
@@ -109,9 +101,7 @@ def feeders_wanted(
         count = feeders([*rates, made * sum(rates)], throughput)
     except ValueError:
         count = most
-        if most < made * len(
-            train
-        ):  # the slots prepare more by themselves than so few could
+        if most < made * len(train):  # the slots prepare more by themselves than so few could
             count = 0
     saves = (1.0 - made) * prepare >= WORTH * (prepare + max(train))
     if saves or count > len(train):

@@ -66,9 +66,7 @@ def load(path: str | Path) -> Table | Given:
     table = Table.load(path)
     data = tomllib.loads(Path(path).read_text())
     rows = zip(table.rows, data.get("rows", [{}]), strict=True)
-    given = Given(
-        tuple((row.config, _written_figures(written)) for row, written in rows)
-    )
+    given = Given(tuple((row.config, _written_figures(written)) for row, written in rows))
     if given.whole or table.speeds:
         return table
     return given

@@ -42,9 +42,7 @@ Slots = Mapping[SlotId, Slot]
 NONE: Figures = {}
 
 
-def believe(
-    state: State, given: Given = NOTHING, signatures: Signatures | None = None
-) -> "Belief":
+def believe(state: State, given: Given = NOTHING, signatures: Signatures | None = None) -> "Belief":
     """What the study's journal says about speed and memory; it is computed when it is asked for."""
     slots = SlotSpeeds(state.speeds, state.rated)
     return Belief(

@@ -38,9 +38,7 @@ def lockstep(gang: Gang, alone: Callable[[Lane], float]) -> dict[TrialId, float]
     return dict.fromkeys(gang.trials, pace)
 
 
-def until_all_begin(
-    lanes: Iterable[Lane], seconds_of: Callable[[TrialId], Seconds]
-) -> Seconds:
+def until_all_begin(lanes: Iterable[Lane], seconds_of: Callable[[TrialId], Seconds]) -> Seconds:
     """Seconds until all lanes have begun.
 
     Those of one slot begin one after the other. `seconds_of`: what it takes to begin a trial.

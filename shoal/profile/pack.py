@@ -36,10 +36,7 @@ class PackCost:
     repack: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        if (
-            not self.compute > 0
-            or min(self.fixed, self.moving, self.joint, self.repack) < 0
-        ):
+        if not self.compute > 0 or min(self.fixed, self.moving, self.joint, self.repack) < 0:
             raise ValueError(f"a pack's costs are >= 0, and compute > 0; got {self}")
 
     @classmethod
@@ -152,9 +149,7 @@ class Packing:
         """
         found: Any = config.get(self.batch, self.usual)
         if not _is_batch(found):
-            raise ValueError(
-                f"{self.batch} must be a number of samples >= 1; got {found!r}"
-            )
+            raise ValueError(f"{self.batch} must be a number of samples >= 1; got {found!r}")
         return int(found)
 
     def rate(self, batch: int | None = None) -> float:
@@ -208,9 +203,7 @@ def together(
     if len(slots) == 1 and _all_on(slots, gang.lanes):
         step = _step_of(known.values()) / speeds.get(slots[0], 1.0)
         return {trial: share.batch / step for trial, share in known.items()}
-    step = max(
-        _step_on(slot, gang, known) / speeds.get(slot, 1.0) for slot in gang.slots
-    )
+    step = max(_step_on(slot, gang, known) / speeds.get(slot, 1.0) for slot in gang.slots)
     slowed = 1.0
     for lane in gang.lanes:
         if len(lane.slots) > 1:
@@ -282,9 +275,7 @@ class Packs:
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
         step = 0.0
         for slot in gang.slots:
-            here = [
-                self._batch(lane.trial) for lane in gang.lanes if slot in lane.slots
-            ]
+            here = [self._batch(lane.trial) for lane in gang.lanes if slot in lane.slots]
             step = max(step, self.cost_of.step(here) / self.speeds.get(slot, 1.0))
         return {trial: self._batch(trial) / step for trial in gang.trials}
 

@@ -55,13 +55,9 @@ def fit_speed(rates: Mapping[int, float]) -> Speed:
     """
     for width, rate in rates.items():
         if width < 1 or not (isfinite(rate) and rate > 0):
-            raise ValueError(
-                f"speeds are {{width >= 1: samples/s > 0}}; got {width}: {rate!r}"
-            )
+            raise ValueError(f"speeds are {{width >= 1: samples/s > 0}}; got {width}: {rate!r}")
     powers = {width: rate for width, rate in rates.items() if is_power_of_two(width)}
-    others = {
-        width: rate for width, rate in rates.items() if not is_power_of_two(width)
-    }
+    others = {width: rate for width, rate in rates.items() if not is_power_of_two(width)}
     if not powers:
         raise ValueError(
             f"a speed fit needs a power of two among the widths, 1 at best; got {sorted(rates)}"
@@ -75,9 +71,7 @@ def fit_speed(rates: Mapping[int, float]) -> Speed:
 def _fit(rates: Mapping[int, float]) -> Theta:
     from scipy.optimize import nnls  # slow to import, and needed here only
 
-    relative = [
-        [term * rate for term in _terms(width)] for width, rate in rates.items()
-    ]
+    relative = [[term * rate for term in _terms(width)] for width, rate in rates.items()]
     theta, _ = nnls(relative, [1.0] * len(rates))
     a, b, c, d = map(float, theta)
     return a, b, c, d

@@ -29,9 +29,7 @@ FORMLESS = TUNING | {
     "optim",
     "opt",
 }  # also names of what is chosen under one of them, as in "optimizer.momentum"
-Key = tuple[
-    tuple[str, Value], ...
-]  # a configuration, or a part of one, in the order of its names
+Key = tuple[tuple[str, Value], ...]  # a configuration, or a part of one, in the order of its names
 
 
 def key_of(config: Mapping[str, Value]) -> Key:
@@ -73,22 +71,16 @@ class Signatures:
         self.kinds: dict[Key, set[str]] = {}
         self.forms: dict[Key, str] = {}
         self._idle_in_form: set[str] = set()
-        self._first: dict[
-            str, Key
-        ] = {}  # of each signature, and of each beginning of one
+        self._first: dict[str, Key] = {}  # of each signature, and of each beginning of one
         self._keys: dict[TrialId, tuple[Mapping[str, Value], Key]] = {}
         self._kind_of: dict[Key, Key] = {}
         self._nearest: dict[Key, _Nearby] = {}
         self._formed_of: dict[Key, Key] = {}
 
     @classmethod
-    def of(
-        cls, signature: Mapping[TrialId, str], known: Mapping[TrialId, Trial]
-    ) -> Self:
+    def of(cls, signature: Mapping[TrialId, str], known: Mapping[TrialId, Trial]) -> Self:
         """What these trials were measured as, in this order: of equal configurations the last."""
-        last = {
-            key_of(known[t].config): name for t, name in signature.items() if t in known
-        }
+        last = {key_of(known[t].config): name for t, name in signature.items() if t in known}
         made = cls()
         for key, name in last.items():
             made._add(key, name)
@@ -121,9 +113,7 @@ class Signatures:
             return ()
         config = known[trial].config
         held = self._keys.get(trial)
-        if (
-            held is None or held[0] is not config
-        ):  # another study's trial may have its name
+        if held is None or held[0] is not config:  # another study's trial may have its name
             held = self._keys[trial] = (config, key_of(config))
         return held[1]
 
@@ -177,9 +167,7 @@ class Signatures:
 
     def _of_form(self, key: Key) -> Key:
         """The configuration without the keys that the form does not depend on."""
-        return tuple(
-            (name, value) for name, value in key if self._forms_differ_by(name)
-        )
+        return tuple((name, value) for name, value in key if self._forms_differ_by(name))
 
     def _forms_differ_by(self, name: str) -> bool:
         return name not in self._idle_in_form and FORMLESS.isdisjoint(name.split("."))

@@ -28,9 +28,7 @@ class SlotSpeeds:
     those clocked.
     """
 
-    def __init__(
-        self, speeds: Mapping[Place, float], rated: Mapping[str, SlotId]
-    ) -> None:
+    def __init__(self, speeds: Mapping[Place, float], rated: Mapping[str, SlotId]) -> None:
         self._logs = {place: log(rate) for place, rate in speeds.items()}
         self._rated = rated
         self.have_packs = any("+" in kind for kind, _ in speeds)

@@ -49,9 +49,7 @@ class Row:
         if isinstance(self.rates, (int, float)):
             object.__setattr__(self, "rates", (float(self.rates),))
         object.__setattr__(self, "rates", tuple(map(float, self.rates)))
-        if not self.rates or not all(
-            isfinite(rate) and rate > 0 for rate in self.rates
-        ):
+        if not self.rates or not all(isfinite(rate) and rate > 0 for rate in self.rates):
             raise ValueError(
                 "a profile's rates are samples/s at widths 1, 2, …, each > 0 and finite; "
                 f"got {self.rates!r}"
@@ -68,9 +66,7 @@ class Row:
         ):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value >= 0):
-                raise ValueError(
-                    f"a profile's {name} must be >= 0 and finite; got {value!r}"
-                )
+                raise ValueError(f"a profile's {name} must be >= 0 and finite; got {value!r}")
         if self.packing is None:
             return
         alone = self.packing.rate()
@@ -280,9 +276,7 @@ class Table:
                 return resize
         elif before is not None and before.lanes != after.lanes:
             repacks = [
-                packing.cost.repack
-                for packing in map(self._packing, after.trials)
-                if packing
+                packing.cost.repack for packing in map(self._packing, after.trials) if packing
             ]
             if len(repacks) == len(after.trials):
                 return max(repacks)
@@ -307,9 +301,7 @@ def _row(data: Mapping[str, Any]) -> Row:
     known = [each.name for each in fields(Row) if each.name != "packing"] + ["points"]
     wrong = sorted(data.keys() - set(known))
     if wrong:
-        raise ValueError(
-            f"a row has no field {', '.join(wrong)}; it has {', '.join(known)}"
-        )
+        raise ValueError(f"a row has no field {', '.join(wrong)}; it has {', '.join(known)}")
     given = dict(data)
     config = given.pop("config", {})
     points = given.pop("points", None)

@@ -11,9 +11,7 @@ from shoal.profile.ring import Speed, fit_speed
 
 WIDER = 0.9  # rate at width w is that at width 1 times w ** WIDER, until wider lanes were measured
 AT = "rate@"  # before a width: the samples/s of a lane so wide
-FITTED = (
-    3  # powers of two, width 1 among them, that must be known for a fit of the others
-)
+FITTED = 3  # powers of two, width 1 among them, that must be known for a fit of the others
 Points = tuple[tuple[int, float], ...]  # widths, rising, and samples/s
 
 

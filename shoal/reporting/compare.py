@@ -63,9 +63,7 @@ class _Panel:
         return "yaxis" + self.axis.removeprefix("y")
 
 
-def page(
-    title: str, heads: Sequence[str], sides: Sequence[Side], note: str = ""
-) -> str:
+def page(title: str, heads: Sequence[str], sides: Sequence[Side], note: str = "") -> str:
     """The whole page. `heads`: of the table, the first for the labels."""
     rows = [[(_linked(side), side.label, "html"), *side.cells] for side in sides]
     figures = table(heads, rows, sortable=True)
@@ -144,11 +142,7 @@ def _layout(panels: Sequence[_Panel], end: Seconds) -> dict[str, Any]:
     inner = _inner([panel.height for panel in panels])
     unit, name = time_unit(end)
     titles = [_title(panel) for panel in panels]
-    ends = [
-        _end(panel, panel.side.end / unit)
-        for panel in panels
-        if panel.side.end is not None
-    ]
+    ends = [_end(panel, panel.side.end / unit) for panel in panels if panel.side.end is not None]
     shape = layout(
         inner + TOP + BOTTOM,
         margin={"l": 70, "r": 20, "t": TOP, "b": BOTTOM},

@@ -79,9 +79,7 @@ def save(
     return target
 
 
-def page(
-    lines: Iterable[Line], title: str | None = None, folder: str | None = None
-) -> str:
+def page(lines: Iterable[Line], title: str | None = None, folder: str | None = None) -> str:
     """The whole page.
 
     `folder`: the study's, for the command lines at the end; None: there is none (a simulation).
@@ -120,9 +118,7 @@ def page_of(facts: Account, title: str | None, folder: str | None) -> str:
     return document(name, top, shown, drawn)
 
 
-def _drawings(
-    facts: Account, varying: Sequence[Parameter], chart: Gantt | None
-) -> dict[str, Any]:
+def _drawings(facts: Account, varying: Sequence[Parameter], chart: Gantt | None) -> dict[str, Any]:
     """The page's drawings by their names; None: there is nothing to draw."""
     bars = None
     if chart is not None:
@@ -190,9 +186,7 @@ def embedded(value: Any) -> str:
 
     It has no number that JSON lacks, and nothing that could end the element.
     """
-    text = json.dumps(
-        _plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
+    text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 

@@ -189,9 +189,7 @@ def _feeder_lines(found: Mapping[str, Any]) -> list[str]:
 
 def _given_lines(found: Mapping[str, Any]) -> list[str]:
     """The names of the figures that were given."""
-    names = dict.fromkeys(
-        name for row in found.get("given", ()) for name in row["figures"]
-    )
+    names = dict.fromkeys(name for row in found.get("given", ()) for name in row["figures"])
     if not names:
         return []
     return [f"given    {', '.join(names)}; the rest is measured"]
@@ -236,9 +234,7 @@ def _rescale_lines(found: Mapping[str, Any]) -> list[str]:
 def rescales_line(changes: Sequence[WidthChange]) -> str:
     """How often running trials got more or fewer slots, and what that cost and gained in all."""
     stood = sum(change.stood or 0.0 for change in changes)
-    line = (
-        f"{plural(len(changes), 'change')} of width, {duration(stood)} without training"
-    )
+    line = f"{plural(len(changes), 'change')} of width, {duration(stood)} without training"
     known = [change.saved for change in changes if change.saved is not None]
     if known:
         saved = sum(known)
@@ -254,9 +250,7 @@ def _sample_lines(found: Mapping[str, Any]) -> list[str]:
     """How many samples were trained, and how fast."""
     if not found["throughput"]:
         return []
-    return [
-        f"samples  {count(found['samples'])}, {count(found['throughput'])} a second"
-    ]
+    return [f"samples  {count(found['samples'])}, {count(found['throughput'])} a second"]
 
 
 def _repeated_lines(found: Mapping[str, Any]) -> list[str]:

@@ -50,8 +50,7 @@ CHANGE_HEADS = (
     "saved",
 )
 TEXT = (
-    "<p>Trials of one signature (model, optimizer, batch size, precision) "
-    "share these figures.</p>"
+    "<p>Trials of one signature (model, optimizer, batch size, precision) share these figures.</p>"
 )
 # What a share is a part of; the others are of slot time.
 OF = {"deciding": "run time", "profiling": "run time"}
@@ -254,11 +253,7 @@ def _shown(name: str, figure: float | None) -> str:
     """A figure as text, in its unit; a dash for None."""
     if name == "summed" and figure is not None:
         return f"{figure:.2f}"
-    if (
-        figure is None
-        or name in ("batch", "batch_size")
-        or name.partition("@")[0] in UNITS
-    ):
+    if figure is None or name in ("batch", "batch_size") or name.partition("@")[0] in UNITS:
         return count(figure)
     if "bytes" in name:
         return size(figure)

@@ -49,9 +49,7 @@ class OptunaLog:
         epochs: float | None = None,
     ) -> None:
         if metric is None:
-            raise ValueError(
-                "Optuna's log needs the study's metric: create the study with metric="
-            )
+            raise ValueError("Optuna's log needs the study's metric: create the study with metric=")
         self._space = validated(space or {})
         self._metric = metric
         self._epochs = epochs
@@ -150,9 +148,7 @@ class OptunaLog:
             if abs(epoch - step) > EPOCH:
                 continue
             if value is not None and steps.get(step) != value:
-                self._storage.set_trial_intermediate_value(
-                    self._ids[trial], step, value
-                )
+                self._storage.set_trial_intermediate_value(self._ids[trial], step, value)
                 steps[step] = value
 
     def _how(self, trial: TrialId, state: State) -> Any:
@@ -179,9 +175,7 @@ class OptunaLog:
         last = self._last(trial, state)
         if last is None and how == self._states.COMPLETE:
             how = self._states.FAIL
-        self._storage.set_trial_state_values(
-            self._ids[trial], how, self._values(last, how)
-        )
+        self._storage.set_trial_state_values(self._ids[trial], how, self._values(last, how))
         self._over.add(trial)
 
     def _values(self, last: float | None, how: Any) -> list[float] | None:
@@ -226,9 +220,7 @@ def _release(lock: Path) -> None:
     while found is not None and _made(lock) == found:
         if monotonic() >= deadline:
             remove_file(lock)
-            warnings.warn(
-                f"a killed process left the lock {lock}; it is taken away", stacklevel=2
-            )
+            warnings.warn(f"a killed process left the lock {lock}; it is taken away", stacklevel=2)
         sleep(0.05)
 
 

@@ -114,9 +114,7 @@ def _fused(figures: Figures) -> Ways:
     return ways
 
 
-def _gain(
-    took: Seconds, width: int, step: Seconds | None, wait: Seconds
-) -> tuple[str, Any]:
+def _gain(took: Seconds, width: int, step: Seconds | None, wait: Seconds) -> tuple[str, Any]:
     """The part of the time that is saved against `width` trials one after the other."""
     if not step:
         return DASH, None

@@ -44,9 +44,7 @@ KNOWN = (
 # -- the heading -----------------------------------------------------------------------------------
 
 
-def heading(
-    account: Account, name: str, folder: str | None, status: str | None = None
-) -> str:
+def heading(account: Account, name: str, folder: str | None, status: str | None = None) -> str:
     """Name, facts and figures of the study. `status`: as the journal says, unless given."""
     status = status or account.status
     kind = escape(status.partition(":")[0])
@@ -171,9 +169,7 @@ def _best_tile(account: Account) -> str:
     best = account.best()
     if best is None:
         return _tile(label, DASH, "no trial has a score")
-    return _tile(
-        label, score(best.last), f"trial {best.id}, after {_epochs(best.epochs)}"
-    )
+    return _tile(label, score(best.last), f"trial {best.id}, after {_epochs(best.epochs)}")
 
 
 def _trials_tile(account: Account) -> str:
@@ -210,9 +206,7 @@ def _repeated_tile(account: Account) -> str:
     lost = sum(row.repeated.samples for row in account.trials)
     if not lost:
         return _tile("repeated work", "none", "nothing was lost")
-    return _tile(
-        "repeated work", share(lost, account.trained), f"{count(lost)} samples"
-    )
+    return _tile("repeated work", share(lost, account.trained), f"{count(lost)} samples")
 
 
 def _epochs(epochs: float | None) -> str:
@@ -270,9 +264,7 @@ def slots(account: Account, bars: Sequence[int] | None, used: bool) -> str:
 
     whole = f'<p>{text}</p><div class="drawing" data-drawing="gantt"></div>'
     if used:
-        whole += (
-            '<h3>Use of each slot</h3><div class="drawing" data-drawing="use"></div>'
-        )
+        whole += '<h3>Use of each slot</h3><div class="drawing" data-drawing="use"></div>'
         whole += _causes(account)
     return whole
 
@@ -377,9 +369,7 @@ def _flat(item: Any) -> str:
     """A part of the head in one line."""
     if not isinstance(item, Mapping):
         return value(item)
-    return ", ".join(
-        f"{key} {_flat(part)}" for key, part in item.items() if part is not None
-    )
+    return ", ".join(f"{key} {_flat(part)}" for key, part in item.items() if part is not None)
 
 
 def following(account: Account, folder: str | None) -> str:
@@ -388,9 +378,7 @@ def following(account: Account, folder: str | None) -> str:
         return ""
     lines = ""
     for command, what in _commands(account, shlex.quote(folder)):
-        lines += (
-            f"<tr><td><code>{escape(command)}</code></td><td>{escape(what)}</td></tr>"
-        )
+        lines += f"<tr><td><code>{escape(command)}</code></td><td>{escape(what)}</td></tr>"
     shell = f'<table class="commands"><tbody>{lines}</tbody></table>'
     return shell + f"<pre>{escape(_python(account, folder))}</pre>"
 
@@ -404,9 +392,7 @@ def _commands(account: Account, folder: str) -> list[tuple[str, str]]:
     best = account.best()
     if best is not None:
         replay = f"shoal replay {folder} --trial {shlex.quote(best.id)}"
-        commands.append(
-            (replay, "train the best trial again from its record, and compare")
-        )
+        commands.append((replay, "train the best trial again from its record, and compare"))
     commands.append((f"shoal report {folder}", "write this page again"))
     return commands
 

@@ -38,9 +38,7 @@ TAG = re.compile(r"<[^>]*>")
 # -- HTML ------------------------------------------------------------------------------------------
 
 
-def table(
-    heads: Sequence[str], rows: Iterable[Sequence[Any]], sortable: bool = False
-) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], sortable: bool = False) -> str:
     """A table. Columns of numbers stand right.
 
     A cell is a text, or (what is shown, what it sorts by), or (HTML, what it sorts by, "html").
@@ -151,10 +149,7 @@ def trials(
 
     if account.by_recipe:
         own = account.by_recipe.items()
-        parts = [
-            f"<h3>{escape(n)}</h3>{trials(each, varying, same, whole)}"
-            for n, each in own
-        ]
+        parts = [f"<h3>{escape(n)}</h3>{trials(each, varying, same, whole)}" for n, each in own]
         return "".join(parts)
     names = [parameter.name for parameter in varying]
     note = ""
@@ -184,9 +179,7 @@ class TrialTable:
 
     def html(self, most: int) -> str:
         """The table of the best `most` trials."""
-        rows = [
-            self.cells(row, place) for place, row in enumerate(self._ranked[:most], 1)
-        ]
+        rows = [self.cells(row, place) for place, row in enumerate(self._ranked[:most], 1)]
         return table(self.heads(), rows, sortable=True)
 
     def heads(self) -> list[str]:

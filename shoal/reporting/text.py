@@ -218,9 +218,7 @@ def _failures(facts: Account) -> list[dict[str, Any]]:
 
 def _repeated(facts: Account) -> dict[str, Any]:
     """The work that was lost, in all and by trial."""
-    by_trial = {
-        row.id: row.repeated._asdict() for row in facts.trials if row.repeated.falls
-    }
+    by_trial = {row.id: row.repeated._asdict() for row in facts.trials if row.repeated.falls}
     found: dict[str, Any] = {}
     for name in ("falls", "visits", "samples", "seconds"):
         found[name] = sum(void[name] for void in by_trial.values())

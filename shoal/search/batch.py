@@ -151,9 +151,7 @@ def check_counts(searcher: Any) -> None:
     check_rules(searcher, rules)
 
 
-def check_rules(
-    searcher: Any, rules: Mapping[str, tuple[str, Callable[[Any], bool]]]
-) -> None:
+def check_rules(searcher: Any, rules: Mapping[str, tuple[str, Callable[[Any], bool]]]) -> None:
     """Raise ValueError unless each of these fields that is set meets its rule, said in words."""
     kind = type(searcher).__name__
     for each in fields(searcher):
@@ -176,9 +174,7 @@ def checked_widths(widths: Any) -> Widths | None:
     pair: tuple[Any, ...] = ()
     if isinstance(widths, (list, tuple)):
         pair = tuple(widths)
-    whole = all(
-        isinstance(width, int) and not isinstance(width, bool) for width in pair
-    )
+    whole = all(isinstance(width, int) and not isinstance(width, bool) for width in pair)
     if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1]:
         raise ValueError(
             "widths must be (fewest, most) slots of each trial, 1 <= fewest <= most; "

@@ -154,11 +154,7 @@ def through(view: View, trial: TrialId, epochs: float) -> bool:
 
 def training(view: View) -> list[TrialId]:
     """Trials under way that have samples left: one that took its last is about to finish."""
-    return [
-        name
-        for name, trial in view.trials.items()
-        if view.done[name] < trial.samples - EPS
-    ]
+    return [name for name, trial in view.trials.items() if view.done[name] < trial.samples - EPS]
 
 
 def mine(view: View, count: int) -> list[TrialId]:
@@ -230,6 +226,4 @@ def check_numbers(searcher: Any) -> None:
     grace = getattr(searcher, "grace_period", None)
     most = getattr(searcher, "max_epochs", None)
     if grace is not None and most is not None and grace > most:
-        raise ValueError(
-            f"{kind}: grace_period must be <= max_epochs; got {grace!r} and {most!r}"
-        )
+        raise ValueError(f"{kind}: grace_period must be <= max_epochs; got {grace!r} and {most!r}")

@@ -44,17 +44,13 @@ class Grid:
     _space: Space = field(init=False, repr=False, compare=False)
     _combinations: Combinations = field(init=False, repr=False, compare=False)
     # Of the combinations that are among `first`, in order: how many others come before each.
-    _others_before: tuple[int, ...] = field(
-        init=False, repr=False, compare=False, default=()
-    )
+    _others_before: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
         check_counts(self)
         object.__setattr__(self, "widths", checked_widths(self.widths))
         space = as_grid(validated(self.space or {}))
-        endless = [
-            name for name, domain in dimensions(space) if hasattr(domain, "sample")
-        ]
+        endless = [name for name, domain in dimensions(space) if hasattr(domain, "sample")]
         if endless:
             raise ValueError(
                 f"a grid needs grid([…]) dimensions; {', '.join(endless)} cannot be listed: "
@@ -70,8 +66,7 @@ class Grid:
     def _take_first(self, first: Sequence[Mapping[str, Any]]) -> None:
         """Note which combinations come first; the others come after them."""
         earlier = tuple(
-            {name: value_of(value) for name, value in config.items()}
-            for config in first
+            {name: value_of(value) for name, value in config.items()} for config in first
         )
         places = {self._place(config) for config in earlier}
         ordered = sorted(place for place in places if place is not None)

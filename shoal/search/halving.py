@@ -75,10 +75,7 @@ def hyperband_brackets(
     """
     largest = floor(log(max_epochs) / log(factor) + ETA_SLACK)
     if trials is None:
-        return tuple(
-            _bracket(s, largest, max_epochs, factor, None)
-            for s in range(largest, -1, -1)
-        )
+        return tuple(_bracket(s, largest, max_epochs, factor, None) for s in range(largest, -1, -1))
     brackets: list[Bracket] = []
     s = largest
     left = trials
@@ -90,9 +87,7 @@ def hyperband_brackets(
     return tuple(brackets)
 
 
-def _bracket(
-    s: int, largest: int, max_epochs: float, factor: float, most: int | None
-) -> Bracket:
+def _bracket(s: int, largest: int, max_epochs: float, factor: float, most: int | None) -> Bracket:
     """Bracket s of s_max = `largest`, with at most so many trials."""
     trials = ceil((largest + 1) / (s + 1) * factor**s - ETA_SLACK)
     if most is not None:
@@ -193,9 +188,7 @@ class Hyperband:
     def _brackets(self) -> tuple[Bracket, ...]:
         """The brackets to go through."""
         assert self.max_epochs is not None
-        return hyperband_brackets(
-            self.max_epochs, self.reduction_factor, self.num_samples
-        )
+        return hyperband_brackets(self.max_epochs, self.reduction_factor, self.num_samples)
 
 
 class _Brackets(Look):
@@ -223,9 +216,7 @@ class _Brackets(Look):
         self._known: dict[int, int] = {}
         self._over: Numbers = set()
 
-    def due(
-        self, view: View, brackets: Sequence[Bracket], concurrent: bool
-    ) -> tuple[Trial, ...]:
+    def due(self, view: View, brackets: Sequence[Bracket], concurrent: bool) -> tuple[Trial, ...]:
         """Trials to begin or to extend now; all brackets at once, or one after the other."""
         changed = self.changed(view)
         if not self._looked:
@@ -263,9 +254,7 @@ class _Brackets(Look):
             if number not in self._over:
                 return
 
-    def _of_bracket(
-        self, view: View, number: int, bracket: Bracket, first: int
-    ) -> list[Trial]:
+    def _of_bracket(self, view: View, number: int, bracket: Bracket, first: int) -> list[Trial]:
         numbers = range(first, first + bracket[0].trials)
         trials = [numbered(i) for i in numbers]
         for rung, after in pairwise(bracket):
@@ -273,9 +262,7 @@ class _Brackets(Look):
             if not alive:
                 return []
             ranked = best_first(view, alive, rung.epochs, self._metric, self._mode)
-            trials = [
-                t for t in ranked[: after.trials] if self._is_sound(view, t, rung)
-            ]
+            trials = [t for t in ranked[: after.trials] if self._is_sound(view, t, rung)]
             due = self._extended(view, trials, after)
             if due:
                 return due
@@ -283,9 +270,7 @@ class _Brackets(Look):
             self._end(number)
         return []
 
-    def _new(
-        self, view: View, number: int, numbers: range, epochs: int, room: int
-    ) -> list[Trial]:
+    def _new(self, view: View, number: int, numbers: range, epochs: int, room: int) -> list[Trial]:
         """The next trials of the bracket, whose trials have these numbers, if there is room.
 
         Once all of them are known, the bracket counts as begun.
@@ -329,9 +314,7 @@ class _Brackets(Look):
     def _is_sound(self, view: View, trial: TrialId, rung: Rung) -> bool:
         return cost_at(view, trial, rung.epochs, self._metric, self._mode) < inf
 
-    def _extended(
-        self, view: View, trials: Sequence[TrialId], after: Rung
-    ) -> list[Trial]:
+    def _extended(self, view: View, trials: Sequence[TrialId], after: Rung) -> list[Trial]:
         """Those of the trials that have yet to be sent to the next rung.
 
         A trial that failed on the way there is not sent again. That shows when `num_samples` grew.

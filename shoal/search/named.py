@@ -52,10 +52,7 @@ def describe(searcher: Searcher[Any]) -> dict[str, Any]:
 
 def _nameless(kind: str) -> str:
     """What to say of a searcher of one's own, by the name of its class."""
-    return (
-        f"{kind} is not one of {', '.join(KNOWN)}: "
-        "to resume the study, give the searcher again"
-    )
+    return f"{kind} is not one of {', '.join(KNOWN)}: to resume the study, give the searcher again"
 
 
 def _fields_of(searcher: Any) -> dict[str, Any]:
@@ -146,9 +143,7 @@ def _read(text: str) -> dict[str, Any]:
     named = all(keyword.arg is not None for keyword in call.keywords)
     if not isinstance(call.func, ast.Name) or call.args or not named:
         raise ValueError("not a name with named arguments")
-    given = {
-        str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords
-    }
+    given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     return {"name": call.func.id.lower(), **given}
 
 
@@ -164,9 +159,7 @@ def compares(searcher: Any) -> bool:
     return type(searcher) in KNOWN.values() and hasattr(searcher, "metric")
 
 
-def completed(
-    searcher: Searcher[Any], given: Mapping[str, Any], usual: Usual
-) -> Searcher[Any]:
+def completed(searcher: Searcher[Any], given: Mapping[str, Any], usual: Usual) -> Searcher[Any]:
     """The searcher, with each field that is None set to what is given under the field's name.
 
     `given`: space, metric, mode, seed, num_samples, max_epochs, max_concurrent and per_slot. A

@@ -72,9 +72,7 @@ def check_scores(view: View, metric: str | None) -> None:
         )
 
 
-def cost_at(
-    view: View, trial: TrialId, epochs: float, metric: Metric, mode: MaybeMode
-) -> float:
+def cost_at(view: View, trial: TrialId, epochs: float, metric: Metric, mode: MaybeMode) -> float:
     """The cost at the trial's last evaluation within so many epochs; inf if there was none."""
     for epoch, values in reversed(scored(view, trial, metric)):
         if epoch <= epochs + EPOCH:
@@ -103,6 +101,4 @@ def best_first(
     mode: MaybeMode,
 ) -> list[TrialId]:
     """Ranked by what they scored within so many epochs; ties go to the first."""
-    return sorted(
-        trials, key=lambda t: (cost_at(view, t, epochs, metric, mode), by_number(t))
-    )
+    return sorted(trials, key=lambda t: (cost_at(view, t, epochs, metric, mode), by_number(t)))

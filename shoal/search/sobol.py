@@ -56,9 +56,7 @@ _DIRECTIONS = (
     "2003002803c03e03b01f818417239b",
     "2003000802c01600b02683e40f22cb",
 )
-DIMENSIONS = len(
-    _DIRECTIONS
-)  # so many are spread; values of later ones are independent
+DIMENSIONS = len(_DIRECTIONS)  # so many are spread; values of later ones are independent
 
 
 class Source(Protocol):

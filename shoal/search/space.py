@@ -24,9 +24,7 @@ from shoal.search.sobol import Source
 LARGEST = 2**63  # bounds of whole numbers
 Space = Mapping[str, Any]  # name -> Domain, GridDomain, or a constant
 Config = dict[str, Value]
-Pick = Callable[
-    [str, Any, str], Value
-]  # (full name, domain, label) -> the value of a dimension
+Pick = Callable[[str, Any, str], Value]  # (full name, domain, label) -> the value of a dimension
 
 
 class Domain(Protocol):
@@ -213,8 +211,7 @@ def _values(name: str, values: Any) -> tuple[Value, ...]:
         listed = list(values)
     except TypeError:
         raise ValueError(
-            f"{name} needs a list of values; got {shown(values)}: "
-            f"write {name}([{shown(values)}])"
+            f"{name} needs a list of values; got {shown(values)}: write {name}([{shown(values)}])"
         ) from None
     plain = tuple(value_of(value) for value in listed)
     if not plain:
@@ -301,9 +298,7 @@ def _validated(space: Space) -> dict[str, Any]:
         names = {full for full, _ in dimensions(branch)}
         twice = ", ".join(sorted(taken & names))
         if twice:
-            raise ValueError(
-                f"dimensions must have names of their own; there are two of {twice}"
-            )
+            raise ValueError(f"dimensions must have names of their own; there are two of {twice}")
         taken |= names
         flat |= branch
     return flat
@@ -461,9 +456,7 @@ class _Grid:
 _NOTHING = object()
 
 
-def draw(
-    space: Space, fixed: Config, source: Callable[[str], Source]
-) -> tuple[Config, bool]:
+def draw(space: Space, fixed: Config, source: Callable[[str], Source]) -> tuple[Config, bool]:
     """A configuration: dimensions in `fixed` as they are there, the others drawn.
 
     `fixed` usually holds a combination of the space's grids. `source`: what the dimension of that
@@ -502,11 +495,7 @@ _KINDS: Mapping[str, type[Any]] = {
 
 def describe_space(space: Space) -> dict[str, Any]:
     """The space as JSON-able data that keeps the order of dimensions; `rebuild_space` reads it."""
-    return {
-        "dimensions": [
-            [name, _describe(domain)] for name, domain in validated(space).items()
-        ]
-    }
+    return {"dimensions": [[name, _describe(domain)] for name, domain in validated(space).items()]}
 
 
 def _describe(domain: Any) -> dict[str, Any]:

@@ -87,9 +87,7 @@ def _arrival(given: Sequence[Any]) -> Arrival:
             f"an arrival is (time, config) or (time, config, samples); got {shown(given)}"
         )
     if not is_number(given[0]) or not 0 <= given[0] < inf:
-        raise ValueError(
-            f"an arrival's time must be >= 0 seconds; got {shown(given[0])}"
-        )
+        raise ValueError(f"an arrival's time must be >= 0 seconds; got {shown(given[0])}")
     time = float(given[0])
     config = {str(name): value_of(value) for name, value in given[1].items()}
     samples = None

@@ -55,9 +55,7 @@ class Arrivals:
         return Proposal(tuple(new), wake_at=wake_at), came + len(new)
 
 
-def poisson(
-    count: int, mean: Seconds, seed: int = 0, begin: Seconds = 0.0
-) -> list[Seconds]:
+def poisson(count: int, mean: Seconds, seed: int = 0, begin: Seconds = 0.0) -> list[Seconds]:
     """So many times with exponential gaps of this mean; the first at `begin`."""
     gaps = np.random.default_rng(seed).exponential(mean, count)
     gaps[:1] = 0.0
@@ -72,9 +70,7 @@ def even(count: int, gap: Seconds, begin: Seconds = 0.0) -> list[Seconds]:
 # -- the trials of a spec --------------------------------------------------------------------------
 
 
-def arrivals_of(
-    kinds: Sequence[Fields], shards: Shards, seed: int
-) -> tuple[Arrival, ...]:
+def arrivals_of(kinds: Sequence[Fields], shards: Shards, seed: int) -> tuple[Arrival, ...]:
     """The trials of all [[trials]] in order of time; the names of each kind begin alike."""
     found: list[Arrival] = []
     for number, kind in enumerate(kinds):

@@ -112,9 +112,7 @@ class Fields:
             return default  # type: ignore[no-any-return]
         return self._number(key, self.get(key), least, above, most)
 
-    def whole(
-        self, key: str, default: Any = NONE, least: int = 0, most: float = inf
-    ) -> int:
+    def whole(self, key: str, default: Any = NONE, least: int = 0, most: float = inf) -> int:
         """A whole number within these bounds; a default is taken as it is."""
         if key not in self.data and default is not NONE:
             return default  # type: ignore[no-any-return]
@@ -125,13 +123,9 @@ class Fields:
             raise self.must_be(key, f"a whole number <= {most:.0f}", found)
         return int(found)
 
-    def numbers(
-        self, key: str, least: float = -inf, above: float = -inf
-    ) -> list[float]:
+    def numbers(self, key: str, least: float = -inf, above: float = -inf) -> list[float]:
         """A list of at least one number."""
-        return [
-            self._number(key, value, least, above, inf) for value in self._list(key)
-        ]
+        return [self._number(key, value, least, above, inf) for value in self._list(key)]
 
     def _list(self, key: str) -> list[Any]:
         """A list of at least one value."""
@@ -176,9 +170,7 @@ class Fields:
             return [Fields(self.file, f"[[{key}]]", found[0])]
         return self._numbered(key, found)
 
-    def _numbered(
-        self, key: str, tables: Iterable[Mapping[str, Any]]
-    ) -> "list[Fields]":
+    def _numbered(self, key: str, tables: Iterable[Mapping[str, Any]]) -> "list[Fields]":
         """The tables of an array; errors name them by their numbers from 1."""
         return [
             Fields(self.file, f"[[{key}]] {number}", table)
@@ -197,9 +189,7 @@ class Fields:
         except (ValueError, TypeError, OverflowError) as error:
             raise self.wrong(key, str(error)) from error
 
-    def _number(
-        self, key: str, value: Any, least: float, above: float, most: float
-    ) -> float:
+    def _number(self, key: str, value: Any, least: float, above: float, most: float) -> float:
         """The value, if it is a finite number within these bounds."""
         if _is_finite(value) and least <= value <= most and value > above:
             return float(value)

@@ -35,9 +35,7 @@ End = tuple[float, int]  # of a node's newest interval, and its line
 Ends = dict[str, End]
 
 OTHER_NAMES = {"node_id": "node", "start_s": "start", "end_s": "end"}  # of columns
-NO_PARQUET = (
-    f"reading Parquet needs pyarrow: {install('pyarrow')}; or give the log as CSV"
-)
+NO_PARQUET = f"reading Parquet needs pyarrow: {install('pyarrow')}; or give the log as CSV"
 
 LARGEST_LOG = 2**32  # bytes
 
@@ -192,9 +190,7 @@ def _interval(source: TraceSource, line: int, row: Mapping[str, Any]) -> Fragmen
     return name, start, source.number(line, "end", row["end"])
 
 
-def _check_overlap(
-    source: TraceSource, line: int, before: End | None, fragment: Fragment
-) -> None:
+def _check_overlap(source: TraceSource, line: int, before: End | None, fragment: Fragment) -> None:
     """Raise TraceError unless the interval has a length and begins after the node's last one."""
     name, start, end = fragment
     if not end > start:
@@ -256,9 +252,7 @@ class _Events:
         return [fragment for fragment in fragments if fragment[2] > fragment[1]]
 
 
-def _names(
-    source: TraceSource, line: int, column: str, row: Mapping[str, Any]
-) -> Iterator[str]:
+def _names(source: TraceSource, line: int, column: str, row: Mapping[str, Any]) -> Iterator[str]:
     """The nodes that a row names in this column."""
     value = row[column]
     if value is not None and not isinstance(value, str):

@@ -107,9 +107,7 @@ def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> Simulated:
             [meter],
         )
     except Stalled as error:
-        if (
-            not spec.script
-        ):  # a log that is over leaves no slots: that is no fault of the policy
+        if not spec.script:  # a log that is over leaves no slots: that is no fault of the policy
             stalled = str(error)
     return _figures(spec, meter, stalled, process_time() - begin), journal
 
@@ -123,9 +121,7 @@ def _head(spec: Spec) -> dict[str, Any]:
     return {"simulated": True, "given": rows}
 
 
-def _figures(
-    spec: Spec, meter: RunMeter, stalled: str | None, took: float
-) -> dict[str, Any]:
+def _figures(spec: Spec, meter: RunMeter, stalled: str | None, took: float) -> dict[str, Any]:
     """The figures of a run that is over. `took`: seconds of processor time."""
     used = None
     if meter.there:

@@ -104,9 +104,7 @@ def _spec(top: Fields) -> Spec:
     until = None
     idle = None
     if "harvest" in top and "log" not in top:
-        raise SpecError(
-            top.file, "[harvest]", "there is nothing to harvest without [log]"
-        )
+        raise SpecError(top.file, "[harvest]", "there is nothing to harvest without [log]")
     if "log" in top:
         log, of_nodes = log_of(top.table("log"))
         speeds |= of_nodes

@@ -151,9 +151,7 @@ def _weights(data: Fields, slots: Sequence[Slot], speeds: Speeds) -> list[float]
         found = data.numbers("shard_weights", above=0)
     if not found or data.whole("shards", len(found), least=1) != len(found):
         shards = data.data.get("shards", 0)
-        wanted = (
-            f'a weight for each of the {shards} shards, or "speeds" with a shard a slot'
-        )
+        wanted = f'a weight for each of the {shards} shards, or "speeds" with a shard a slot'
         raise data.must_be("shard_weights", wanted, len(found))
     return found
 
@@ -380,7 +378,6 @@ def _check_no_rates(given: Fields, rates: Rates | None) -> None:
     """Raise SpecError if there are rates beside the seconds of a step, which say them too."""
     if rates is not None:
         rule = (
-            "they follow from packing.compute and the like; "
-            "leave them out, or give packing.share"
+            "they follow from packing.compute and the like; leave them out, or give packing.share"
         )
         raise given.wrong("rates", rule)

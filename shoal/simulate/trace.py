@@ -35,9 +35,7 @@ class TraceError(ValueError):
     In a Parquet file it is a row instead of a line, counted from 1.
     """
 
-    def __init__(
-        self, file: object, line: int | None, rule: str, counts: str = "line"
-    ) -> None:
+    def __init__(self, file: object, line: int | None, rule: str, counts: str = "line") -> None:
         place = str(file)
         if line is not None:
             place = f"{file}, {counts} {line}"
@@ -67,9 +65,7 @@ class IdleLog:
     machine: int = 0
 
     @classmethod
-    def of(
-        cls, fragments: Iterable[Fragment], finish: Seconds | None = None
-    ) -> "IdleLog":
+    def of(cls, fragments: Iterable[Fragment], finish: Seconds | None = None) -> "IdleLog":
         """The log of these fragments, which may come in any order.
 
         `finish`: when it ends; None: with the last time in the fragments.

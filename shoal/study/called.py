@@ -40,13 +40,9 @@ def checked(callbacks: Iterable[Any]) -> tuple[Any, ...]:
         StudyError: one is a class, has none of the methods, or one whose name is misspelt.
     """
     if callable(callbacks) or any(hasattr(callbacks, name) for name in METHODS):
-        raise StudyError(
-            f"callbacks= takes a list; got {callbacks!r}: write [{_name(callbacks)}]"
-        )
+        raise StudyError(f"callbacks= takes a list; got {callbacks!r}: write [{_name(callbacks)}]")
     if not isinstance(callbacks, Iterable):
-        raise StudyError(
-            f"callbacks= takes a list of callbacks; got {shown(callbacks)}"
-        )
+        raise StudyError(f"callbacks= takes a list of callbacks; got {shown(callbacks)}")
     found = tuple(callbacks)
     for each in found:
         _check(each)
@@ -95,9 +91,7 @@ def takes_model(function: Callable[..., Any] | None) -> bool:
         return False
 
 
-def check_models(
-    callbacks: Iterable[Any], setup: Setup, options: Options, shards: int
-) -> bool:
+def check_models(callbacks: Iterable[Any], setup: Setup, options: Options, shards: int) -> bool:
     """Whether any callback takes the models of trials.
 
     Raises:
@@ -161,15 +155,11 @@ class TrialMoment:
         if self.epoch is None:
             return None
         why = "is at its slot, which trains on"
-        remedy = (
-            f"let on_epoch name an argument `{MODEL}`, which gets the model of then"
-        )
+        remedy = f"let on_epoch name an argument `{MODEL}`, which gets the model of then"
         if self.visits < 0:
             why = "is within a visit to a shard, where no state is kept"
             remedy = "use validate_every=1"
-        raise StudyError(
-            f"the state of {self.trial} after {self.epoch:g} epochs {why}: {remedy}"
-        )
+        raise StudyError(f"the state of {self.trial} after {self.epoch:g} epochs {why}: {remedy}")
 
 
 class Called:
@@ -225,9 +215,7 @@ class Called:
 
     def _tell_all(self, entries: Sequence[Entry]) -> None:
         # Of a trial that was evaluated twice at this moment the state knows the newest one.
-        kept = {
-            (each.trial, each.visits): each for each in entries if type(each) is Kept
-        }
+        kept = {(each.trial, each.visits): each for each in entries if type(each) is Kept}
         for entry in entries:
             self._tell(entry, kept)
 
@@ -241,9 +229,7 @@ class Called:
                             self._call("on_trial_start", trial)
             case Evaluated(trial, epoch, values):
                 visits = self._visits(trial, epoch)
-                moment = TrialMoment(
-                    self._made, trial, visits, kept.get((trial, visits)), epoch
-                )
+                moment = TrialMoment(self._made, trial, visits, kept.get((trial, visits)), epoch)
                 self._call("on_epoch", trial, epoch, values, moment=moment)
             case Finished(trial) | Retired(trial) | Failed(trial, _):
                 if trial not in self._state.trials:  # else it goes on at once

@@ -216,9 +216,7 @@ class Folder:
         """
         with ExitStack() as open_:
             try:
-                open_.enter_context(
-                    held(self.path / "study.lock", self.path / "holder.json")
-                )
+                open_.enter_context(held(self.path / "study.lock", self.path / "holder.json"))
             except Taken as taken:
                 raise StudyBusy(
                     f"the study in {self.path} is open already, held by {taken.who}: "

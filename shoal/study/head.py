@@ -41,9 +41,7 @@ class Deciders:
     options: Options
 
 
-def head(
-    setup: Setup, data: Data, deciders: Deciders, before: Head | None = None
-) -> Head:
+def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = None) -> Head:
     """What the journal says of a run: for people, for resume, for the report.
 
     `before`: the head of the run before it.
@@ -53,9 +51,7 @@ def head(
         space = describe_space(setup.space)
     said = {
         "study": setup.folder.name,
-        "recipe": _code(
-            describe_recipe(setup.recipe), (before or {}).get("recipe", {})
-        ),
+        "recipe": _code(describe_recipe(setup.recipe), (before or {}).get("recipe", {})),
         "data": {
             "fingerprint": data.fingerprint,
             **_of_each(data),
@@ -99,10 +95,7 @@ def _code(now: dict[str, Any], before: Head) -> Head:
     """The recipe's code; a recipe that was loaded by value knows no file and keeps the former."""
     if "parts" in now:
         parts = before.get("parts", {})
-        own = {
-            name: _code(each, parts.get(name, {}))
-            for name, each in now["parts"].items()
-        }
+        own = {name: _code(each, parts.get(name, {})) for name, each in now["parts"].items()}
         return {**now, "parts": own}
     by_value = now["sha256"] is None and "command" not in now
     if by_value and now["name"] == before.get("name"):
@@ -116,9 +109,7 @@ def _policy(policy: Policy[Any] | str) -> dict[str, Any]:
     return _described(policies.describe, policy)
 
 
-def _described(
-    describe: Callable[[Any], dict[str, Any]], decider: Any
-) -> dict[str, Any]:
+def _described(describe: Callable[[Any], dict[str, Any]], decider: Any) -> dict[str, Any]:
     """The searcher or policy as data; of the user's own class only the name."""
     try:
         return describe(decider)
@@ -151,9 +142,7 @@ def _rebuilt(head: Head) -> Deciders:
         chosen = auto.said(rule)
     else:
         chosen = policies.rebuild(_with_objective(rule))
-    return Deciders(
-        search.rebuild(head["searcher"]), chosen, Options.of(**head["options"])
-    )
+    return Deciders(search.rebuild(head["searcher"]), chosen, Options.of(**head["options"]))
 
 
 def _with_objective(rule: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -217,9 +206,7 @@ def check_same(before: Head, now: Head, state: State) -> None:
     """
     if not before:
         return
-    if (
-        not state.known and state.stopped is None
-    ):  # the run before raised, and trained nothing
+    if not state.known and state.stopped is None:  # the run before raised, and trained nothing
         return
     if before["data"]["fingerprint"] != now["data"]["fingerprint"]:
         was = before["data"]["fingerprint"][:12]
@@ -262,10 +249,7 @@ def _changed(before: Head, now: Head) -> str:
 def _is_other_code(before: Head, now: Head) -> bool:
     """Whether both files are known, and differ; of several recipes those of one."""
     parts = before.get("parts", {})
-    if any(
-        _is_other_code(parts.get(n, {}), each)
-        for n, each in now.get("parts", {}).items()
-    ):
+    if any(_is_other_code(parts.get(n, {}), each) for n, each in now.get("parts", {}).items()):
         return True
     return len({before.get("sha256"), now.get("sha256")} - {None}) > 1
 

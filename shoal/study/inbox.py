@@ -113,9 +113,7 @@ class Inbox:
         return found
 
 
-def answers(
-    inbox: Inbox, state: State, meaning: Meaning
-) -> tuple[list[Path], list[Entry]]:
+def answers(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Path], list[Entry]]:
     """The files of the notes, and what is to be journalled for them.
 
     It warns of what cannot be done.
@@ -144,9 +142,7 @@ class Reachable:
     for notes from the beginning of its `with` block to the end.
     """
 
-    def __init__(
-        self, backend: Any, inbox: Inbox, meaning: Meaning, state: State
-    ) -> None:
+    def __init__(self, backend: Any, inbox: Inbox, meaning: Meaning, state: State) -> None:
         self._backend = backend
         self._inbox = inbox
         self._meaning = meaning
@@ -154,9 +150,7 @@ class Reachable:
         # Whether the backend was told to have a moment for notes.
         self._looks = False
         self._over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._watch, name="shoal-inbox", daemon=True
-        )
+        self._thread = threading.Thread(target=self._watch, name="shoal-inbox", daemon=True)
 
     def __enter__(self) -> "Reachable":
         self._thread.start()

@@ -218,14 +218,10 @@ class Options:
         wrong = sorted(set(given) - set(known))
         elsewhere = sorted(OF_THE_STUDY.intersection(wrong))
         if elsewhere:
-            raise StudyError(
-                f"{', '.join(elsewhere)}: give it to create_study, not to optimize"
-            )
+            raise StudyError(f"{', '.join(elsewhere)}: give it to create_study, not to optimize")
         if wrong:
             hints = "".join(_hint(name, known) for name in wrong)
-            raise StudyError(
-                f"unknown option {', '.join(wrong)}{hints}; known: {', '.join(known)}"
-            )
+            raise StudyError(f"unknown option {', '.join(wrong)}{hints}; known: {', '.join(known)}")
         if isinstance(given.get("address"), str):
             given["address"] = whole_address(given["address"])
         return cls(**given)
@@ -251,8 +247,7 @@ class Options:
             raise StudyError(str(error)) from error
         if not self.hang_after > 0:
             raise StudyError(
-                "hang_after must be seconds > 0, or inf for no limit; got "
-                f"{self.hang_after!r}"
+                f"hang_after must be seconds > 0, or inf for no limit; got {self.hang_after!r}"
             )
         _check_seconds("stop_before", self.stop_before, "for as many as visits take")
         if self.stuck_after is not None and not self.stuck_after > 0:
@@ -290,9 +285,7 @@ class Options:
         if isinstance(value, str) and value == "auto":
             return
         if not is_whole(value) or value < 0:
-            raise StudyError(
-                f'{name} must be "auto", or a whole number >= 0; got {shown(value)}'
-            )
+            raise StudyError(f'{name} must be "auto", or a whole number >= 0; got {shown(value)}')
 
     @property
     def every(self) -> ValidateEvery:
@@ -340,9 +333,7 @@ def check_names(others: Mapping[str, Any]) -> None:
     for name in others:
         meant = OF_OTHER_STUDIES.get(name)
         if meant is None:
-            meant = " or ".join(
-                f"{near}=" for near in get_close_matches(name, known, 2)
-            )
+            meant = " or ".join(f"{near}=" for near in get_close_matches(name, known, 2))
         hint = ""
         if meant:
             hint = f": did you mean {meant}?"
@@ -407,9 +398,7 @@ def _check_seconds(name: str, value: Any, none: str) -> None:
     if value is None:
         return
     if not is_number(value) or value < 0:
-        raise StudyError(
-            f"{name} must be seconds >= 0, or None {none}; got {shown(value)}"
-        )
+        raise StudyError(f"{name} must be seconds >= 0, or None {none}; got {shown(value)}")
 
 
 def check_slots(options: Options, room: int | None = None) -> None:
@@ -460,9 +449,7 @@ def profile_of(profile: Profile | str | Path | None) -> Profile | Given | None:
             ) from error
         return load(whole(profile))
     if profile is not None and not hasattr(profile, "curve"):
-        raise StudyError(
-            f"profile= takes the path of a TOML file, or a Table; got {profile!r}"
-        )
+        raise StudyError(f"profile= takes the path of a TOML file, or a Table; got {profile!r}")
     return profile
 
 

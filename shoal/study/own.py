@@ -72,9 +72,7 @@ class OwnCode(StoredStudy):
         self.setup = replace(self.setup, source=recipe)
         return None
 
-    def checkpoint(
-        self, trial: TrialResult | TrialId | str, which: str = "last"
-    ) -> Any:
+    def checkpoint(self, trial: TrialResult | TrialId | str, which: str = "last") -> Any:
         """What a function's trial gave as its newest checkpoint; of a path, the path of a copy.
 
         `which`: as of `load_model`.

@@ -53,9 +53,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 # Why no rounding explains what a trial is that was not trained alone.
-FUSE_RANDOM = (
-    "fuse_random: fused it drew other random numbers, and is equal in distribution only"
-)
+FUSE_RANDOM = "fuse_random: fused it drew other random numbers, and is equal in distribution only"
 WIDE_RANDOM = "on several slots it drew random numbers for each slot's part of a batch"
 NO_SUCH_MODEL = (ValueError, LookupError, TypeError, AttributeError)  # of changed code
 SCORES = 1e-3  # relative: how far equal weights may score apart
@@ -144,9 +142,7 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
     if which == "best":
         name = _best(setup, vault, trial) or name
     if name is None:
-        raise StudyError(
-            f"nothing of trial {trial} is durable{_why_nothing(state, trial)}"
-        )
+        raise StudyError(f"nothing of trial {trial} is durable{_why_nothing(state, trial)}")
     try:
         return vault.load(name)
     except FileNotFoundError as error:
@@ -203,9 +199,7 @@ def replayed(
     check_callable(setup)
     _check_seed(setup)
     if not state.kept:
-        raise StudyError(
-            f"nothing durable of any trial in {setup.folder.path}: none to replay"
-        )
+        raise StudyError(f"nothing durable of any trial in {setup.folder.path}: none to replay")
     chosen = trials
     if not chosen:
         chosen = [trial for trial in state.known if trial in state.kept]
@@ -219,12 +213,8 @@ def replayed(
     data = None
     if not isinstance(setup.recipe, FunctionRecipe):
         data = data_as_trained(setup)
-    former = trained_by_other_code(
-        lines, lambda: lines, code_now(setup, last_head(lines))
-    )
-    needed = (
-        frozenset() if perform is perform_here else _names_there(setup, state, chosen)
-    )
+    former = trained_by_other_code(lines, lambda: lines, code_now(setup, last_head(lines)))
+    needed = frozenset() if perform is perform_here else _names_there(setup, state, chosen)
     arguments = state, lines, chosen, former
     device = last_head(lines)["options"]["device"]
     try:
@@ -244,9 +234,7 @@ class _CheckpointsUnseen(Exception):  # noqa: N818
     """A node does not see checkpoints that are there."""
 
 
-def _names_there(
-    setup: Setup, state: State, trials: Iterable[TrialId]
-) -> frozenset[str]:
+def _names_there(setup: Setup, state: State, trials: Iterable[TrialId]) -> frozenset[str]:
     """The names of the trials' newest durable states, as far as this process sees them."""
     names = Checkpoints(setup.folder.checkpoints, state.run).names()
     return frozenset(state.kept[trial].name for trial in trials) & frozenset(names)
@@ -279,10 +267,7 @@ def _replay_rows(
         again = TrialsAgain(setup, data, state, lines, options)
     rows = [_row(setup, state, trial, again, trial in former) for trial in trials]
     unlike = unlike_here(lines)
-    return [
-        {**row, "elsewhere": unlike if row["verdict"] == "differs" else []}
-        for row in rows
-    ]
+    return [{**row, "elsewhere": unlike if row["verdict"] == "differs" else []} for row in rows]
 
 
 def _check_seed(setup: Setup) -> None:
@@ -313,9 +298,7 @@ def _row(
         verdict = Verdict("missing", inf, why)
     except (TrialError, *NO_SUCH_MODEL) as error:
         if former:
-            raise _other_code(
-                setup, trial, f"{type(error).__name__}: {error}"
-            ) from error
+            raise _other_code(setup, trial, f"{type(error).__name__}: {error}") from error
         verdict = Verdict("differs", inf, f"trained again it raised: {error}")
     if former and verdict.verdict == "differs":
         verdict = verdict._replace(
@@ -395,9 +378,7 @@ class TrialsAgain:
         earlier = self._earlier(trial, start[1] if start else 0)
         scores: dict[int, float] = {}
         comparison = _StateComparison(earlier)
-        again = self._trained(
-            trial, kept.visits, scores, comparison if earlier else None
-        )
+        again = self._trained(trial, kept.visits, scores, comparison if earlier else None)
         check_one_model(saved, again)
         comparison.compare(kept.visits, saved, again)
         if any(self.company(trial)):
@@ -408,9 +389,7 @@ class TrialsAgain:
             return comparison.verdict(kept.visits)
         return self._scores_compared(trial, scores)
 
-    def _by_stretches(
-        self, trial: TrialId, states: Sequence[tuple[int, Tree]]
-    ) -> Verdict:
+    def _by_stretches(self, trial: TrialId, states: Sequence[tuple[int, Tree]]) -> Verdict:
         """Compare each of these durable states with the trial trained again from the one before."""
         found = []
         begun = self._start(trial)
@@ -449,9 +428,7 @@ class TrialsAgain:
             self._retrained(trial, visits, begun, nudge=number, recorded=recorded)
             for number in range(1, TWINS + 1)
         )
-        return judged(
-            *in_one_form(saved, again), twins, path.mean, drawn, trial in self._wide
-        )
+        return judged(*in_one_form(saved, again), twins, path.mean, drawn, trial in self._wide)
 
     def _recorded(self, trial: TrialId) -> dict[int, float]:
         """The trial's metric after so many visits, which its learning rate may have followed."""

@@ -426,9 +426,7 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
         start.state,
         made.backend.tell,
     )
-    writer = SnapshotWriter(
-        setup.folder.snapshots, journal, ready.past, retention.learnt
-    )
+    writer = SnapshotWriter(setup.folder.snapshots, journal, ready.past, retention.learnt)
     with limit:
         return run(
             ready.deciders.searcher,

@@ -242,9 +242,7 @@ def check_recipe(setup: Setup, space: Space | None) -> int:
         _check_function(setup.recipe, space)
         return 0
     if isinstance(setup.recipe, Recipes):
-        return max(
-            check_recipe(own, s) for own, _, s in each_recipe(setup, None, space)
-        )
+        return max(check_recipe(own, s) for own, _, s in each_recipe(setup, None, space))
     chosen: dict[str, Any] = {}
     for name, domain in dimensions(validated(space or {})):
         chosen[name] = getattr(domain, "values", ())
@@ -257,9 +255,7 @@ def check_recipe(setup: Setup, space: Space | None) -> int:
     return 0
 
 
-def _check_first(
-    setup: Setup, config: Mapping[str, Any], values: Mapping[str, Any]
-) -> int:
+def _check_first(setup: Setup, config: Mapping[str, Any], values: Mapping[str, Any]) -> int:
     """Try one configuration, and warn of dimensions with several `values` that nobody reads.
 
     Returns the number of the model's parameters.
@@ -270,9 +266,7 @@ def _check_first(
     watched = Watched(config)
     tried.check_values(setup.recipe, config, values)
     made = tried.check_configured(setup.recipe, config, setup.seed, watched)
-    varied = [
-        name for name in config if name in values and values[name] != (config[name],)
-    ]
+    varied = [name for name in config if name in values and values[name] != (config[name],)]
     if made:
         keys.check_attributes(setup.recipe, watched)
     unread = keys.unread_dimensions(setup.recipe, varied, made, watched)
@@ -343,9 +337,7 @@ def unlike_config(space: Space | None, config: Mapping[str, Any]) -> Mapping[str
     return next(iter(unlike_configs(space, config)), config)
 
 
-def unlike_configs(
-    space: Space | None, config: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
+def unlike_configs(space: Space | None, config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Other configurations of the space, first those that differ from `config` in more keys."""
     searcher = Random(space or {}, num_samples=UNLIKE, sampling=None)
     unlike: list[Mapping[str, Any]] = []

@@ -162,14 +162,9 @@ class StoredStudy:
         """The models of the best `top` trials, best first."""
         if not is_whole(top) or top < 0:
             raise StudyError(f"top must be a number of trials >= 0; got {shown(top)}")
-        return [
-            self.load_model(trial)
-            for trial in result.ranked(self.setup, self.state)[:top]
-        ]
+        return [self.load_model(trial) for trial in result.ranked(self.setup, self.state)[:top]]
 
-    def load_model(
-        self, trial: TrialResult | TrialId | str, which: str = "last"
-    ) -> "nn.Module":
+    def load_model(self, trial: TrialResult | TrialId | str, which: str = "last") -> "nn.Module":
         """A trial's model in evaluation mode, with its newest durable weights.
 
         `which`: "best" takes the best of the weights that were kept instead.

@@ -57,9 +57,7 @@ class Study(BesideSearcher):
     given none.
     """
 
-    def __init__(
-        self, setup: Setup, searcher: Searcher[Any] | str | None = None
-    ) -> None:
+    def __init__(self, setup: Setup, searcher: Searcher[Any] | str | None = None) -> None:
         super().__init__(setup)
         self._searcher = searcher
         self._own: OwnLoop | None = None
@@ -76,11 +74,7 @@ class Study(BesideSearcher):
         stands = ", ".join([plural(len(state.known), "trial"), *counts])
         if not self.folder.size():
             stands = "not begun"
-        aim = (
-            ""
-            if self.setup.metric is None
-            else f", {self.setup.mode} {self.setup.metric}"
-        )
+        aim = "" if self.setup.metric is None else f", {self.setup.mode} {self.setup.metric}"
         return f"<Study in {folder}: {stands}{printable(aim)}>"
 
     def optimize(
@@ -130,9 +124,7 @@ class Study(BesideSearcher):
             Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
-        named, rule, count = self.by_place(
-            searcher, "auto" if policy is None else policy
-        )
+        named, rule, count = self.by_place(searcher, "auto" if policy is None else policy)
         chosen = Options.of(**with_own(self.recipe, options))
         check_timeout(timeout)
         wishes = Wishes(
@@ -210,9 +202,7 @@ class Study(BesideSearcher):
 
     # -- a loop of one's own -------------------------------------------------------------------
 
-    def ask(
-        self, space: Any = None, *, open_first: bool = False, **others: Any
-    ) -> AskedTrial:
+    def ask(self, space: Any = None, *, open_first: bool = False, **others: Any) -> AskedTrial:
         """The next trial of a loop of your own, with its `config`; `tell` what came of it.
 
         Trials that were enqueued come first, then the searcher's. Trials that were asked for and
@@ -330,9 +320,7 @@ def load_study(
     folder.go_on(former)
     return Study(
         Setup(
-            source=UnreadRecipe(
-                former, lambda: of_study(load(folder, former, trust), former)
-            ),
+            source=UnreadRecipe(former, lambda: of_study(load(folder, former, trust), former)),
             folder=folder,
             metric=former.get("metric"),
             mode=former.get("mode", "min"),

@@ -55,9 +55,7 @@ def check_journal(lines: Sequence[Line], state: State | None = None) -> None:
         assert again == line.entry, f"written and read back, {line.entry} is {again}"
     final = replay(list(lines))
     if state is not None:
-        assert final == state, (
-            "replaying the journal does not lead to the state that the run gave"
-        )
+        assert final == state, "replaying the journal does not lead to the state that the run gave"
     _check_entries(lines)
     _check_units(lines)
     for trial in final.known:
@@ -70,9 +68,7 @@ def through_json(memory: Any) -> Any:
     Raises AssertionError if that is not equal to the memory.
     """
     read = json.loads(json.dumps(memory))
-    assert read == memory, (
-        f"memory must survive JSON (no tuples, sets, keys but text): {memory!r}"
-    )
+    assert read == memory, f"memory must survive JSON (no tuples, sets, keys but text): {memory!r}"
     return read
 
 
@@ -116,9 +112,7 @@ def check_visits(state: State, trial: TrialId) -> None:
     for first in range(0, len(visits), count):
         number = first // count
         _check_epoch(trial, number, visits[first : first + count], shards)
-    assert all(visit.samples > 0 for visit in visits), (
-        f"{trial}: a visit of no samples in {visits}"
-    )
+    assert all(visit.samples > 0 for visit in visits), f"{trial}: a visit of no samples in {visits}"
     finished = state.ended.get(trial) == "finished"
     _check_samples(state, trial, finished)
     if finished:
@@ -132,17 +126,13 @@ def _check_samples(state: State, trial: TrialId, finished: bool) -> None:
     most = visited
     if not finished:
         most += max(state.shards.values())
-    assert visited - EPS <= done <= most + EPS, (
-        f"{trial}: {visited} samples visited, {done} done"
-    )
+    assert visited - EPS <= done <= most + EPS, f"{trial}: {visited} samples visited, {done} done"
 
 
 def _check_finished(state: State, trial: TrialId) -> None:
     """A finished trial has all its samples, and its last state is durable."""
     done = state.done[trial]
-    assert done >= state.known[trial].samples - EPS, (
-        f"{trial} finished early: {done} samples"
-    )
+    assert done >= state.known[trial].samples - EPS, f"{trial} finished early: {done} samples"
     _check_durable(state, trial)
 
 
@@ -194,9 +184,7 @@ def _check_entry(line: Line, state: State) -> None:
         case Ended(gang, why):
             may_end = why or gang.quota is not None
             may_end = may_end or not state.held_back.keys().isdisjoint(gang.trials)
-            may_end = may_end or len(gang.lanes) > len(
-                gang.slots
-            )  # a slot refuses packs
+            may_end = may_end or len(gang.lanes) > len(gang.slots)  # a slot refuses packs
             assert may_end, f"{time}: a gang without a quota ended: {gang}"
         case Joined(slots):
             assert slots, f"{time}: no slot joined"
@@ -285,9 +273,7 @@ def _check_rank(line: Line, reached: dict[TrialId, int]) -> None:
     for trial in _trials(entry):
         before = reached.get(trial, 0)
         in_order = rank == 0 or rank >= before or isinstance(entry, Kept)
-        assert in_order, (
-            f"{time}: {type(entry).__name__} of {trial} after {ORDER[before]}"
-        )
+        assert in_order, f"{time}: {type(entry).__name__} of {trial} after {ORDER[before]}"
         reached[trial] = rank
 
 
@@ -306,12 +292,6 @@ def _trials(entry: Entry) -> tuple[TrialId, ...]:
             return tuple(samples)
         case Ended(gang):
             return gang.trials
-        case (
-            Measured(trial)
-            | Evaluated(trial)
-            | Kept(trial)
-            | Finished(trial)
-            | Failed(trial)
-        ):
+        case Measured(trial) | Evaluated(trial) | Kept(trial) | Finished(trial) | Failed(trial):
             return (trial,)
     return ()

@@ -10,9 +10,7 @@ from shoal.core.profile import Profile
 from shoal.core.trial import TrialId
 
 
-def check_profile(
-    profile: Profile, trials: Sequence[TrialId], slots: Sequence[SlotId]
-) -> None:
+def check_profile(profile: Profile, trials: Sequence[TrialId], slots: Sequence[SlotId]) -> None:
     """Ask the profile about these trials: alone, on several slots, and two together.
 
     Speeds must be positive, and costs must not be negative. The same question must have the same

@@ -88,9 +88,7 @@ def _run(searcher: Searcher[Any], former: Sequence[Line]) -> tuple[list[Line], S
     """Run a study on two slots of one speed, after the lines of a `former` run."""
     journal, state, since = resumed(former, SHARDS)
     slots = [Slot(SlotId(f"w{i}"), shards=frozenset(SHARDS)) for i in range(2)]
-    sim = Sim(
-        TABLE.of, slots, shards=SHARDS, former=(state, since), checkpoint_every=1e9
-    )
+    sim = Sim(TABLE.of, slots, shards=SHARDS, former=(state, since), checkpoint_every=1e9)
     state = run(searcher, Fifo(), sim, TABLE.believe, journal, state)
     check_journal(journal.lines, state)
     return journal.lines, state
@@ -112,9 +110,7 @@ class WatchedSearcher:
         read = through_json(memory)
         before = deepcopy(memory)
         proposal, remembered = self.inner.propose(view, memory)
-        assert memory == before, (
-            "a searcher must not change the memory that it is given"
-        )
+        assert memory == before, "a searcher must not change the memory that it is given"
         again = deepcopy(self._unused).propose(view, read)
         assert again == (proposal, remembered), (
             f"asked twice about the same view, it answered {proposal} and {again[0]}"

@@ -159,9 +159,7 @@ def _lying(
 
 
 @st.composite
-def _absence(
-    draw: st.DrawFn, slot: Slot, every: Sequence[ShardId]
-) -> tuple[Happening, Happening]:
+def _absence(draw: st.DrawFn, slot: Slot, every: Sequence[ShardId]) -> tuple[Happening, Happening]:
     """The slot goes and comes back, perhaps with one more of `every` shard."""
     gone = draw(st.floats(0.0, 30.0))
     back = gone + draw(st.floats(0.125, 10.0))

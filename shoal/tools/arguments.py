@@ -36,12 +36,8 @@ Whole = Annotated[
         help="count a long journal from its first entry on, which takes longer",
     ),
 ]
-StoredIn = Annotated[
-    Path, typer.Argument(metavar="DIR", help="where studies are to be stored")
-]
-Storage = Annotated[
-    Path | None, typer.Option(help="the study's folder [default: runs/<recipe>]")
-]
+StoredIn = Annotated[Path, typer.Argument(metavar="DIR", help="where studies are to be stored")]
+Storage = Annotated[Path | None, typer.Option(help="the study's folder [default: runs/<recipe>]")]
 Space = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,17 +102,13 @@ Widths = Annotated[
     tuple[int, int] | None,
     typer.Option(help="fewest and most slots of a trial [default: 1 1]"),
 ]
-Priority = Annotated[
-    float | None, typer.Option(help="of a trial against others [default: 1]")
-]
+Priority = Annotated[float | None, typer.Option(help="of a trial against others [default: 1]")]
 Concurrent = Annotated[int | None, typer.Option(help="trials under way at once")]
 Values = Annotated[
     list[str] | None,
     typer.Argument(metavar="NAME=VALUE …", help="the trial's configuration"),
 ]
-Out = Annotated[
-    Path | None, typer.Option(help="write each simulated journal and report there")
-]
+Out = Annotated[Path | None, typer.Option(help="write each simulated journal and report there")]
 
 # Of `run` and `resume`.
 Requeue = Annotated[
@@ -181,9 +173,7 @@ PoolObjective = Annotated[
         "a function of a claim and its samples/s on 1, 2, … slots [default: slots go by priority]",
     ),
 ]
-UntilEmpty = Annotated[
-    bool, typer.Option("--until-empty", help="end when the last study has gone")
-]
+UntilEmpty = Annotated[bool, typer.Option("--until-empty", help="end when the last study has gone")]
 Copies = Annotated[int, typer.Option(help="slots that hold each shard")]
 Metric = Annotated[str | None, typer.Option(help="what to rank by")]
 Mode = Annotated[str | None, typer.Option(help="min or max")]
@@ -191,27 +181,19 @@ CheckpointEvery = Annotated[
     float,
     typer.Option(help="seconds of training between durable states; 0: every unit"),
 ]
-CheckpointLimit = Annotated[
-    float | None, typer.Option(help="limit for all checkpoints")
-]
+CheckpointLimit = Annotated[float | None, typer.Option(help="limit for all checkpoints")]
 SlotMemory = Annotated[float | None, typer.Option(help="limit for what a slot takes")]
 Fuse = Annotated[
     bool,
-    typer.Option(
-        help="packed trials may train in one step; --no-fuse: bit for bit as alone"
-    ),
+    typer.Option(help="packed trials may train in one step; --no-fuse: bit for bit as alone"),
 ]
 Workers = Annotated[
     str,
-    typer.Option(
-        help="processes that read, prepare and augment data (local): a number, or auto"
-    ),
+    typer.Option(help="processes that read, prepare and augment data (local): a number, or auto"),
 ]
 Feeders = Annotated[
     str,
-    typer.Option(
-        help="processes of each node that prepare data for all its slots (ray)"
-    ),
+    typer.Option(help="processes of each node that prepare data for all its slots (ray)"),
 ]
 ValidateEvery = Annotated[
     str | None,
@@ -241,9 +223,7 @@ CopyOf = Annotated[
     str | None,
     typer.Option("--from", help="a trial to copy, with these values changed"),
 ]
-Cold = Annotated[
-    bool, typer.Option("--cold", help="copy the configuration alone, not the weights")
-]
+Cold = Annotated[bool, typer.Option("--cold", help="copy the configuration alone, not the weights")]
 StopTrial = Annotated[
     str | None, typer.Argument(metavar="TRIAL", help="a trial [default: the whole run]")
 ]
@@ -266,9 +246,7 @@ SpecPolicies = Annotated[
 ]
 Specs = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="SPEC.toml …", help="what to simulate; a spec never executes code"
-    ),
+    typer.Argument(metavar="SPEC.toml …", help="what to simulate; a spec never executes code"),
 ]
 
 # Of `profile`.
@@ -290,27 +268,19 @@ ProfiledWidths = Annotated[
 ProfiledAgain = Annotated[
     bool, typer.Option("--again", help="time also what the study's run has measured")
 ]
-ProfiledFeeders = Annotated[
-    str, typer.Option(help="numbers of processes that prepare data")
-]
+ProfiledFeeders = Annotated[str, typer.Option(help="numbers of processes that prepare data")]
 ProfileOut = Annotated[Path, typer.Option(help="the profile")]
 
 # Of `replay` and `report`.
-ReplayTrials = Annotated[
-    list[str] | None, typer.Option(help="only these trials; repeat")
-]
-ReportFile = Annotated[
-    Path | None, typer.Option(help="the HTML file [default: DIR/report.html]")
-]
+ReplayTrials = Annotated[list[str] | None, typer.Option(help="only these trials; repeat")]
+ReportFile = Annotated[Path | None, typer.Option(help="the HTML file [default: DIR/report.html]")]
 
 # Of `ui`.
 UiDir = Annotated[
     Path,
     typer.Argument(metavar="DIR", help="a study's folder, or one that holds studies"),
 ]
-Port = Annotated[
-    int | None, typer.Option(help="of 127.0.0.1 [default: 8765, or any that is free]")
-]
+Port = Annotated[int | None, typer.Option(help="of 127.0.0.1 [default: 8765, or any that is free]")]
 
 
 Sharded = Annotated[
@@ -321,9 +291,7 @@ Sharded = Annotated[
         "pictures by class",
     ),
 ]
-ShardsIn = Annotated[
-    Path, typer.Argument(metavar="DST", help="a new folder for the shards")
-]
+ShardsIn = Annotated[Path, typer.Argument(metavar="DST", help="a new folder for the shards")]
 ShardNumber = Annotated[int, typer.Option("--shards", help="shards to write")]
 Replicas = Annotated[int, typer.Option(help="copies of each shard, on different nodes")]
 Nodes = Annotated[
@@ -341,9 +309,7 @@ SetAside = Annotated[
     str | None,
     typer.Option("--validation", help="fraction to validate on, or other files"),
 ]
-Label = Annotated[
-    str | None, typer.Option(help="the column of a table that is the label")
-]
+Label = Annotated[str | None, typer.Option(help="the column of a table that is the label")]
 LeftOut = Annotated[
     list[str] | None,
     typer.Option("--drop", help="columns of a table to leave out, as a,b; or repeat"),
@@ -363,15 +329,11 @@ CatalogueFile = Annotated[
 HeldFiles = Annotated[
     list[str], typer.Argument(metavar="PATH…", help="files or URLs, one for each shard")
 ]
-Holder = Annotated[
-    str, typer.Option("--node", help='the node that holds them; "*": every node')
-]
+Holder = Annotated[str, typer.Option("--node", help='the node that holds them; "*": every node')]
 ForValidation = Annotated[
     bool, typer.Option("--valid", help="they are to validate on, not to train on")
 ]
-PartName = Annotated[
-    str | None, typer.Option("--name", help="of the shard [default: the file's]")
-]
+PartName = Annotated[str | None, typer.Option("--name", help="of the shard [default: the file's]")]
 CheckFiles = Annotated[
     bool, typer.Option("--check", help="look at the files, which lie on this machine")
 ]

@@ -167,9 +167,7 @@ class HandPack:
         """
         config = self._known(name).trial.config
         state = self.state(name)
-        model: nn.Module = model_from(
-            self._recipe, config, self._seed, state, self._device
-        )
+        model: nn.Module = model_from(self._recipe, config, self._seed, state, self._device)
         return model
 
     def free(self, name: str) -> Tree:
@@ -208,9 +206,7 @@ class HandPack:
         return StudyError(f"no model named {name} is loaded{why}; loaded: {loaded}")
 
 
-def pack(
-    recipe: Recipe, configs: Iterable[Mapping[str, Any]], **options: Any
-) -> HandPack:
+def pack(recipe: Recipe, configs: Iterable[Mapping[str, Any]], **options: Any) -> HandPack:
     """A `HandPack` with a model of each configuration loaded; `options`: its own.
 
     >>> models = shoal.pack(MyRecipe(), [{"lr": 0.1}, {"lr": 0.01}])

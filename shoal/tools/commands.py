@@ -175,9 +175,7 @@ def _status_of_all(directory: Path, whole: bool, as_json: bool) -> None:
 
 
 @errors()
-def plan(
-    file: str, space: list[str] | None, seed: int, as_json: bool, **wanted: Any
-) -> None:
+def plan(file: str, space: list[str] | None, seed: int, as_json: bool, **wanted: Any) -> None:
     """Predict how long a search would take. `wanted`: what else `forecast` takes, and options."""
     from shoal.study.parts.backends import at_holders
     from shoal.tools.forecast import forecast, forecast_lines
@@ -299,9 +297,7 @@ def replay(
 
 
 @errors()
-def report(
-    directory: Path, out: Path | None, as_json: bool, whole: bool = False
-) -> None:
+def report(directory: Path, out: Path | None, as_json: bool, whole: bool = False) -> None:
     """Write the report."""
     _collect_rarely()
     folder = Folder(directory)
@@ -324,9 +320,7 @@ def ui(directory: Path, port: int | None) -> None:
     Raises:
         StudyError: what serves pages is not installed.
     """
-    why = (
-        f"the live page needs Starlette and uvicorn: {install('starlette', 'uvicorn')}"
-    )
+    why = f"the live page needs Starlette and uvicorn: {install('starlette', 'uvicorn')}"
     serve = _needing("shoal.ui.serve", ("starlette", "uvicorn"), why).serve
     _collect_rarely()
     serve(directory, port, lambda address: typer.echo(f"live page: {address}"))
@@ -404,9 +398,7 @@ def _simulations() -> ModuleType:
 
 
 @errors()
-def simulate(
-    specs: list[Path], policy: list[str] | None, out: Path | None, as_json: bool
-) -> None:
+def simulate(specs: list[Path], policy: list[str] | None, out: Path | None, as_json: bool) -> None:
     """Run studies in virtual time."""
     found, lines = _simulations().simulate(specs, policy or (), out)
     show(found, as_json, lambda _: lines)

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 # Exit codes: of what a signal stopped, and of a run that ended before its work was done otherwise.
 BY_SIGNAL = {"SIGINT": 130, "SIGTERM": 143}
 WORK_LEFT = 3
-NOT_COMPARABLE = (
-    4  # of a replay that could not compare all trials, and found nothing else
-)
+NOT_COMPARABLE = 4  # of a replay that could not compare all trials, and found nothing else
 LONGEST = 3000  # characters of an error
 MENDABLE = (
     StudyError,
@@ -67,9 +65,7 @@ def errors() -> Iterator[None]:
             said = f"{said[:LONGEST]} …"
         typer.echo(f"error: {said}", err=True)
         raise typer.Exit(2) from error
-    except (
-        KeyboardInterrupt
-    ) as interrupt:  # also of a second Ctrl-C, which ends a run at once
+    except KeyboardInterrupt as interrupt:  # also of a second Ctrl-C, which ends a run at once
         typer.echo("interrupted", err=True)
         ended = isinstance(interrupt, Terminated)
         raise typer.Exit(BY_SIGNAL["SIGTERM" if ended else "SIGINT"]) from None
@@ -162,9 +158,7 @@ def echo(text: str) -> None:
 
 
 @contextmanager
-def concluded(
-    study: "Study", as_json: bool, again: str | None = None
-) -> Iterator[None]:
+def concluded(study: "Study", as_json: bool, again: str | None = None) -> Iterator[None]:
     """Say what came out of a run, also if every trial failed.
 
     `again`: the command that goes on with it; None: `shoal resume`.
@@ -186,9 +180,7 @@ def concluded(
     if len(failed) == len(trials) > 0:
         raise typer.Exit(1)
     why = found["stopped"]
-    if (
-        why is not None
-    ):  # nobody has asked the searcher since whether there is more to do
+    if why is not None:  # nobody has asked the searcher since whether there is more to do
         raise typer.Exit(BY_SIGNAL.get(why, WORK_LEFT))
 
 
@@ -236,16 +228,9 @@ def next_steps(
     yield f"\nreport:  {found['report'] or 'not written'}"
     if failed:
         text = folder / "trials" / failed[0] / "error.txt"
-        which = (
-            "its traceback"
-            if len(failed) == 1
-            else "the traceback of the first of them"
-        )
+        which = "its traceback" if len(failed) == 1 else "the traceback of the first of them"
         yield f"failed:  {text} has {which}"
-        yield (
-            f"         {_stay(len(failed))} failed; to try them again: "
-            f"{again} --retry-failed"
-        )
+        yield (f"         {_stay(len(failed))} failed; to try them again: {again} --retry-failed")
     if len(failed) < len(study.trials):
         if study.state.kept:
             yield (
@@ -271,18 +256,14 @@ def studies_lines(found: Mapping[str, Any]) -> Iterator[str]:
         for each in study.get("best_by_recipe", {name: study}).values():
             best = each["best"]
             if best is not None:
-                line += (
-                    f"; best {each['metric']} {score(best['score'])} ({best['trial']})"
-                )
+                line += f"; best {each['metric']} {score(best['score'])} ({best['trial']})"
         yield line
 
 
 def check_lines(found: Mapping[str, Any]) -> list[str]:
     """A line for each check of a recipe."""
     verdicts = {True: "ok  ", False: "FAIL"}
-    lines = [
-        f"{verdicts[passed]}  {name}: {text}" for name, passed, text in found["checks"]
-    ]
+    lines = [f"{verdicts[passed]}  {name}: {text}" for name, passed, text in found["checks"]]
     return [*lines, *found["tried"]]
 
 
@@ -301,9 +282,7 @@ def replay_lines(found: Mapping[str, Any]) -> list[str]:
         "missing": "MISSING",
         "not comparable": "not comparable",
     }
-    total = ", ".join(
-        f"{counts[each]} {word}" for each, word in words.items() if counts[each]
-    )
+    total = ", ".join(f"{counts[each]} {word}" for each, word in words.items() if counts[each])
     return [*lines, f"of {plural(len(rows), 'trial')} {total}"]
 
 
@@ -328,9 +307,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
         return f"not comparable {after}: {row['why']}"
     if verdict == "missing":
         return f"MISSING: {row['why']}"
-    return (
-        f"DIFFERS by up to {difference} {after}: {row['why']}; {_why(row['elsewhere'])}"
-    )
+    return f"DIFFERS by up to {difference} {after}: {row['why']}; {_why(row['elsewhere'])}"
 
 
 def _why(elsewhere: Sequence[str]) -> str:

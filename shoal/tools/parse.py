@@ -188,11 +188,7 @@ def _domain_and_values(text: str) -> tuple[str | None, list[Any]]:
         SyntaxError, TypeError, ValueError: the text is neither.
     """
     node = parsed(text)
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in DOMAINS
-    ):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DOMAINS:
         return node.func.id, [ast.literal_eval(argument) for argument in node.args]
     return None, [ast.literal_eval(node)]
 
@@ -207,9 +203,7 @@ def parse_config(given: list[str]) -> dict[str, Any]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (name.strip() and equals):
-            raise ValueError(
-                f"a configuration is given as NAME=VALUE; got {text[:200]!r}"
-            )
+            raise ValueError(f"a configuration is given as NAME=VALUE; got {text[:200]!r}")
         try:
             found[name.strip()] = ast.literal_eval(parsed(value.strip()))
         except (SyntaxError, ValueError):

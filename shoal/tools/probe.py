@@ -72,9 +72,7 @@ def slot(number: int, data: "Data", slots: int = 1) -> Slot:
     return Slot(SlotId(name), shards=frozenset(data.shards[number::slots]))
 
 
-def probed(
-    setup: "Setup", data: "Data", options: Options, state: State, fuse: bool
-) -> State:
+def probed(setup: "Setup", data: "Data", options: Options, state: State, fuse: bool) -> State:
     """The state with what was measured of its trials, on one slot.
 
     `fuse`: also what steps of several trials take at once.
@@ -126,9 +124,7 @@ def _entries(found: Mapping[TrialId, Measurement]) -> list[Measured]:
     return [Measured(trial, *measured) for trial, measured in found.items()]
 
 
-def _packs(
-    state: State, found: Mapping[TrialId, Measurement]
-) -> Iterable[Sequence[Trial]]:
+def _packs(state: State, found: Mapping[TrialId, Measurement]) -> Iterable[Sequence[Trial]]:
     """The trials of each form, as many as can be probed in the time."""
     forms: dict[str, list[Trial]] = {}
     slowest: dict[str, Seconds] = {}
@@ -146,9 +142,7 @@ def _most(step: Seconds) -> int:
     return max(2, min(MOST_TOGETHER, in_time))
 
 
-def checked(
-    study: "Study", device: str, perform: Perform = perform_here
-) -> dict[str, Any]:
+def checked(study: "Study", device: str, perform: Perform = perform_here) -> dict[str, Any]:
     """What `shoal check` finds; of recipes by name, each is checked by itself.
 
     Returns {"ok": …, "steps": …, "checks": [(name, passed, text), …], "tried": [text, …]}.
@@ -186,8 +180,6 @@ def _checked(setup: "Setup", data: "Data", space: Space, device: str) -> dict[st
     except StudyError as error:
         checks = [("begins", False, str(error))]
         return {"steps": 0, "checks": checks, "tried": tried}
-    found = check_recipe(
-        setup.recipe, data, config, setup.seed, neighbour, device_of(device)
-    )
+    found = check_recipe(setup.recipe, data, config, setup.seed, neighbour, device_of(device))
     begins = ("begins", True, "as shoal run checks it before the first trial")
     return {**found, "checks": [begins, *found["checks"]], "tried": tried}

@@ -240,9 +240,7 @@ def rates_alone(kinds: Sequence[Kind]) -> list[float]:
     return rates
 
 
-def _fed(
-    slots: ProfileSlots, kinds: Sequence[Kind], numbers: Sequence[int]
-) -> dict[int, float]:
+def _fed(slots: ProfileSlots, kinds: Sequence[Kind], numbers: Sequence[int]) -> dict[int, float]:
     """Samples/s that so many feeders prepare for the fastest kind."""
     timed = [kind for kind in kinds if 1 in kind.widths]
     fastest = max(timed, key=lambda kind: kind.widths[1]["rate"])
@@ -289,9 +287,7 @@ def _space_with(study: "Study", recipe: Any) -> Mapping[str, Any]:
     return {**space, RECIPE: grid({recipe: brought_by(space, recipe)})}
 
 
-def _trials_of_space(
-    study: "Study", data: "Data", num_samples: int | None
-) -> list[Trial]:
+def _trials_of_space(study: "Study", data: "Data", num_samples: int | None) -> list[Trial]:
     """The trials of the whole search space."""
     samples = num_samples or getattr(study.recipe, "num_samples", None)
     wishes = Wishes(num_samples=samples, max_epochs=1)

@@ -131,9 +131,7 @@ def chart(found: Found) -> Figure | None:
     if not timed:
         return None
     lines: list[dict[str, Any]] = []
-    for number, (kind, config) in enumerate(
-        zip(timed, _short_configs(timed), strict=True)
-    ):
+    for number, (kind, config) in enumerate(zip(timed, _short_configs(timed), strict=True)):
         widths = sorted(kind["widths"])
         rates = [kind["widths"][width]["rate"] for width in widths]
         ideal = [rates[0] * width / widths[0] for width in widths]
@@ -175,9 +173,7 @@ def _curve(
     if ideal:
         curve["line"]["width"] = 1
     else:
-        curve["hovertemplate"] = (
-            f"{name}<br>%{{y:.4g}} samples/s on %{{x}}<extra></extra>"
-        )
+        curve["hovertemplate"] = f"{name}<br>%{{y:.4g}} samples/s on %{{x}}<extra></extra>"
     return curve
 
 
@@ -217,9 +213,7 @@ def write_page(found: Found, path: str | Path) -> Path | None:
         "figures": ("Figures", table(heads, rows, sortable=True)),
     }
     target = Path(path)
-    target.write_text(
-        document(title, heading, parts, {"rates": drawn}), encoding="utf-8"
-    )
+    target.write_text(document(title, heading, parts, {"rates": drawn}), encoding="utf-8")
     return target
 
 

@@ -26,9 +26,7 @@ class ProfileSlots:
     `device`: cpu, cuda or mps. `addresses`: where the lanes of each slot meet others.
     """
 
-    def __init__(
-        self, links: Sequence[Any], processes: Sequence[Any], device: str
-    ) -> None:
+    def __init__(self, links: Sequence[Any], processes: Sequence[Any], device: str) -> None:
         self.device = device
         self._links = links
         self._processes = processes

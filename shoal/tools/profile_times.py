@@ -91,9 +91,7 @@ def kinds_of(slots: ProfileSlots, trials: Sequence[Trial]) -> list[Kind]:
     return list(kinds.values())
 
 
-def time_width(
-    slots: ProfileSlots, kinds: Sequence[Kind], width: int, count: int
-) -> None:
+def time_width(slots: ProfileSlots, kinds: Sequence[Kind], width: int, count: int) -> None:
     """Time the kinds at this width, side by side as far as `count` slots allow.
 
     Left out are those whose speed there is known.
@@ -138,9 +136,7 @@ def _seat(
     gradients: Literal["gloo", "nccl"] = "gloo"
     if slots.device == "cuda":
         gradients = "nccl"
-    return Seat(
-        lane, generation, rank, width, store, joining=joining, gradients=gradients
-    )
+    return Seat(lane, generation, rank, width, store, joining=joining, gradients=gradients)
 
 
 def _answer(slots: ProfileSlots, number: int, kind: Kind) -> Answer | None:

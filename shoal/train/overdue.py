@@ -58,9 +58,7 @@ class _Watch:
         self._longest: dict[Hashable, Seconds] = {}
         self._over = threading.Event()
         self._former = self._listen_for_nudges()
-        self._thread = threading.Thread(
-            target=self._run, name="shoal-overdue", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="shoal-overdue", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

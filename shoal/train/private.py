@@ -65,9 +65,7 @@ def vmapped(
     try:
         given = [_functorch._add_batch_dim(tensor, 0, level) for tensor in stacked]
         made = function(given)
-        return tuple(
-            _functorch._remove_batch_dim(value, level, lanes, 0) for value in made
-        )
+        return tuple(_functorch._remove_batch_dim(value, level, lanes, 0) for value in made)
     finally:
         _functorch._vmap_decrement_nesting()
 
@@ -79,9 +77,7 @@ _class_losses: dict[str, Any]
 try:
     from torch._C import _nn
 
-    _class_losses = {
-        name: getattr(_nn, name) for name in ("cross_entropy_loss", "nll_loss_nd")
-    }
+    _class_losses = {name: getattr(_nn, name) for name in ("cross_entropy_loss", "nll_loss_nd")}
 except (ImportError, AttributeError):
     _class_losses = {}
 
@@ -132,9 +128,7 @@ class AdamRow:
     step of 16 to 64 MLPs (`benchmarks/packing.py`'s nets). `ADAM` says whether there is one.
     """
 
-    def __init__(
-        self, row: Sequence[Tensor], largest: Tensor | None, age: Tensor
-    ) -> None:
+    def __init__(self, row: Sequence[Tensor], largest: Tensor | None, age: Tensor) -> None:
         """`row`: weights, gradient, first and second moment; `largest`: of AMSGrad.
 
         `age`: the number of the step about to be made, float32, read at each step.
@@ -313,9 +307,7 @@ class ModuleParts(NamedTuple):
 
 def parts_of_module(module: nn.Module) -> ModuleParts:
     """The module's own parts, in copies; public calls leave out those that are None."""
-    return ModuleParts(
-        dict(module._parameters), dict(module._buffers), dict(module._modules)
-    )
+    return ModuleParts(dict(module._parameters), dict(module._buffers), dict(module._modules))
 
 
 def unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -394,9 +386,7 @@ def keep_freed() -> None:
     (`benchmarks/packing.py`). Nothing happens elsewhere, or if the user has set an option of
     glibc's allocator.
     """
-    said = any(
-        name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ
-    )
+    said = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
     if not ALLOWED or sys.platform != "linux" or said:
         return
     with suppress(AttributeError, OSError):

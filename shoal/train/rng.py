@@ -38,9 +38,7 @@ class _Generator:
         """Make it the one that NumPy's global functions use."""
         _set_global_bits(self.bits)
         if self.waiting is not None:
-            np.random.set_state(
-                {**self.bits.state, "has_gauss": 1, "gauss": self.waiting}
-            )
+            np.random.set_state({**self.bits.state, "has_gauss": 1, "gauss": self.waiting})
 
     def memory(self) -> bytes:
         """The state of an MT19937."""

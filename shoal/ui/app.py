@@ -110,16 +110,12 @@ class Pages:
             name = next(iter(self.shelf.studies()))
         if name is None:
             path = self.shelf.path
-            return _json(
-                {"title": printable(path.name), "html": parts.list_frame(path)}
-            )
+            return _json({"title": printable(path.name), "html": parts.list_frame(path)})
         study = self.shelf.get(name)
         if study is None:
             return Response("there is no such study", status_code=404)
         html = parts.study_frame(self.shelf.alone)
-        return _json(
-            {"title": printable(study.name), "study": study.name, "html": html}
-        )
+        return _json({"title": printable(study.name), "study": study.name, "html": html})
 
     def studies(self, request: Request) -> Response:
         """The studies, those with the newest entries first."""
@@ -181,9 +177,7 @@ class Pages:
         match request.path_params["drawing"]:
             case "curves":
                 chosen = asked.getlist("trial")
-                return _json(
-                    drawings.curves(study.seen(), asked.get("name", ""), chosen)
-                )
+                return _json(drawings.curves(study.seen(), asked.get("name", ""), chosen))
             case "slots":
                 return _json(drawings.slots(study.seen()))
         return Response("there is no such drawing", status_code=404)
@@ -232,9 +226,7 @@ class Pages:
 
     def _list_version(self) -> Any:
         """What changes when the list does."""
-        return {
-            name: study.seen().version for name, study in self.shelf.studies().items()
-        }
+        return {name: study.seen().version for name, study in self.shelf.studies().items()}
 
 
 async def _body(request: Request) -> bytes:
@@ -253,9 +245,7 @@ async def _body(request: Request) -> bytes:
     return data
 
 
-async def _changes(
-    said: Callable[[], Any], ends: Callable[[], bool]
-) -> AsyncIterator[str]:
+async def _changes(said: Callable[[], Any], ends: Callable[[], bool]) -> AsyncIterator[str]:
     """An event whenever what is said has changed; now and then a comment."""
     before = None
     quiet = 0

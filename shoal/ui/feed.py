@@ -125,9 +125,7 @@ def _deciders(head: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "nothing is said of it"
 
 
-def _planned(
-    stop: Iterable[Gang], start: Iterable[Gang]
-) -> Iterable[tuple[str, str, str]]:
+def _planned(stop: Iterable[Gang], start: Iterable[Gang]) -> Iterable[tuple[str, str, str]]:
     """A plan, as the gangs that stop and those that start."""
     for gang in stop:
         yield "policy", "stopped", _gang(gang)

@@ -155,9 +155,7 @@ class Guard:
         if not _same(given, self._token):
             return _refusal(401)
         answer = HTMLResponse(WELCOME)
-        answer.set_cookie(
-            self._cookie, self._secret, httponly=True, samesite="strict", path="/"
-        )
+        answer.set_cookie(self._cookie, self._secret, httponly=True, samesite="strict", path="/")
         return answer
 
 

@@ -108,9 +108,7 @@ class LiveStudy:
         """Take in the lines that came since."""
         try:
             lines = self._tail.lines()
-        except (
-            JournalError
-        ):  # it was replaced, or is damaged: once more from the beginning
+        except JournalError:  # it was replaced, or is damaged: once more from the beginning
             self._start()
             lines = self._tail.lines()
         self.fault = ""

@@ -153,9 +153,7 @@ def log(study: LiveStudy) -> str:
     for file in (study.folder.log, study.folder.path / LOG):
         tail = tail_of(file)
         if tail:
-            text += (
-                f'<h3>{escape(file.name)}</h3><pre class="tall">{escape(tail)}</pre>'
-            )
+            text += f'<h3>{escape(file.name)}</h3><pre class="tall">{escape(tail)}</pre>'
     return text or "<p>Nothing was logged yet.</p>"
 
 
@@ -252,9 +250,7 @@ def _fields(values: Mapping[str, str]) -> str:
     text = ""
     for key, item in values.items():
         shown = f'value="{exact(item)}"'
-        if item == repr(
-            MASK
-        ):  # empty, and left out of what is sent unless somebody fills it
+        if item == repr(MASK):  # empty, and left out of what is sent unless somebody fills it
             shown = 'data-secret placeholder="not shown"'
         text += (
             f'<label><span>{escape(key)}</span><input data-value="{exact(key)}" '

@@ -130,9 +130,7 @@ def _compared(item: Any, sign: str, wanted: str) -> bool:
 # -- in which order --------------------------------------------------------------------------------
 
 
-def _sorted(
-    seen: Seen, rows: Sequence[TrialRow], asked: Question
-) -> Sequence[TrialRow]:
+def _sorted(seen: Seen, rows: Sequence[TrialRow], asked: Question) -> Sequence[TrialRow]:
     """The rows by the column; those without a value come last either way."""
     name = asked.sort
     if name in ("", "#"):
@@ -179,9 +177,7 @@ def _html(seen: Seen, rows: Sequence[TrialRow], asked: Question) -> str:
     cells = [made.cells(row, places[row.id]) for row in rows]
     heads = ""
     for column, head in enumerate(made.heads()):
-        right = bool(cells) and not any(
-            isinstance(line[column][1], str) for line in cells
-        )
+        right = bool(cells) and not any(isinstance(line[column][1], str) for line in cells)
         heads += _head(head, asked, right)
     body = "".join(map(_line, cells, rows))
     if not rows:

@@ -383,18 +383,14 @@ class Files:
         return shoal.Data.images(self.folder / "pictures", size=4, shards=2)
 
     def tar(self) -> shoal.Data:
-        return shoal.Data.tar(
-            str(self.folder / "t-*.tar"), columns=("png", "cls"), validation=None
-        )
+        return shoal.Data.tar(str(self.folder / "t-*.tar"), columns=("png", "cls"), validation=None)
 
     def mapped(self) -> shoal.Data:
         x, y = (np.load(self.folder / f"{name}.npy", mmap_mode="r") for name in "xy")
         return shoal.Data.arrays(x, y, shards=2)
 
     def files(self) -> shoal.Data:
-        return shoal.Data.files(
-            str(self.folder / "part*.npz"), read_npz, validation=0.34
-        )
+        return shoal.Data.files(str(self.folder / "part*.npz"), read_npz, validation=0.34)
 
 
 def read_npz(path: Path) -> Any:
@@ -514,9 +510,7 @@ class Linear(shoal.ShardRecipe):
             state.partial_fit(x, y, classes=np.arange(3))
         return {}
 
-    def validate_shard(
-        self, state: Any, batches: Any, config: Mapping[str, Any]
-    ) -> Any:
+    def validate_shard(self, state: Any, batches: Any, config: Mapping[str, Any]) -> Any:
         right = count = 0
         for x, y in batches:
             right += int((state.predict(x) == y).sum())
@@ -536,9 +530,7 @@ class Linear(shoal.ShardRecipe):
 def keras_recipe() -> Any:
     """A Keras 3 model."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    keras = pytest.importorskip(
-        "keras", reason="Keras is not installed: pip install keras"
-    )
+    keras = pytest.importorskip("keras", reason="Keras is not installed: pip install keras")
 
     class Keras(Linear):
         search_space = {"lr": shoal.grid([1e-2, 1e-3])}
@@ -546,17 +538,13 @@ def keras_recipe() -> Any:
         def init(self, config: Mapping[str, Any]) -> Any:
             layers = keras.layers
             hidden, drop = layers.Dense(8, activation="relu"), layers.Dropout(0.2)
-            model = keras.Sequential(
-                [layers.Input((6,)), hidden, drop, layers.Dense(3)]
-            )
+            model = keras.Sequential([layers.Input((6,)), hidden, drop, layers.Dense(3)])
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.Adam(config["lr"]), loss)
             model.optimizer.build(model.trainable_variables)
             return model
 
-        def train_shard(
-            self, state: Any, batches: Any, config: Mapping[str, Any]
-        ) -> Any:
+        def train_shard(self, state: Any, batches: Any, config: Mapping[str, Any]) -> Any:
             total = count = 0.0
             for x, y in batches:
                 perhaps_fatal()
@@ -565,9 +553,7 @@ def keras_recipe() -> Any:
                 state.reset_metrics()
             return {"loss": (total, count)}
 
-        def validate_shard(
-            self, state: Any, batches: Any, config: Mapping[str, Any]
-        ) -> Any:
+        def validate_shard(self, state: Any, batches: Any, config: Mapping[str, Any]) -> Any:
             right = count = 0
             for x, y in batches:
                 right += int((state.predict_on_batch(x).argmax(1) == y).sum())

@@ -121,8 +121,7 @@ class Given:
 def trials_of(data: Data, widths: Sequence[int], epochs: int) -> list[Trial]:
     shards = frozenset(data.shards)
     return [
-        Trial(TrialId(f"t{w}"), epochs * data.samples, {"width": w}, shards=shards)
-        for w in widths
+        Trial(TrialId(f"t{w}"), epochs * data.samples, {"width": w}, shards=shards) for w in widths
     ]
 
 
@@ -189,9 +188,7 @@ class Bench:
             assert Counter((v.epoch, v.shard) for v in visits) == Counter(
                 (e, s) for e in range(epochs) for s in shards
             ), trial
-            assert all(
-                visit.samples == self.data.sizes[visit.shard] for visit in visits
-            )
+            assert all(visit.samples == self.data.sizes[visit.shard] for visit in visits)
 
     def check_places(self) -> None:
         """By the plans and events: no trial at two slots at once, no slot with two trials, and
@@ -212,18 +209,14 @@ class Bench:
                     running.pop(gang.lanes[0].trial, None)
                 for gang in entry.start:
                     assert gang.lanes[0].trial not in running
-                    assert all(
-                        gang.slots.isdisjoint(other.slots) for other in running.values()
-                    )
+                    assert all(gang.slots.isdisjoint(other.slots) for other in running.values())
                     running[gang.lanes[0].trial] = gang
             elif isinstance(entry, Ended):
                 assert running.pop(entry.gang.lanes[0].trial) == entry.gang
             elif isinstance(entry, Advanced):
                 for trial, visits in entry.visits.items():
                     gang = running[trial]
-                    assert not gang.shards or [v.shard for v in visits] == list(
-                        gang.shards
-                    )
+                    assert not gang.shards or [v.shard for v in visits] == list(gang.shards)
 
     def check_weights(self, most: float = 0.0) -> None:
         """The durable state of every trial that finished equals training over its visits alone: to

@@ -44,8 +44,7 @@ def check_replay(study: shoal.Study, trials: int) -> None:
     rows = study.replay()
     assert len(rows) == trials
     assert all(
-        row["verdict"] in ("equal", "agrees") and row["difference"] < 1e-8
-        for row in rows
+        row["verdict"] in ("equal", "agrees") and row["difference"] < 1e-8 for row in rows
     ), rows
 
 
@@ -78,9 +77,7 @@ class Exact(Recipe):
     def data(self) -> Data:
         rng = np.random.default_rng(5)
         y = rng.integers(0, 3, self.samples)
-        x = (rng.normal(size=(self.samples, 6)) + 2 * np.eye(3, 6)[y]).astype(
-            np.float32
-        )
+        x = (rng.normal(size=(self.samples, 6)) + 2 * np.eye(3, 6)[y]).astype(np.float32)
         made = Data.arrays(x, y, shards=self.shards, validation=0.1, seed=1)
         made.chunk = 64
         return made
@@ -111,8 +108,8 @@ class Exact(Recipe):
         with mine.open("a") as trace:
             trace.write(".")
         held = (
-            (self.traces / "held").exists() and mine.stat().st_size > 60
-        )  # lest a pass be over before its script is
+            self.traces / "held"
+        ).exists() and mine.stat().st_size > 60  # lest a pass be over before its script is
         sleep(self.held if held else self.slow * (model[0].out_features / 8))  # type: ignore[index, union-attr, operator]
         return nn.functional.cross_entropy(model(batch[0].double()), batch[1])
 
@@ -122,11 +119,7 @@ class Exact(Recipe):
 
 def steps(traces: Path) -> dict[int, int]:
     """By process, how many steps it began."""
-    return {
-        int(path.name): path.stat().st_size
-        for path in traces.iterdir()
-        if path.name.isdigit()
-    }
+    return {int(path.name): path.stat().st_size for path in traces.iterdir() if path.name.isdigit()}
 
 
 def moved_on(before: Mapping[int, int], traces: Path, many: int = 3) -> int:
@@ -161,9 +154,7 @@ class Script:
             return Plan(), memory
         made = len(view.visits[self.trial])
         if self.at < 0 or (
-            self.at < len(self.places)
-            and made >= self.visits.get(self.at, 0)
-            and self._lived()
+            self.at < len(self.places) and made >= self.visits.get(self.at, 0) and self._lived()
         ):
             for number in self.kills.get(self.at, ()):
                 os.kill(self.pids()[f"slot{number}"], signal.SIGKILL)
@@ -178,17 +169,11 @@ class Script:
         )
         now = view.running.get(self.trial)
         lane = Lane(self.trial, wanted)  # type: ignore[arg-type]
-        gang = (
-            now
-            if now is not None and now.lanes == (lane,)
-            else Gang((lane,), since=view.turn)
-        )
+        gang = now if now is not None and now.lanes == (lane,) else Gang((lane,), since=view.turn)
         return Plan(frozenset((gang,)), view.now + 0.03), memory
 
     def _lived(self) -> bool:
-        return moved_on(self.before, self.traces, self.many) >= len(
-            self.places[self.at]
-        )
+        return moved_on(self.before, self.traces, self.many) >= len(self.places[self.at])
 
     def run(self, bench: Bench, *trials: Trial, **options: Any) -> None:
         """The study, to its end; then all places were seen."""
@@ -199,9 +184,7 @@ class Script:
 
         (self.traces / "held").touch()
         bench.run(Given(trials), self, watch, **SLOTS, **options)
-        assert self.at == len(self.places), (
-            f"it was over at place {self.at} of {self.places}"
-        )
+        assert self.at == len(self.places), f"it was over at place {self.at} of {self.places}"
 
 
 class Restless:
@@ -218,9 +201,9 @@ class Restless:
     def decide(self, view: View, memory: float) -> tuple[Plan, float]:
         if not view.trials:
             return Plan(), memory
-        idle = any(trial not in view.running for trial in view.trials) and len(
-            view.busy
-        ) < len(view.slots)
+        idle = any(trial not in view.running for trial in view.trials) and len(view.busy) < len(
+            view.slots
+        )
         if view.now < memory and not idle:
             return Plan(view.plan.gangs, memory), memory
         rng = np.random.default_rng([3, view.turn])
@@ -249,9 +232,7 @@ def watchdog(seconds: float, folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 os.kill(int(path.name), signal.SIGUSR1)
         sleep(2.0)
-        faulthandler.dump_traceback(
-            (folder / "stack-driver").open("w"), all_threads=True
-        )
+        faulthandler.dump_traceback((folder / "stack-driver").open("w"), all_threads=True)
         interrupt_main()
 
     timer = Timer(seconds, bark)
@@ -260,8 +241,7 @@ def watchdog(seconds: float, folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         stacks = "\n".join(
-            f"{path.name}:\n{path.read_text()}"
-            for path in sorted(folder.glob("stack-*"))
+            f"{path.name}:\n{path.read_text()}" for path in sorted(folder.glob("stack-*"))
         )
         raise AssertionError(f"nothing went on for {seconds:g} s:\n{stacks}") from None
     finally:
@@ -294,17 +274,12 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     ):
         pairs += [(mine[name], theirs[name]) for name in mine]
     return max(
-        float(
-            np.abs(np.asarray(a) - np.asarray(b)).max()
-            / max(np.abs(np.asarray(a)).max(), 1e-12)
-        )
+        float(np.abs(np.asarray(a) - np.asarray(b)).max() / max(np.abs(np.asarray(a)).max(), 1e-12))
         for a, b in pairs
     )
 
 
-def check_equal(
-    bench: Bench, epochs: int, tolerance: float = 1e-8, follow: bool = False
-) -> None:
+def check_equal(bench: Bench, epochs: int, tolerance: float = 1e-8, follow: bool = False) -> None:
     """Every trial is through, has counted each sample once, and learnt what it learns at width 1.
 
     `epochs`: of all trials, 0 where they differ. `follow`: it learnt what it learns alone with
@@ -317,25 +292,15 @@ def check_equal(
     for trial, known in bench.state.known.items():
         assert bench.state.ended[trial] == "finished"
         visits = bench.state.visits[trial]
-        assert (
-            bench.state.done[trial]
-            == sum(visit.samples for visit in visits)
-            == known.samples
-        )
-        alone = (
-            visits if follow else tuple(visit._replace(widths=()) for visit in visits)
-        )
+        assert bench.state.done[trial] == sum(visit.samples for visit in visits) == known.samples
+        alone = visits if follow else tuple(visit._replace(widths=()) for visit in visits)
         again = retrain(bench.recipe, bench.data, known, alone, StationSetup(seed=SEED))
-        assert distance(vault.load(bench.state.kept[trial].name), again) <= tolerance, (
-            trial
-        )
+        assert distance(vault.load(bench.state.kept[trial].name), again) <= tolerance, trial
     bench.recipe.slow = slow
 
 
 def figures(bench: Bench) -> dict[str, float]:
     """All that was measured."""
     return {
-        name: value
-        for event in bench.events(Measured)
-        for name, value in event.figures.items()
+        name: value for event in bench.events(Measured) for name, value in event.figures.items()
     }

@@ -116,9 +116,7 @@ def test_a_slot_that_was_never_of_use_says_why() -> None:
     times.learn([made(A, 80.0)])
     new = process("s", 1000.0)
     new.worked = False
-    with pytest.warns(
-        UserWarning, match="s at n leaves unused: .* in 50 s, .* takes 103 s"
-    ):
+    with pytest.warns(UserWarning, match="s at n leaves unused: .* in 50 s, .* takes 103 s"):
         assert due([new], times, 950.0) == ["s"]
     used = process("s", 1000.0)
     with warnings.catch_warnings():

@@ -33,9 +33,7 @@ def maker(recipe: Any, folder: Path) -> Any:
             StationSetup(seed=0, run=vault.run, checkpoint_every=0.0),
         )
         course = Positions(0, data.sizes, state=state)
-        return Local(
-            station, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since
-        )
+        return Local(station, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since)
 
     return make, data
 
@@ -63,15 +61,11 @@ def test_a_unit_that_is_cut_is_void(tmp_path: Path, blobs: Any) -> None:
     recipe = blobs(shards=1, samples=200)
     make, data = maker(recipe, tmp_path)
     local = make(State(), 0.0)
-    trial = Trial(
-        TrialId("a"), 300.0, {"width": 4, "lr": 0.1}, shards=frozenset(data.shards)
-    )
+    trial = Trial(TrialId("a"), 300.0, {"width": 4, "lr": 0.1}, shards=frozenset(data.shards))
     moments = local.moments()
     next(moments)
     local.submit(trial)
-    gang = solo(
-        trial.id, SlotId("local"), 0, data.shards[0], float(sum(data.sizes.values()))
-    )
+    gang = solo(trial.id, SlotId("local"), 0, data.shards[0], float(sum(data.sizes.values())))
     local.change(None, gang)
     next(moments)  # a chunk is trained, the unit is not over
     local.change(gang, None)

@@ -36,9 +36,7 @@ ERRORS = [
 class Nodes:
     """Two nodes, of which n1 raises this error after its first shard, each time it is asked."""
 
-    def __init__(
-        self, patch: pytest.MonkeyPatch, error: Exception, leaves: bool
-    ) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, error: Exception, leaves: bool) -> None:
         self.error = error
         self.leaves = leaves
         self.live = ["n0", "n1"]
@@ -69,9 +67,7 @@ def test_the_error_names_the_shard_at_which_a_process_ends(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Nodes(monkeypatch, error, leaves=False)
-    with pytest.raises(
-        DataError, match=r"at n1 ended twice while it read s1 \(/s1.npz\)"
-    ):
+    with pytest.raises(DataError, match=r"at n1 ended twice while it read s1 \(/s1.npz\)"):
         found(tmp_path, PLACES, begun=False)
 
 
@@ -80,9 +76,7 @@ def test_a_node_that_leaves_is_as_one_that_was_never_there(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Nodes(monkeypatch, error, leaves=True)
-    with pytest.raises(
-        DataError, match="names n1, and the cluster has the nodes n0; s1 lies"
-    ):
+    with pytest.raises(DataError, match="names n1, and the cluster has the nodes n0; s1 lies"):
         found(tmp_path, PLACES, begun=True)
 
 
@@ -105,7 +99,5 @@ def test_a_recipe_that_does_not_load_at_a_node_is_one_error(
     cause = ModuleNotFoundError("No module named 'pyarrow'")
     error = exceptions.RayTaskError("_look", "a traceback", cause)
     Nodes(monkeypatch, error, leaves=False)
-    with pytest.raises(
-        DataError, match="n1 cannot look at its shards: ModuleNotFoundError: No"
-    ):
+    with pytest.raises(DataError, match="n1 cannot look at its shards: ModuleNotFoundError: No"):
         found(tmp_path, PLACES, begun=False)

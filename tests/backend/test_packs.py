@@ -58,9 +58,7 @@ def check_equal(study: Any, alone: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [2, 8])
-def test_a_study_in_packs_is_the_same_study(
-    tmp_path: Path, blobs: Any, most: int
-) -> None:
+def test_a_study_in_packs_is_the_same_study(tmp_path: Path, blobs: Any, most: int) -> None:
     alone = studied(tmp_path / "alone", blobs(), Fifo())
     study = studied(tmp_path / "packed", blobs(), Pack("random", most=most))
     assert together(study) == min(most, 6)
@@ -112,9 +110,7 @@ def test_a_study_in_sums_is_the_same_study(
     check_equal(study, alone)
 
 
-@pytest.mark.parametrize(
-    "concurrent", [False, True], ids=["one by one", "brackets at once"]
-)
+@pytest.mark.parametrize("concurrent", [False, True], ids=["one by one", "brackets at once"])
 def test_hyperband_in_packs_promotes_whom_it_promotes_without(
     tmp_path: Path, blobs: Any, concurrent: bool
 ) -> None:
@@ -152,9 +148,7 @@ def test_hyperband_in_packs_promotes_whom_it_promotes_without(
         if isinstance(line.entry, Planned)
         for gang in line.entry.start
     ]
-    assert (
-        any(len({bracket[t] for t in gang.trials}) > 1 for gang in gangs) == concurrent
-    )
+    assert any(len({bracket[t] for t in gang.trials}) > 1 for gang in gangs) == concurrent
 
 
 def test_trials_that_go_wrong_in_a_pack(tmp_path: Path, blobs: Any) -> None:
@@ -171,9 +165,7 @@ def test_contract(tmp_path: Path, blobs: Any, fuse: bool) -> None:
     configs = [{"width": w, "lr": 0.01} for w in (4, 4, 8, 5)]
     policies = [Pack("random", most=3, fuse=fuse)]
     check_backend(
-        Setting(
-            make, data.sizes, configs, bad={"width": 6, "lr": 0.01}, policies=policies
-        )
+        Setting(make, data.sizes, configs, bad={"width": 6, "lr": 0.01}, policies=policies)
     )
 
 
@@ -193,9 +185,7 @@ def trained_together(study: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("fuse", [False, True])
-def test_the_first_pack_that_trains_has_room(
-    tmp_path: Path, blobs: Any, fuse: bool
-) -> None:
+def test_the_first_pack_that_trains_has_room(tmp_path: Path, blobs: Any, fuse: bool) -> None:
     """Nobody runs out of memory, and nobody gets a strike. More have room that take turns."""
 
     def searched(name: str, policy: Any, **options: Any) -> Any:
@@ -259,18 +249,14 @@ def test_a_pack_without_room_is_split_and_all_finish(
     assert {trial.status for trial in study.trials} == {"finished"}
     assert together(study) == 6
     ends = [
-        line.entry
-        for line in study.lines()
-        if isinstance(line.entry, Ended) and line.entry.why
+        line.entry for line in study.lines() if isinstance(line.entry, Ended) and line.entry.why
     ]
     assert ends[0].why == "out of memory with 6 trials on local"
     assert len(ends) <= 4 or rest
     for one, other in zip(study.trials, alone.trials, strict=True):
         assert one.scores == other.scores
     found = summary(study.lines())
-    assert [split["trials"] for split in found["splits"]] == [
-        list(end.gang.trials) for end in ends
-    ]
+    assert [split["trials"] for split in found["splits"]] == [list(end.gang.trials) for end in ends]
     assert all(split["needs"] or len(split["trials"]) == 1 for split in found["splits"])
     if memory:
         assert (
@@ -298,9 +284,7 @@ def test_a_hopping_pack_without_room_goes_on_in_smaller_ones(
         slot_memory_gb=memory,
         state_memory_gb=0.0,
     )
-    assert {trial.status for trial in study.trials} == {"finished"} and together(
-        study
-    ) == 6
+    assert {trial.status for trial in study.trials} == {"finished"} and together(study) == 6
     assert all(row["equal"] for row in study.replay())
 
 
@@ -323,10 +307,7 @@ def test_a_waiting_pack_that_turns_out_too_large_is_parted(
             view(state, 0.0, Table((Row((10.0,), memory=memory),)).believe(state)),
             remembered,
         )
-        assert (
-            all(len(gang.lanes) * memory <= 1.0 for gang in made.gangs)
-            and len(made.gangs) == 1
-        )
+        assert all(len(gang.lanes) * memory <= 1.0 for gang in made.gangs) and len(made.gangs) == 1
         return [len(pack) for pack in after[0]], after
 
     sizes, remembered = plan(0.0, PacksAsTrials(Hop()).start())
@@ -345,8 +326,4 @@ def test_one_trial_that_has_no_room_alone_fails(tmp_path: Path, blobs: Any) -> N
     assert [trial.status for trial in study.trials if trial.config["width"] == 6] == [
         "failed: MemoryError: far too large"
     ] * 2
-    assert all(
-        trial.status == "finished"
-        for trial in study.trials
-        if trial.config["width"] != 6
-    )
+    assert all(trial.status == "finished" for trial in study.trials if trial.config["width"] != 6)

@@ -16,10 +16,7 @@ from shoal.backend.silence import (
 )
 
 seconds = st.floats(0.01, 1e4)
-works = (
-    st.builds(WorkUnderWay, st.none() | st.floats(0.0, 1e3), st.integers(0, 12))
-    | st.none()
-)
+works = st.builds(WorkUnderWay, st.none() | st.floats(0.0, 1e3), st.integers(0, 12)) | st.none()
 
 
 @given(st.lists(st.floats(0.01, 60.0), min_size=1), works, st.floats(0.1, 100.0))
@@ -31,9 +28,7 @@ def test_who_answers_and_goes_on_is_never_given_up(pauses, work, least) -> None:
     for number, pause in enumerate(pauses):
         hangs = 0 if work is None else work.hangs
         now += min(pause, 0.99 * limits.without_answer(signs.pause, hangs))
-        if work is None or now - signs.went_on <= limits.without_progress(
-            work.usual, hangs
-        ):
+        if work is None or now - signs.went_on <= limits.without_progress(work.usual, hangs):
             assert why_hung(signs, now, limits, work) is None
         signs.reach(number, now)
 

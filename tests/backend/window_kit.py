@@ -33,9 +33,7 @@ class Fake:
         self.setup = setup
         self.given: dict[Any, asyncio.Future[PreparedChunk]] = {}
         self.there: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.make = SimpleNamespace(
-            options=lambda **_: SimpleNamespace(remote=self._make)
-        )
+        self.make = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._make))
         self.pid = SimpleNamespace(remote=lambda: self.there)
 
     def _make(self, key: Any) -> Any:

@@ -26,9 +26,7 @@ Logged = dict[str, list[tuple[float, float]]]
 
 
 def opened(folder: Path, blobs: Any) -> shoal.Study:
-    return shoal.create_study(
-        blobs(), storage=folder, search_space=SPACE, load_if_exists=True
-    )
+    return shoal.create_study(blobs(), storage=folder, search_space=SPACE, load_if_exists=True)
 
 
 def in_journal(study: shoal.Study) -> Logged:
@@ -66,9 +64,7 @@ def in_tensorboard(folder: Path) -> Logged:
         )
         assert began.group_name == place.name
         assert began.hparams["lr"].number_value in (1e-2, 1e-3)
-        over = metadata.parse_session_end_info_plugin_data(
-            given[metadata.SESSION_END_INFO_TAG]
-        )
+        over = metadata.parse_session_end_info_plugin_data(given[metadata.SESSION_END_INFO_TAG])
         assert over.status == 1  # success
     return found
 
@@ -114,9 +110,7 @@ def wandb_records(path: str) -> Iterator[bytes]:
 
 
 def in_wandb(folder: Path) -> Logged:
-    pb = pytest.importorskip(
-        "wandb.proto.wandb_internal_pb2", reason="wandb is not installed"
-    )
+    pb = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason="wandb is not installed")
     found: Logged = {}
     paths = glob.glob(f"{folder}/wandb/wandb/offline-run-*/*.wandb")
     for path in sorted(paths):
@@ -127,9 +121,7 @@ def in_wandb(folder: Path) -> Logged:
             if kind == "run" and not name:
                 name = record.run.display_name
                 assert record.run.project == folder.name
-                config = {
-                    each.key: each.value_json for each in record.run.config.update
-                }
+                config = {each.key: each.value_json for each in record.run.config.update}
                 assert float(config["lr"]) in (1e-2, 1e-3)
             if kind == "history":
                 items = {
@@ -319,9 +311,7 @@ def test_scores_never_take_each_others_place_in_mlflow(tmp_path: Path) -> None:
     assert sorted(run.data.params.values()) == ["0.1", "1", "2", "40"]
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "getuid") or os.getuid() != 0, reason="needs a chown"
-)
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs a chown")
 @pytest.mark.parametrize("place", ["", ":online"])
 def test_wandb_reads_no_settings_of_somebody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
@@ -334,22 +324,16 @@ def test_wandb_reads_no_settings_of_somebody_else(
     monkeypatch.chdir(tmp_path)
     assert loggers_of(f"wandb{place}")
     os.chown(settings, 12345, 12345)
-    with pytest.raises(
-        ValueError, match="must be your own, but it belongs to user 12345"
-    ):
+    with pytest.raises(ValueError, match="must be your own, but it belongs to user 12345"):
         loggers_of(f"wandb{place}")
     os.chown(settings, os.getuid(), os.getgid())
     settings.chmod(0o666)
-    with pytest.raises(
-        ValueError, match="must be your own, but others may write to it"
-    ):
+    with pytest.raises(ValueError, match="must be your own, but others may write to it"):
         loggers_of(f"wandb{place}")
 
 
 def test_scores_never_take_the_place_of_the_epoch_in_wandb(tmp_path: Path) -> None:
-    pb = pytest.importorskip(
-        "wandb.proto.wandb_internal_pb2", reason="wandb is not installed"
-    )
+    pb = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason="wandb is not installed")
     logged("wandb", tmp_path)
     (path,) = glob.glob(f"{tmp_path}/wandb/wandb/offline-run-*/*.wandb")
     rows = []

@@ -18,13 +18,8 @@ W0, W1, W2 = (SlotId(f"w{i}") for i in range(3))
 A, B, C = (TrialId(x) for x in "abc")
 
 
-def looking(
-    running: Iterable[Gang] = (), table: Table = Table(), memory: float = 8.0
-) -> View:
-    at = [
-        Slot(SlotId(f"w{i}"), memory=memory, shards=frozenset({s}))
-        for i, s in enumerate(SHARDS)
-    ]
+def looking(running: Iterable[Gang] = (), table: Table = Table(), memory: float = 8.0) -> View:
+    at = [Slot(SlotId(f"w{i}"), memory=memory, shards=frozenset({s})) for i, s in enumerate(SHARDS)]
     state = started(*map(trial, "abc"), at=at)
     return view_of(fold(state, [Planned((), tuple(running))]), table)
 
@@ -81,9 +76,7 @@ def test_a_unit_is_not_cut_short() -> None:
         check(plan(), looking([unit]))
     with pytest.raises(PlanError, match="has a quota"):
         check(plan(solo(A, W0, 1, S0, 10.0)), looking([unit]))
-    with pytest.raises(
-        PlanError, match="has a quota"
-    ):  # the same shard, but another trial's
+    with pytest.raises(PlanError, match="has a quota"):  # the same shard, but another trial's
         check(plan(replace(unit, lanes=(Lane(B, (W0,)),))), looking([unit]))
     check(plan(unit, solo(B, W1, 1)), looking([unit]))
     check(

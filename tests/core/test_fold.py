@@ -39,9 +39,7 @@ W0, W1 = SlotId("w0"), SlotId("w1")
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ENTRIES, max_size=25), st.integers(0, 25))
-def test_fold_is_steps_and_changes_nothing_it_was_given(
-    entries: list[Any], cut: int
-) -> None:
+def test_fold_is_steps_and_changes_nothing_it_was_given(entries: list[Any], cut: int) -> None:
     base = fold(State(), entries[:cut])
     before = deepcopy(base)
     assert fold(base, entries[cut:]) == reduce(step, entries[cut:], base)
@@ -55,9 +53,7 @@ def test_indices_follow_the_plan(world: World) -> None:
     state = State()
     for _, entry in lines:
         state = step(state, entry)
-        assert state.running == {
-            t: gang for gang in state.plan.gangs for t in gang.trials
-        }
+        assert state.running == {t: gang for gang in state.plan.gangs for t in gang.trials}
         assert state.busy == {s: gang for gang in state.plan.gangs for s in gang.slots}
         assert state.trials.keys() | state.ended.keys() == state.known.keys()
         assert not state.trials.keys() & state.ended.keys()
@@ -65,10 +61,7 @@ def test_indices_follow_the_plan(world: World) -> None:
         assert state.busy.keys() <= state.slots.keys()
         for name, each in state.trials.items():
             n = len(each.shards)
-            seen = {
-                visit.shard
-                for visit in state.visits[name][len(state.visits[name]) // n * n :]
-            }
+            seen = {visit.shard for visit in state.visits[name][len(state.visits[name]) // n * n :]}
             assert state.pending[name] == each.shards - seen
 
 
@@ -157,9 +150,7 @@ def test_extending_a_trial() -> None:
     state = fold(started(trial("a")), [Advanced({A: 30.0}), Finished(A)])
     assert state.ended == {A: "finished"} and not state.trials
     longer = step(state, Submitted(trial("a", 60.0)))
-    assert (
-        longer.trials[A].samples == 60.0 and not longer.ended and longer.done[A] == 30.0
-    )
+    assert longer.trials[A].samples == 60.0 and not longer.ended and longer.done[A] == 30.0
     assert step(state, Submitted(trial("a"))) == state, (
         "asked for once more, no longer: nothing is left to do"
     )

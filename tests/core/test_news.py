@@ -26,9 +26,7 @@ def test_two_states_that_go_on_from_one_know_nothing_of_each_other() -> None:
     root = News().after([TrialId("a")])
     left, right = root.after([TrialId("b")]), root.after([TrialId("c")])
     assert list(left.since(root) or ()) == ["b"]
-    assert right.since(left) is None and right.since(root) is None, (
-        "look at all trials again"
-    )
+    assert right.since(left) is None and right.since(root) is None, "look at all trials again"
     assert left.since(None) is None and root.since(left) is None
 
 
@@ -36,6 +34,4 @@ def test_a_fold_tells_of_each_trial_that_an_entry_is_about() -> None:
     state = fold(State(), [Submitted(Trial(TrialId(x), 10.0, {})) for x in "abc"])
     later = fold(state, [Evaluated(TrialId("b"), 1.0, {"loss": 0.5})])
     assert list(later.news.since(state.news) or ()) == ["b"]
-    assert state == fold(
-        State(), [Submitted(Trial(TrialId(x), 10.0, {})) for x in "abc"]
-    )
+    assert state == fold(State(), [Submitted(Trial(TrialId(x), 10.0, {})) for x in "abc"])

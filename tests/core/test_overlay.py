@@ -105,12 +105,7 @@ def test_speaks_like_a_dict() -> None:
     table["c"] = 3
     del table["a"]
     plain = {"b": 2, "c": 3}
-    assert (
-        table == plain
-        and plain == table
-        and table != {"b": 2}
-        and table != [("b", 2), ("c", 3)]
-    )
+    assert table == plain and plain == table and table != {"b": 2} and table != [("b", 2), ("c", 3)]
     assert table == writable({"c": 3, "b": 2}), "order does not matter"
     assert repr(table) == "{'b': 2, 'c': 3}" and list(reversed(table)) == ["c", "b"]
     assert list(table.keys() & {"c", "d"}) == ["c"] and list(table.values()) == [2, 3]
@@ -138,9 +133,7 @@ def test_small_tables_are_dicts(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_order(state: State) -> list[Any]:
     """All of a state, tables as lists: their order counts too."""
     every = (getattr(state, f.name) for f in fields(State) if f.compare)
-    return [
-        list(value.items()) if isinstance(value, Mapping) else value for value in every
-    ]
+    return [list(value.items()) if isinstance(value, Mapping) else value for value in every]
 
 
 @settings(max_examples=50, deadline=None)
@@ -184,10 +177,7 @@ def test_states_share_what_they_have_in_common(monkeypatch: pytest.MonkeyPatch) 
         State(),
         [
             Joined(tuple(every)),
-            *(
-                Submitted(Trial(g.trials[0], 9.0, {}, shards=frozenset(SHARDS)))
-                for g in gangs
-            ),
+            *(Submitted(Trial(g.trials[0], 9.0, {}, shards=frozenset(SHARDS))) for g in gangs),
         ],
     )
     state = fold(state, [Planned((), tuple(gangs))])

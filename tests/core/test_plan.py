@@ -45,9 +45,9 @@ def test_diff_leads_from_one_plan_to_the_other(old: Plan, new: Plan) -> None:
         "each gang that comes is in one change"
     )
     for before, after in changes:
-        assert (
-            before is None or after is None or set(before.trials) & set(after.trials)
-        ), "a move shares a trial"
+        assert before is None or after is None or set(before.trials) & set(after.trials), (
+            "a move shares a trial"
+        )
     kinds = [(before is None, after is None) for before, after in changes]
     order = {(False, True): 0, (False, False): 1, (True, False): 2}
     assert [order[k] for k in kinds] == sorted(order[k] for k in kinds), (
@@ -81,9 +81,7 @@ def test_prune() -> None:
         since=3,
     )
     assert prune(gang) == gang
-    assert prune(gang, trials=frozenset(TRIALS[:1])) == Gang(
-        (gang.lanes[1],), quota=5.0, since=3
-    )
+    assert prune(gang, trials=frozenset(TRIALS[:1])) == Gang((gang.lanes[1],), quota=5.0, since=3)
     lost = prune(gang, slots=frozenset({SLOTS[1], SLOTS[2]}))
     assert lost == Gang((Lane(TRIALS[0], (SLOTS[0],)),), quota=5.0, since=3)
     assert prune(gang, slots=frozenset(SLOTS)) is None

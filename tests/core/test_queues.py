@@ -70,9 +70,7 @@ def check(state: State) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(worlds(), st.sampled_from([Hop(), Pack(), Fifo()]), st.sampled_from([2, 64]))
-def test_plans_know_what_changed_since_each(
-    world: World, policy: Any, longest: int
-) -> None:
+def test_plans_know_what_changed_since_each(world: World, policy: Any, longest: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plans, "LONGEST", longest)
         lines, _, _ = world.run(policy)

@@ -12,11 +12,7 @@ from shoal.core.cluster import (
 )
 
 PLAIN = {ShardId(name): 10 + number for number, name in enumerate("abcd")}
-BOTH = {
-    of_recipe(recipe, name): size
-    for recipe in ("one", "two")
-    for name, size in PLAIN.items()
-}
+BOTH = {of_recipe(recipe, name): size for recipe in ("one", "two") for name, size in PLAIN.items()}
 
 
 def test_all_shards_are_a_trials_where_there_is_one_recipe() -> None:

@@ -25,9 +25,7 @@ def test_lists_in_a_config_become_tuples_all_the_way_down() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"id": ""}, {"memory": 0.0}, {"memory": float("nan")}]
-)
+@pytest.mark.parametrize("wrong", [{"id": ""}, {"memory": 0.0}, {"memory": float("nan")}])
 def test_wrong_slots_cannot_be_built(wrong: dict) -> None:
     with pytest.raises(ValueError, match="slot"):
         Slot(**{"id": SlotId("a"), **wrong})
@@ -36,14 +34,10 @@ def test_wrong_slots_cannot_be_built(wrong: dict) -> None:
 def test_shard_order_is_a_function_of_seed_and_epoch() -> None:
     shards = [ShardId(f"s{i}") for i in range(6)]
     orders = {
-        (seed, epoch): shard_order(seed, epoch, shards)
-        for seed in range(4)
-        for epoch in range(4)
+        (seed, epoch): shard_order(seed, epoch, shards) for seed in range(4) for epoch in range(4)
     }
     assert all(sorted(order) == shards for order in orders.values())
-    assert len(set(orders.values())) > 10, (
-        "orders hardly differ between seeds and epochs"
-    )
+    assert len(set(orders.values())) > 10, "orders hardly differ between seeds and epochs"
     assert shard_order(1, 2, reversed(shards)) == orders[1, 2]
     some = shards[1:4]
     assert shard_order(1, 2, some) == tuple(s for s in orders[1, 2] if s in some), (

@@ -99,13 +99,9 @@ def kill_once_kept(folder: Path, *args: str) -> None:
     kill_process_once_kept(folder, shoal_command(*args))
 
 
-def kill_process_once_kept(
-    folder: Path, command: list[str], cwd: Path | None = None
-) -> None:
+def kill_process_once_kept(folder: Path, command: list[str], cwd: Path | None = None) -> None:
     """As `kill_once_kept`, of any command that trains the folder's study."""
-    process = subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     journal = folder / "journal.jsonl"
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
@@ -155,9 +151,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
             return
         for number, (a, b) in enumerate(zip(one, other, strict=True)):
             yield from differences(a, b, f"{where}[{number}]")
-    elif not np.array_equal(
-        np.asarray(one), np.asarray(other), equal_nan=_may_be_nan(one)
-    ):
+    elif not np.array_equal(np.asarray(one), np.asarray(other), equal_nan=_may_be_nan(one)):
         yield f"{where}: {one!r:.60} against {other!r:.60}"
 
 

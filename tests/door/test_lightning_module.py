@@ -5,9 +5,7 @@ from pathlib import Path
 import door_kit as kit
 import pytest
 
-pytest.importorskip(
-    "lightning", reason="lightning is not installed: pip install lightning"
-)
+pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
 pytest.importorskip("sklearn")
 
 

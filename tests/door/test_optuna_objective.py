@@ -36,9 +36,7 @@ def test_it_is_killed_and_resumed_as_alone(tmp_path: Path) -> None:
     kit.kill_process_once_kept(places["killed"], process, tmp_path / "killed")
     kit.run("resume", str(places["killed"]))
     kit.check_equal(places["alone"], places["killed"])
-    scores = [
-        [t.scores for t in shoal.load_study(place).trials] for place in places.values()
-    ]
+    scores = [[t.scores for t in shoal.load_study(place).trials] for place in places.values()]
     assert scores[0] == scores[1]
 
 

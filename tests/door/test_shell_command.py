@@ -37,8 +37,6 @@ def test_it_is_killed_and_resumed_as_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_plain_program_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plain_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "best accuracy 0." in kit.run_plain("shell_command")

@@ -16,11 +16,7 @@ def nested(deep: int) -> bytes:
 def test_deeply_nested_values_are_refused(deep: int) -> None:
     with pytest.raises(ValueError, match="deep|recursion"):
         decoded(b'{"config":' + nested(deep) + b"}", dict[str, Any])
-    line = (
-        b'{"d":{"who":"searcher","memory":'
-        + nested(deep)
-        + b'},"e":"Remembered","t":1}'
-    )
+    line = b'{"d":{"who":"searcher","memory":' + nested(deep) + b'},"e":"Remembered","t":1}'
     with pytest.raises(JournalError, match="deep|recursion"):
         decode(line)
 

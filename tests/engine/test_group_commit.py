@@ -50,9 +50,7 @@ class Disk:
     def check(self, appended: list[Kept]) -> None:
         there = self.written()
         assert there == appended[: len(there)], "the beginning of what was appended"
-        assert all(entry in self.durable for entry in there), (
-            "no line before its checkpoint"
-        )
+        assert all(entry in self.durable for entry in there), "no line before its checkpoint"
 
 
 @given(st.lists(ACT, max_size=30))
@@ -70,11 +68,7 @@ def test_lines_follow_what_they_speak_of(acts: list[tuple[float, str]]) -> None:
             getattr(disk.journal, act)()
             disk.replaced.append(entry)
             disk.check(appended)
-            late = [
-                time
-                for time in times[len(disk.written()) :]
-                if time <= times[-1] - SECONDS
-            ]
+            late = [time for time in times[len(disk.written()) :] if time <= times[-1] - SECONDS]
             assert not late, "nothing waits for longer than a group"
             assert act != "sync" or disk.written() == appended
         disk.journal.close()
@@ -83,9 +77,7 @@ def test_lines_follow_what_they_speak_of(acts: list[tuple[float, str]]) -> None:
 
 
 @given(st.integers(1, 12), st.data())
-def test_a_torn_group_is_read_up_to_its_last_whole_line(
-    count: int, data: st.DataObject
-) -> None:
+def test_a_torn_group_is_read_up_to_its_last_whole_line(count: int, data: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
         disk = Disk(Path(folder) / "j")
         for number in range(count):

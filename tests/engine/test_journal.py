@@ -54,9 +54,7 @@ NAME = TEXT.filter(is_name)
 FLOAT = st.floats()
 COUNT = st.integers(0, 2**53)
 TRIAL = st.builds(TrialId, NAME)
-SLOTS = st.lists(st.builds(SlotId, NAME), min_size=1, max_size=3, unique=True).map(
-    tuple
-)
+SLOTS = st.lists(st.builds(SlotId, NAME), min_size=1, max_size=3, unique=True).map(tuple)
 VALUE = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | FLOAT | TEXT,
     lambda x: st.lists(x, max_size=3).map(tuple),
@@ -122,19 +120,13 @@ ENTRIES: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     Kept: st.builds(Kept, TRIAL, COUNT, FLOAT, NAME),
     Fell: st.builds(Fell, TRIAL, COUNT, FLOAT),
-    Evaluated: st.builds(
-        Evaluated, TRIAL, FLOAT, st.dictionaries(TEXT, FLOAT, max_size=2)
-    ),
-    Measured: st.builds(
-        Measured, TRIAL, TEXT, st.dictionaries(TEXT, FLOAT, max_size=2)
-    ),
+    Evaluated: st.builds(Evaluated, TRIAL, FLOAT, st.dictionaries(TEXT, FLOAT, max_size=2)),
+    Measured: st.builds(Measured, TRIAL, TEXT, st.dictionaries(TEXT, FLOAT, max_size=2)),
     Ended: st.builds(Ended, GANG),
     Finished: st.builds(Finished, TRIAL),
     Failed: st.builds(Failed, TRIAL, TEXT),
     Joined: st.builds(Joined, st.lists(SLOT, max_size=2).map(tuple)),
-    Left: st.builds(
-        Left, st.frozensets(st.builds(SlotId, NAME), max_size=2), st.booleans(), TEXT
-    ),
+    Left: st.builds(Left, st.frozensets(st.builds(SlotId, NAME), max_size=2), st.booleans(), TEXT),
     Unread: st.builds(
         Unread,
         st.builds(SlotId, NAME),
@@ -163,9 +155,7 @@ def alike(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if is_dataclass(one):
-        return all(
-            alike(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)
-        )
+        return all(alike(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
     if isinstance(one, (list, tuple)):
@@ -248,9 +238,9 @@ def test_a_torn_last_line_is_left_out_wherever_it_is_torn(
     before = whole[:-1].rfind(b"\n") + 1
     for cut in range(before, len(whole)):
         path.write_bytes(whole[:cut])
-        assert [line.entry for line in read(path)] == [
-            line.entry for line in lines[:4]
-        ], f"torn after {cut - before} bytes"
+        assert [line.entry for line in read(path)] == [line.entry for line in lines[:4]], (
+            f"torn after {cut - before} bytes"
+        )
     path.write_bytes(whole[:-3])
     written(path, lines[4:6])  # who goes on cuts the torn line off
     assert [line.entry for line in read(path)] == [line.entry for line in lines[:6]]
@@ -302,9 +292,7 @@ def test_damage_in_the_middle_is_an_error_that_says_where(
         (b"[1]", "not a Shoal journal"),
     ],
 )
-def test_files_of_another_schema_are_refused(
-    tmp_path: Path, head: bytes, why: str
-) -> None:
+def test_files_of_another_schema_are_refused(tmp_path: Path, head: bytes, why: str) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_bytes(head + b"\n")
     with pytest.raises(JournalError, match=why):

@@ -79,9 +79,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("deep", [False, True], ids=["file", "in a folder"])
 @pytest.mark.parametrize("mode", ["rb", "ab", "wb", "r+b"])
 @pytest.mark.parametrize("trap", TRAPS)
-def test_only_plain_files_are_opened(
-    tmp_path: Path, trap: str, mode: str, deep: bool
-) -> None:
+def test_only_plain_files_are_opened(tmp_path: Path, trap: str, mode: str, deep: bool) -> None:
     root, victim = tmp_path / "study", tmp_path / "victim"
     place = root / "in" / "file" if deep else root / "file"
     lay(trap, place, victim)
@@ -184,9 +182,7 @@ def test_a_lock_stays_in_its_folder_if_a_link_takes_the_folders_place(
 def test_a_file_larger_than_what_shoal_writes_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "notes").open("wb") as file:
         file.truncate(2**40)  # takes no room
-    with pytest.raises(
-        TooLarge, match=r"has 1099511627776 bytes, and 100 are the most"
-    ):
+    with pytest.raises(TooLarge, match=r"has 1099511627776 bytes, and 100 are the most"):
         read_file(tmp_path / "notes", 100)
 
 

@@ -88,9 +88,7 @@ def test_cut_anywhere_and_resumed_it_equals_the_undisturbed_run(
     assert set(undisturbed.ended.values()) == {"finished"}
     for cut in range(1, len(lines)):
         more, state = study(policy, table, former=lines[:cut], **options)
-        assert visits(state) == visits(undisturbed), (
-            f"killed after entry {cut}: {lines[cut - 1]}"
-        )
+        assert visits(state) == visits(undisturbed), f"killed after entry {cut}: {lines[cut - 1]}"
         assert state.ended == undisturbed.ended
         check_journal(more, state)
         for name, lost in _repeated(more).items():
@@ -101,9 +99,7 @@ def test_cut_anywhere_and_resumed_it_equals_the_undisturbed_run(
 
 @pytest.mark.parametrize("rule", ["lrw", "random"])
 def test_cut_anywhere_and_resumed_it_ends_well(rule: Any) -> None:
-    lines, _ = study(
-        Hop(rule), rates(1.0, 2.0, 5.0), count=3, epochs=2, checkpoint_every=7.0
-    )
+    lines, _ = study(Hop(rule), rates(1.0, 2.0, 5.0), count=3, epochs=2, checkpoint_every=7.0)
     for cut in range(1, len(lines), 3):
         more, state = study(
             Hop(rule),
@@ -123,9 +119,7 @@ def _repeated(lines: list[Any]) -> dict[TrialId, float]:
     lost: dict[TrialId, float] = {}
     for _, entry in lines:
         if isinstance(entry, Fell):
-            lost[entry.trial] = (
-                lost.get(entry.trial, 0.0) + state.done[entry.trial] - entry.samples
-            )
+            lost[entry.trial] = lost.get(entry.trial, 0.0) + state.done[entry.trial] - entry.samples
         state = fold(state, [entry])
     return lost
 
@@ -149,13 +143,9 @@ def test_a_deadline_stops_the_study_and_units_come_to_their_end() -> None:
     assert state.stopped == "timeout" and state.trials.keys() == {"t000", "t001"}
     stops = [(time, entry) for time, entry in lines if isinstance(entry, Commanded)]
     assert stops == [(15.0, Commanded("stop", "timeout"))]
-    assert max(time for time, _ in lines) == 20.0, (
-        "the units under way are made to their end"
-    )
+    assert max(time for time, _ in lines) == 20.0, "the units under way are made to their end"
     assert not [
-        entry
-        for time, entry in lines
-        if time > 15.0 and isinstance(entry, Planned) and entry.start
+        entry for time, entry in lines if time > 15.0 and isinstance(entry, Planned) and entry.start
     ]
     assert state.kept.keys() == {"t000", "t001"}, (
         "what is only in memory is made durable at the end"
@@ -283,9 +273,7 @@ class Wide:
 @pytest.mark.parametrize(
     ("lost", "how"), [(1, "finished"), (2, "failed: its slot died under it 3 times")]
 )
-def test_a_wide_trial_fails_when_all_its_slots_died_three_times(
-    lost: int, how: str
-) -> None:
+def test_a_wide_trial_fails_when_all_its_slots_died_three_times(lost: int, how: str) -> None:
     """As long as one is left, it goes on there: a node that goes may take several with it, and
     nodes may go often.
     """
@@ -307,9 +295,7 @@ def test_a_wide_trial_fails_when_all_its_slots_died_three_times(
             if gang is None or len(gang.slots) == len(view.slots) or not view.trials:
                 return super().decide(view, memory)
             return Plan(
-                frozenset(
-                    {Gang((Lane(gang.trials[0], tuple(view.slots)),), since=view.turn)}
-                )
+                frozenset({Gang((Lane(gang.trials[0], tuple(view.slots)),), since=view.turn)})
             ), None
 
     sim.truth = Table((type(Table().rows[0])((1.0,)),)).of(sim.known)
@@ -476,12 +462,7 @@ def test_a_plan_is_durable_before_it_is_applied(tmp_path: Path) -> None:
     class Looks(Sim):
         def change(self, before: Gang | None, after: Gang | None) -> None:
             seen[:] = [line.entry for line in read(path)]
-            starts = [
-                gang
-                for entry in seen
-                if isinstance(entry, Planned)
-                for gang in entry.start
-            ]
+            starts = [gang for entry in seen if isinstance(entry, Planned) for gang in entry.start]
             assert after is None or after in starts, (
                 f"{after} was started before the journal had it"
             )

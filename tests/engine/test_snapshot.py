@@ -51,9 +51,7 @@ S0, S1, S2 = SHARDS
 OF_KIND: dict[type[Any], st.SearchStrategy[Any]] = {
     **journal_kit.OF_KIND,
     Evaluated: journal_kit.OF_KIND[Evaluated]
-    | st.builds(
-        Evaluated, st.just(A), st.floats(0, 3), st.just({"loss": nan, "acc": -inf})
-    ),
+    | st.builds(Evaluated, st.just(A), st.floats(0, 3), st.just({"loss": nan, "acc": -inf})),
 }
 BEGIN: list[Entry] = [
     Opened(1, SHARDS, {"study": "s"}),
@@ -151,9 +149,7 @@ def test_a_snapshot_that_lacks_a_table_is_noticed(
     kept = [each for each in snapshot.TABLES if each != name]
     monkeypatch.setattr(snapshot, "TABLES", tuple(kept))
     monkeypatch.setattr(snapshot, "Tables", snapshot.tables_type(kept))
-    monkeypatch.setattr(
-        snapshot, "BY_GANG", [each for each in snapshot.BY_GANG if each != name]
-    )
+    monkeypatch.setattr(snapshot, "BY_GANG", [each for each in snapshot.BY_GANG if each != name])
     try:
         half = unpacked(packed(state))
     except KeyError:  # without `gangs` nothing can be named by its place there
@@ -310,9 +306,7 @@ def test_one_that_is_stale_or_damaged_is_not_used(
     assert same(past.state, replay(read(folder / "journal.jsonl")))
 
 
-def test_a_strangers_is_not_even_decoded(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strangers_is_not_even_decoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "unpacked", lambda _: pytest.fail("it was decoded"))
     other = Snapshots(folder / "journal.jsonl", *key("another"))
     assert other.past().since is None

@@ -57,9 +57,7 @@ DAMAGE: Mapping[str, Callable[[Path], None]] = {
 # -- studies -------------------------------------------------------------------------------------
 
 
-def pause_after(
-    study: shoal.Study, saves: int, patch: pytest.MonkeyPatch, **options: Any
-) -> None:
+def pause_after(study: shoal.Study, saves: int, patch: pytest.MonkeyPatch, **options: Any) -> None:
     """Let the study run until so many states were written; then its disk is full."""
     written = []
     save = Checkpoints.save
@@ -145,8 +143,4 @@ def check_equal(study: shoal.Study, undisturbed: shoal.Study | None = None) -> N
 
 def falls(study: shoal.Study) -> list[Fell]:
     """The falls because of checkpoints that could not be read."""
-    return [
-        line.entry
-        for line in study.lines()
-        if isinstance(line.entry, Fell) and line.entry.why
-    ]
+    return [line.entry for line in study.lines() if isinstance(line.entry, Fell) and line.entry.why]

@@ -64,9 +64,7 @@ def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(made.get("policy"), dict):
         made["policy"] = rebuild(made["policy"])
     if made.pop("profile", False):
-        made["profile"] = Table(
-            (Row((200.0,), packing=Packing.shared(0.7, 200.0, 16)),)
-        )
+        made["profile"] = Table((Row((200.0,), packing=Packing.shared(0.7, 200.0, 16)),))
     return made
 
 
@@ -166,9 +164,7 @@ class Driver:
         self.began = len(lines_of(folder))
         self.seen: set[tuple[int, bytes]] = set()
         self.temporary = Path(tempfile.mkdtemp(prefix="sf-", dir="/tmp"))
-        given = json.dumps(
-            {"folder": str(folder), "recipe": recipe, "options": options}
-        )
+        given = json.dumps({"folder": str(folder), "recipe": recipe, "options": options})
         script = (
             ["-c", SCRIPT, given]
             if recipe is not None
@@ -203,10 +199,7 @@ class Driver:
     def visits(self) -> int:
         """Visits made by this run, as the journal tells."""
         return sum(
-            len(v)
-            for _, e in self.news()
-            if isinstance(e, Advanced)
-            for v in e.visits.values()
+            len(v) for _, e in self.news() if isinstance(e, Advanced) for v in e.visits.values()
         )
 
     def deaths(self) -> int:
@@ -221,9 +214,7 @@ class Driver:
         """Wait for something to be so, while the process lives."""
         deadline = time.monotonic() + PATIENCE
         while not met():
-            assert self.process.poll() is None, (
-                f"ended before {what}: {self.process.communicate()}"
-            )
+            assert self.process.poll() is None, f"ended before {what}: {self.process.communicate()}"
             assert time.monotonic() < deadline, f"waited in vain: {what}"
             time.sleep(0.01)
 
@@ -242,13 +233,9 @@ class Driver:
             line = [pid]
             while line[-1] in parents:
                 line.append(parents[line[-1]])
-            mine = self.process.pid in line[1:] or told in content(
-                Path(f"/proc/{pid}/environ")
-            )
+            mine = self.process.pid in line[1:] or told in content(Path(f"/proc/{pid}/environ"))
             if mine and pid != self.process.pid:
-                self.seen.add(
-                    (pid, stat[19])
-                )  # and when it was started: numbers are used again
+                self.seen.add((pid, stat[19]))  # and when it was started: numbers are used again
         return [
             pid
             for pid, since in self.seen
@@ -266,9 +253,7 @@ class Driver:
     def rays(self, name: str) -> list[int]:
         """Ray's own processes of this name: "raylet", "gcs_server"."""
         own = f"/{name}\0".encode()
-        return [
-            pid for pid in self.pids() if own in content(Path(f"/proc/{pid}/cmdline"))
-        ]
+        return [pid for pid in self.pids() if own in content(Path(f"/proc/{pid}/cmdline"))]
 
     def kill(self) -> None:
         """kill -9 of the driver, and see that the processes it started do not live on."""
@@ -293,12 +278,8 @@ class Driver:
 
     def left(self) -> list[str]:
         """What is left of the run beside the driver's own process, and the user's token."""
-        left = [
-            content(Path(f"/proc/{pid}/cmdline"))[:90].decode() for pid in self.pids()
-        ]
-        for folder, _, names in os.walk(
-            self.temporary
-        ):  # others may remove it meanwhile
+        left = [content(Path(f"/proc/{pid}/cmdline"))[:90].decode() for pid in self.pids()]
+        for folder, _, names in os.walk(self.temporary):  # others may remove it meanwhile
             left += [f"{folder}/{name}" for name in names if name != "token"]
         pids = {str(pid) for pid, _ in self.seen} | {str(self.process.pid)}
         for segment in Path("/dev/shm").glob("*"):
@@ -353,16 +334,12 @@ def endure(
         for kind in kills:
             wanted = driver.visits() + rng.randrange(1, 9)
             driver.until(
-                lambda d=driver, n=wanted: (
-                    d.visits() >= n and (d.slots() or kind == "driver")
-                ),
+                lambda d=driver, n=wanted: d.visits() >= n and (d.slots() or kind == "driver"),
                 f"{wanted} visits",
             )
             driver.pause()  # slots go on with what they were given, and no further
             time.sleep(rng.uniform(0, 0.2))
-            assert driver.process.poll() is None, (
-                "killed too late: the test did not test"
-            )
+            assert driver.process.poll() is None, "killed too late: the test did not test"
             if kind in ("slot", "both"):
                 kill(rng.choice(driver.slots()))
             if kind in ("driver", "both"):
@@ -402,9 +379,7 @@ def check_whole(folder: Path, undisturbed: shoal.Study | None = None) -> shoal.S
     if undisturbed is not None:
         for trial in study.state.known:
             one, two = (s.load_model(trial).state_dict() for s in (study, undisturbed))
-            assert all(
-                np.array_equal(one[name].numpy(), two[name].numpy()) for name in one
-            ), trial
+            assert all(np.array_equal(one[name].numpy(), two[name].numpy()) for name in one), trial
     check_repeated(study.lines())
     return study
 

@@ -42,9 +42,7 @@ class TinyTrials(shoal.Recipe):
 
 def main(folder: str, trials: str, policy: str) -> None:
     torch.set_num_threads(1)
-    study = shoal.create_study(
-        TinyTrials(int(trials)), storage=folder, load_if_exists=True
-    )
+    study = shoal.create_study(TinyTrials(int(trials)), storage=folder, load_if_exists=True)
     study.optimize(policy=policy, progress=False)
 
 

@@ -56,9 +56,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "hops": Kind({"policy": "hop", **RAY}),
         "packs": Kind({"policy": "pack", "fuse": False, **RAY}),
         "search": Kind({"policy": "fifo", **ASHA, **RAY}, {"drawn": True}),
-        "wide lanes": Kind(
-            {"policy": "waterfill", "widths": [1, 2], **RAY}, {"dropout": 0.0}
-        ),
+        "wide lanes": Kind({"policy": "waterfill", "widths": [1, 2], **RAY}, {"dropout": 0.0}),
         "feeders": Kind({"policy": "hop", "feeders": 1, **RAY}, {"augments": True}),
     }
 )
@@ -73,9 +71,7 @@ class Churn:
         self._random = random.Random(seed)
         self._recipe = {"slow": slow, **kind.recipe}
         self.done: Counter[str] = Counter()
-        self._stopped: list[
-            tuple[float, int]
-        ] = []  # processes to go on again, and when
+        self._stopped: list[tuple[float, int]] = []  # processes to go on again, and when
 
     def endure(self, most: int) -> None:
         """Train the study to its end, and do so many deeds meanwhile, or fewer if it ends."""

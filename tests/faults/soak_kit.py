@@ -46,9 +46,7 @@ class Vandal(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(self._random.uniform(1.0, 4.0)):
             newest = {file.parent: file for file in sorted(self._states())}
-            unfinished = [
-                file for file in newest.values() if int(file.name[:6]) < VISITS
-            ]
+            unfinished = [file for file in newest.values() if int(file.name[:6]) < VISITS]
             if unfinished:
                 self._damage(self._random.choice(unfinished))
 

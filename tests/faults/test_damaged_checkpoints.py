@@ -131,9 +131,7 @@ def _saved_as_before(file: Path, state: dict[str, Any]) -> None:
     torch.save(tree.to_torch(state), file)
 
 
-@pytest.mark.parametrize(
-    "damage", [flip_often, empty, Path.unlink], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("damage", [flip_often, empty, Path.unlink], ids=lambda f: f.__name__)
 def test_damaged_packs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -160,9 +158,7 @@ def test_checkpoints_that_are_damaged_while_the_study_runs(
     folder = tmp_path / "s"
     study = shoal.create_study(Harmful(str(folder)), storage=folder)
     with pytest.warns(UserWarning, match="goes on from its former checkpoint"):
-        study.optimize(
-            policy="hop", checkpoint_every=0, state_memory_gb=0, progress=False
-        )
+        study.optimize(policy="hop", checkpoint_every=0, state_memory_gb=0, progress=False)
     assert falls(study)
     check_equal(study, undisturbed["hop"])
 
@@ -175,9 +171,7 @@ def test_the_model_of_a_damaged_checkpoint_is_one_clear_error(
     study = shoal.load_study(folder)
     trial = next(iter(study.state.known))
     flip(folder / "checkpoints" / study.state.kept[trial].name)
-    with pytest.raises(
-        shoal.StudyError, match=r"was changed.*bring it back from a copy"
-    ):
+    with pytest.raises(shoal.StudyError, match=r"was changed.*bring it back from a copy"):
         study.load_model(trial)
     assert study.load_model(study.trials[-1]) is not None
 
@@ -209,9 +203,7 @@ def test_a_copy_of_a_damaged_checkpoint_fails_and_says_why(
     study = shoal.load_study(folder)
     trial = next(iter(study.state.known))
     flip(folder / "checkpoints" / study.state.kept[trial].name)
-    made = study.clone(
-        trial, {"width": study.state.known[trial].config["width"]}, max_epochs=7
-    )
+    made = study.clone(trial, {"width": study.state.known[trial].config["width"]}, max_epochs=7)
     study.resume(progress=False)
     ends = {each.id: each.status for each in study.trials}
     assert ends.pop(made).startswith("failed: checkpoint")
@@ -225,9 +217,7 @@ def test_a_place_of_checkpoints_that_is_gone_pauses_and_loses_nothing(
     study, _ = paused(tmp_path / "s", monkeypatch)
     place = tmp_path / "s" / "checkpoints"
     place.rename(tmp_path / "away")
-    with pytest.raises(
-        shoal.StudyPaused, match="place of the study's checkpoints is gone"
-    ):
+    with pytest.raises(shoal.StudyPaused, match="place of the study's checkpoints is gone"):
         study.optimize(policy="hop", checkpoint_every=0, progress=False)
     shutil.rmtree(place, ignore_errors=True)
     (tmp_path / "away").rename(place)
@@ -246,9 +236,7 @@ def test_checkpoints_at_a_url_that_are_gone(
     pause_after(study, 15, monkeypatch, policy="hop", checkpoint_every=0)
     memory = fsspec.filesystem("memory")
     memory.rm("/shoal-faults-gone", recursive=True)
-    with pytest.raises(
-        shoal.StudyPaused, match="place of the study's checkpoints is gone"
-    ):
+    with pytest.raises(shoal.StudyPaused, match="place of the study's checkpoints is gone"):
         study.optimize(policy="hop", checkpoint_every=0, progress=False)
     Checkpoints(url, 1).mark()  # the user says that they are lost
     with pytest.warns(UserWarning, match="goes on from its beginning"):
@@ -286,9 +274,7 @@ def test_damaged_checkpoints_on_ray(
         first.until(lambda: first.visits() >= 12, "some visits")
         first.kill()
     state = shoal.load_study(folder).state
-    newest = {
-        trial: kept.name for trial, kept in state.kept.items() if trial in state.trials
-    }
+    newest = {trial: kept.name for trial, kept in state.kept.items() if trial in state.trials}
     assert newest
     for name in newest.values():
         flip(folder / "checkpoints" / name)

@@ -23,9 +23,7 @@ Lines = list[bytes]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> shoal.Study:
-    study = shoal.create_study(
-        Steady(slow=0), storage=tmp_path_factory.mktemp("u") / "s"
-    )
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path_factory.mktemp("u") / "s")
     study.optimize(policy="hop", progress=False)
     return study
 
@@ -111,9 +109,7 @@ def test_damage_is_one_error_and_after_repair_the_study_goes_on(
         assert "Traceback" not in said.output
     with pytest.raises(JournalError, match=BROKEN[damage]) as error:
         _ = shoal.load_study(folder).trials
-    assert "line " in str(error.value) and f"`shoal repair {folder}`" in str(
-        error.value
-    )
+    assert "line " in str(error.value) and f"`shoal repair {folder}`" in str(error.value)
 
     said = CliRunner().invoke(app, ["repair", str(folder)])
     assert said.exit_code == 0, said.output
@@ -123,10 +119,7 @@ def test_damage_is_one_error_and_after_repair_the_study_goes_on(
     assert kept == lines[: len(kept)]
     if damage in (doubled, doubled_tail, text_at_the_end):
         assert kept == lines, "nothing is lost"
-    assert (
-        "the journal is sound"
-        in CliRunner().invoke(app, ["repair", str(folder)]).output
-    )
+    assert "the journal is sound" in CliRunner().invoke(app, ["repair", str(folder)]).output
 
     study = shoal.load_study(folder)
     study.recipe.slow = 0
@@ -155,9 +148,7 @@ def test_after_a_turned_bit_repair_loses_nothing(
         turned[at] ^= 1 << bit
         if b"\n" in turned[:-1]:
             continue
-        journal.write_bytes(
-            b"".join([*lines[:line], bytes(turned), *lines[line + 1 :]])
-        )
+        journal.write_bytes(b"".join([*lines[:line], bytes(turned), *lines[line + 1 :]]))
         for command in ("status", "resume", "report"):
             said = CliRunner().invoke(app, [command, str(folder)])
             assert said.exit_code == 2, said.output
@@ -169,9 +160,7 @@ def test_after_a_turned_bit_repair_loses_nothing(
         assert journal.read_bytes() == sound
 
 
-def test_a_first_line_without_a_checksum_is_made_anew(
-    tmp_path: Path, half: Path
-) -> None:
+def test_a_first_line_without_a_checksum_is_made_anew(tmp_path: Path, half: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     sound = (half / "journal.jsonl").read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([b'{"shoal":"jourNal","schema":1}\n', *sound[1:]]))
@@ -281,9 +270,7 @@ def test_a_journal_of_before_is_read_and_goes_on_with_checksums(
     study.resume(progress=False)
     check_equal(study, undisturbed)
     new = journal.read_bytes().splitlines(keepends=True)
-    assert [number_of(line) for line in new[len(old) :]] == list(
-        range(len(old) + 1, len(new) + 1)
-    )
+    assert [number_of(line) for line in new[len(old) :]] == list(range(len(old) + 1, len(new) + 1))
 
 
 def test_each_bit_of_a_journal_counts(tmp_path: Path, half: Path) -> None:
@@ -305,9 +292,7 @@ def test_each_bit_of_a_journal_counts(tmp_path: Path, half: Path) -> None:
         assert len(found) == len(entries) or at >= len(whole) - len(lines[-1]), at
 
 
-def test_who_reads_a_journal_in_other_ways_notices_damage(
-    tmp_path: Path, half: Path
-) -> None:
+def test_who_reads_a_journal_in_other_ways_notices_damage(tmp_path: Path, half: Path) -> None:
     path = tmp_path / "journal.jsonl"
     lines = (half / "journal.jsonl").read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(flipped(lines)))
@@ -323,9 +308,7 @@ def test_a_sound_journal_is_left_as_it_is(tmp_path: Path, half: Path) -> None:
     shutil.copy(half / "journal.jsonl", path)
     before = path.read_bytes()
     assert mend(path).copy is None
-    assert path.read_bytes() == before and [
-        file.name for file in tmp_path.iterdir()
-    ] == [path.name]
+    assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_journal_that_is_deleted_or_moved_while_it_is_written_is_an_error(
@@ -339,7 +322,5 @@ def test_a_journal_that_is_deleted_or_moved_while_it_is_written_is_an_error(
         journal.sync()
         away(path)
         journal.append(1.0, Opened(2, {}, {}))
-        with pytest.raises(
-            FileNotFoundError, match="deleted or moved while the study ran"
-        ):
+        with pytest.raises(FileNotFoundError, match="deleted or moved while the study ran"):
             journal.sync()

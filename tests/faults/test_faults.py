@@ -46,9 +46,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, shoal.Stu
     """
     studies = {}
     for policy in FIXED:
-        study = shoal.create_study(
-            Steady(slow=0), storage=tmp_path_factory.mktemp(policy) / "s"
-        )
+        study = shoal.create_study(Steady(slow=0), storage=tmp_path_factory.mktemp(policy) / "s")
         study.optimize(policy=policy, progress=False)
         studies[policy] = study
     return studies
@@ -69,9 +67,7 @@ def test_kill_9_on_ray(
 ) -> None:
     endure(tmp_path / "s", policy, kills, seed=len(policy), **RAY)
     study = check_whole(tmp_path / "s", undisturbed.get(policy))
-    died = sum(
-        isinstance(line.entry, Left) and line.entry.died for line in study.lines()
-    )
+    died = sum(isinstance(line.entry, Left) and line.entry.died for line in study.lines())
     slots = kills.count("slot")
     # Where both are killed, the driver may still have noted that the slot was.
     assert slots <= died <= slots + kills.count("both")
@@ -95,9 +91,7 @@ def test_20_kills_on_ray(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "hop", "hop-lrw"])
-def test_kill_9_on_local(
-    tmp_path: Path, undisturbed: dict[str, shoal.Study], policy: str
-) -> None:
+def test_kill_9_on_local(tmp_path: Path, undisturbed: dict[str, shoal.Study], policy: str) -> None:
     endure(tmp_path / "s", policy, ["driver", "driver"], seed=len(policy))
     assert runs(check_whole(tmp_path / "s", undisturbed.get(policy))) == 3
 
@@ -111,9 +105,7 @@ def test_a_slot_of_a_former_run_writes_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     options = {"policy": "hop", "checkpoint_every": 0, **RAY}
     with Driver(folder, {}, **options) as first:
-        first.until(
-            lambda: first.visits() >= 4 and len(first.slots()) == 2, "some visits"
-        )
+        first.until(lambda: first.visits() >= 4 and len(first.slots()) == 2, "some visits")
         stale = first.slots()[0]
         os.kill(stale, signal.SIGSTOP)
         try:
@@ -299,10 +291,7 @@ def test_a_journal_torn_within_a_line_goes_on_before_it(
     journal = folder / "journal.jsonl"
     whole = journal.read_bytes()
     last = (
-        max(
-            i for i, line in enumerate(lines_of(folder)) if isinstance(line.entry, Kept)
-        )
-        + 1
+        max(i for i, line in enumerate(lines_of(folder)) if isinstance(line.entry, Kept)) + 1
     )  # the head is not among them
     rows = whole.splitlines(keepends=True)
     journal.write_bytes(b"".join(rows[: last + 1]) + b'{"t":3.2,"e":"Adva')
@@ -334,9 +323,7 @@ def test_a_resumed_study_knows_its_code_and_says_nothing_of_changes(
         warnings.simplefilter("error")
         shoal.load_study(folder).resume(progress=False)
     first, second = (
-        line.entry.head["recipe"]
-        for line in lines_of(folder)
-        if isinstance(line.entry, Opened)
+        line.entry.head["recipe"] for line in lines_of(folder) if isinstance(line.entry, Opened)
     )
     assert first == second and first["file"].endswith("fault_kit.py")
 
@@ -363,9 +350,7 @@ def test_a_failure_before_the_first_moment_closes_the_backend(
 
     monkeypatch.setattr(wired, "backend", backend)
     with pytest.raises(shoal.StudyPaused, match="PermissionError: checkpoints"):
-        shoal.create_study(Steady(slow=0), storage=tmp_path / "s").optimize(
-            progress=False
-        )
+        shoal.create_study(Steady(slow=0), storage=tmp_path / "s").optimize(progress=False)
     assert closed == [True]
 
 

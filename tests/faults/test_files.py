@@ -36,9 +36,7 @@ YEAR = 365 * 86400.0
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> shoal.Study:
-    study = shoal.create_study(
-        Steady(slow=0), storage=tmp_path_factory.mktemp("u") / "s"
-    )
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path_factory.mktemp("u") / "s")
     study.optimize(policy="hop", progress=False)
     return study
 
@@ -61,9 +59,7 @@ def train(study: shoal.Study, **options: Any) -> None:
 # -- disks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("number", "why"), [(EDQUOT, "quota exceeded"), (EROFS, "Read-only")]
-)
+@pytest.mark.parametrize(("number", "why"), [(EDQUOT, "quota exceeded"), (EROFS, "Read-only")])
 @pytest.mark.parametrize("together", [False, True])
 def test_a_disk_that_takes_nothing_more_pauses_the_study(
     tmp_path: Path,
@@ -100,9 +96,7 @@ def test_a_folder_that_becomes_read_only_while_the_study_runs(
         bind = ["mount", "--bind", str(folder), str(folder)]
         remount = ["mount", "-o", "remount,bind,ro", str(folder)]
         for command in (bind, remount):
-            bound.append(
-                subprocess.run(command, capture_output=True, check=False).returncode
-            )
+            bound.append(subprocess.run(command, capture_output=True, check=False).returncode)
 
     disturb(100, read_only)
     try:
@@ -153,9 +147,7 @@ def test_a_slow_disk_only_takes_time_on_ray(
     monkeypatch.setattr(os, "slow", None, raising=False)  # not in this one's replay
     study = shoal.create_study(SlowDisk(slow=0.02), storage=tmp_path / "s")
     train(study, checkpoint_every=2, backend="ray", slots=2, hang_after=8.0)
-    assert not any(
-        isinstance(line.entry, Left) and line.entry.died for line in study.lines()
-    )
+    assert not any(isinstance(line.entry, Left) and line.entry.died for line in study.lines())
     check_equal(study, undisturbed)
 
 
@@ -171,18 +163,14 @@ def test_a_folder_that_is_moved_away_while_the_study_runs(
     disturb(100, lambda: folder.rename(tmp_path / "away"))
     with pytest.raises(shoal.StudyPaused, match="No such file|deleted or moved"):
         train(study, checkpoint_every=every)
-    assert not (folder / "checkpoints").exists(), (
-        "nothing is written beside what was moved"
-    )
+    assert not (folder / "checkpoints").exists(), "nothing is written beside what was moved"
     shutil.rmtree(folder, ignore_errors=True)
     (tmp_path / "away").rename(folder)
     train(study, checkpoint_every=every)
     check_equal(study, undisturbed)
 
 
-def test_a_folder_that_is_deleted_while_the_study_runs(
-    tmp_path: Path, disturb: Any
-) -> None:
+def test_a_folder_that_is_deleted_while_the_study_runs(tmp_path: Path, disturb: Any) -> None:
     folder = tmp_path / "s"
     study = shoal.create_study(Disturbed(slow=0), storage=folder)
     disturb(100, lambda: shutil.rmtree(folder))

@@ -71,9 +71,7 @@ def test_others_go_on_and_the_shard_put_back_lets_resume_finish(
     options: dict[str, Any] = {"policy": policy, "progress": False}
     options |= {"checkpoint_every": 0, "data_memory_gb": 0.0}
     monkeypatch.setattr(Spoiled, "spoiler", Spoiler(files[2], how, 25))
-    with pytest.raises(
-        shoal.StudyPaused, match="at local on .* s002 cannot be read"
-    ) as told:
+    with pytest.raises(shoal.StudyPaused, match="at local on .* s002 cannot be read") as told:
         study.optimize(**options)
     assert "trials have work left" in str(told.value)
 

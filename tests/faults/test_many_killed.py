@@ -67,9 +67,7 @@ def check_whole(study: shoal.Study, trials: int) -> None:
     named = {kept.name for kept in state.kept.values()}
     assert named <= set(vault.names())
     assert len(vault.names()) <= 2 * trials
-    finished = [
-        line.entry.trial for line in study.lines() if isinstance(line.entry, Finished)
-    ]
+    finished = [line.entry.trial for line in study.lines() if isinstance(line.entry, Finished)]
     assert sorted(finished) == sorted(state.known), "each trial finishes once"
     some = sorted(state.known)[:: max(1, trials // 5)]
     assert all(row["equal"] for row in study.replay(some))
@@ -79,9 +77,7 @@ def check_whole(study: shoal.Study, trials: int) -> None:
 def go_through(folder: Path, trials: int, kills: int, seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(kills):
-        alive = killed(
-            folder, trials, "fifo", draw.randint(0, trials // kills), draw.random()
-        )
+        alive = killed(folder, trials, "fifo", draw.randint(0, trials // kills), draw.random())
         if (folder / "journal.jsonl").exists():
             check_promises(folder)
         if not alive:
@@ -110,9 +106,7 @@ def test_at_most_about_a_second_is_trained_again(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     killed(folder, 200, "fifo", finished=40, after=0.0)
     before = {
-        line.entry.trial
-        for line in read(folder / "journal.jsonl")
-        if isinstance(line.entry, Kept)
+        line.entry.trial for line in read(folder / "journal.jsonl") if isinstance(line.entry, Kept)
     }
     study = shoal.create_study(TinyTrials(200), storage=folder, load_if_exists=True)
     study.optimize(policy="fifo", progress=False)

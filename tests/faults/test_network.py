@@ -114,15 +114,11 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 def in_namespace(name: str) -> list[int]:
     """The processes of the namespace."""
-    said = subprocess.run(
-        ["ip", "netns", "pids", name], check=True, capture_output=True, text=True
-    )
+    said = subprocess.run(["ip", "netns", "pids", name], check=True, capture_output=True, text=True)
     return [int(pid) for pid in said.stdout.split()]
 
 
-def test_a_cut_network_costs_a_node_until_it_is_back(
-    tmp_path: Path, hosts: TwoHosts
-) -> None:
+def test_a_cut_network_costs_a_node_until_it_is_back(tmp_path: Path, hosts: TwoHosts) -> None:
     """The study goes on at the side of its driver. The other node is started again, and joins."""
     undisturbed = shoal.create_study(Steady(slow=0), storage=tmp_path / "alone")
     undisturbed.optimize(policy="hop", progress=False)

@@ -86,9 +86,7 @@ def check_same(study: shoal.Study, alone: shoal.Study) -> None:
     assert ranked(study.setup, study.state) == ranked(alone.setup, alone.state)
     for trial in alone.state.known:
         one, two = (s.load_model(trial).state_dict() for s in (study, alone))
-        assert all(
-            np.array_equal(one[name].numpy(), two[name].numpy()) for name in one
-        ), trial
+        assert all(np.array_equal(one[name].numpy(), two[name].numpy()) for name in one), trial
 
 
 # -- everywhere, without processes
@@ -115,9 +113,7 @@ def test_resume_packed_hyperband_from_prefixes_of_the_journal(
         patch.setattr(
             Checkpoints, "delete", lambda self, name: None
         )  # earlier prefixes need states that are replaced by then
-        whole = undisturbed(
-            tmp_path / "whole", policy, profile=profile, checkpoint_every=0.3
-        )
+        whole = undisturbed(tmp_path / "whole", policy, profile=profile, checkpoint_every=0.3)
     journal = whole.folder.journal.read_bytes().splitlines(keepends=True)
     for cut in range(step // 2, len(journal), step):
         folder = tmp_path / f"cut{cut}"
@@ -136,9 +132,7 @@ def test_resume_packed_hyperband_from_prefixes_of_the_journal(
 # ----------------------------------------------------------------------------------------------
 
 
-def test_kill_9_of_a_packed_search_on_local(
-    tmp_path: Path, packed: shoal.Study
-) -> None:
+def test_kill_9_of_a_packed_search_on_local(tmp_path: Path, packed: shoal.Study) -> None:
     endure(tmp_path / "s", PACK, ["driver"], 1, {"slow": 0.004, **DRAWN}, **HYPERBAND)
     check_same(study := check_sound(tmp_path / "s"), packed)
     assert runs(study) == 2
@@ -147,9 +141,7 @@ def test_kill_9_of_a_packed_search_on_local(
 
 @pytest.mark.slow
 def test_a_search_that_waits_for_nobody_equals_its_own_record(tmp_path: Path) -> None:
-    endure(
-        tmp_path / "s", PACK, ["driver", "driver"], 2, {"slow": 0.01, **DRAWN}, **ASHA
-    )
+    endure(tmp_path / "s", PACK, ["driver", "driver"], 2, {"slow": 0.01, **DRAWN}, **ASHA)
     study = check_sound(tmp_path / "s")
     assert len(study.trials) == 8 and runs(study) == 3
     check_repeated(study.lines())
@@ -178,14 +170,8 @@ def test_kill_9_of_a_packed_search_on_ray(
         **RAY,
     )
     check_same(study := check_sound(tmp_path / "s"), packed)
-    died = [
-        line
-        for line in study.lines()
-        if isinstance(line.entry, Left) and line.entry.died
-    ]
-    assert len(died) == kills.count("slot") and runs(study) == 1 + len(
-        kills
-    ) - kills.count("slot")
+    died = [line for line in study.lines() if isinstance(line.entry, Left) and line.entry.died]
+    assert len(died) == kills.count("slot") and runs(study) == 1 + len(kills) - kills.count("slot")
     check_repeated(study.lines())
 
 
@@ -243,9 +229,7 @@ def test_20_kills_of_packed_searches(
     tmp_path: Path, request: pytest.FixtureRequest, hops: bool, seed: int
 ) -> None:
     """8 studies with 20 kills in all, of packs and of packs that hop."""
-    kills = random.Random(f"{hops} {seed}").choices(
-        ["slot", "driver", "both"], k=2 + hops
-    )
+    kills = random.Random(f"{hops} {seed}").choices(["slot", "driver", "both"], k=2 + hops)
     more = {"profile": True} if hops else {}
     endure(
         tmp_path / "s",

@@ -37,9 +37,7 @@ LONGEST = 60.0 + 30.0
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> shoal.Study:
-    study = shoal.create_study(
-        Steady(slow=0), storage=tmp_path_factory.mktemp("hop") / "s"
-    )
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path_factory.mktemp("hop") / "s")
     study.optimize(policy="hop", progress=False)
     return study
 
@@ -61,9 +59,7 @@ def test_without_its_own_cluster_a_run_pauses(
 ) -> None:
     folder = tmp_path / "s"
     with Driver(folder, {"slow": 0.3}, policy="hop", **RAY) as driver:
-        driver.until(
-            lambda: driver.visits() >= 3 and len(driver.slots()) == 2, "visits"
-        )
+        driver.until(lambda: driver.visits() >= 3 and len(driver.slots()) == 2, "visits")
         (victim,) = driver.rays(name)
         os.kill(victim, sign)
         begin = time.monotonic()
@@ -113,11 +109,7 @@ def test_a_local_run_that_stood_still_fails_no_trial(
 def feeders(driver: Driver, what: str) -> list[int]:
     """The processes that prepare chunks, or those that hold them."""
     name = f"ray::{what}".encode()
-    return [
-        pid
-        for pid in driver.pids()
-        if content(Path(f"/proc/{pid}/cmdline")).startswith(name)
-    ]
+    return [pid for pid in driver.pids() if content(Path(f"/proc/{pid}/cmdline")).startswith(name)]
 
 
 @pytest.mark.parametrize("what", ["Feeder", "Window"])

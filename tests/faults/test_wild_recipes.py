@@ -26,9 +26,7 @@ METHODS = ("training_step", "validation_step", "configure_model")
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> shoal.Study:
     """The same trials, of which none does anything wild."""
-    study = shoal.create_study(
-        Steady(slow=0), storage=tmp_path_factory.mktemp("alone") / "s"
-    )
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path_factory.mktemp("alone") / "s")
     study.optimize(policy="fifo", progress=False)
     return study
 
@@ -61,9 +59,7 @@ def ends(study: shoal.Study) -> dict[int, str]:
 def check_others(study: shoal.Study, alone: shoal.Study) -> None:
     """The trials that did nothing wild learnt what they learn alone, to the bit."""
     found = ends(study)
-    assert {width: found[width] for width in OTHERS} == dict.fromkeys(
-        OTHERS, "finished"
-    )
+    assert {width: found[width] for width in OTHERS} == dict.fromkeys(OTHERS, "finished")
     for trial in study.trials:
         if trial.config["width"] == WILD:
             continue
@@ -90,9 +86,7 @@ def test_what_does_not_return_fails_on_local(
     check_others(study, alone)
 
 
-def test_what_does_not_return_in_a_pack_fails_alone(
-    tmp_path: Path, alone: shoal.Study
-) -> None:
+def test_what_does_not_return_in_a_pack_fails_alone(tmp_path: Path, alone: shoal.Study) -> None:
     study = shoal.create_study(Wild("loop"), storage=tmp_path / "s")
     study.optimize(policy="pack", fuse=False, progress=False, stuck_after=1.0)
     assert ends(study)[WILD].startswith("failed: the recipe's code did not return")
@@ -102,9 +96,7 @@ def test_what_does_not_return_in_a_pack_fails_alone(
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", ["loop", "forever"])
-def test_what_does_not_return_fails_on_ray(
-    tmp_path: Path, alone: shoal.Study, deed: str
-) -> None:
+def test_what_does_not_return_fails_on_ray(tmp_path: Path, alone: shoal.Study, deed: str) -> None:
     """A loop is ended within its slot; a wait ends with the slot, and the third time it fails."""
     options: dict[str, Any] = {"backend": "ray", "slots": 2, "policy": "hop"}
     given = {"deed": deed, "slow": 0.005}
@@ -226,11 +218,7 @@ def test_a_process_that_is_killed_from_outside_costs_no_trial(
 
 def children(driver: Driver) -> list[int]:
     """The processes that the recipe started and left."""
-    return [
-        pid
-        for pid in driver.pids()
-        if CHILD.encode() in content(Path(f"/proc/{pid}/cmdline"))
-    ]
+    return [pid for pid in driver.pids() if CHILD.encode() in content(Path(f"/proc/{pid}/cmdline"))]
 
 
 @needs_ray

@@ -185,10 +185,7 @@ def weights(folder: Path) -> Weights:
     """The last weights of each trial, by its width."""
     study = shoal.load_study(folder)
     assert {trial.status for trial in study.trials} == {"finished"}
-    return {
-        trial.config["width"]: study.load_model(trial).state_dict()
-        for trial in study.trials
-    }
+    return {trial.config["width"]: study.load_model(trial).state_dict() for trial in study.trials}
 
 
 def undisturbed(folder: Path, epochs: int | None = None) -> Weights:

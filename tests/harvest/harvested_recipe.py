@@ -27,9 +27,7 @@ class Slow(shoal.Recipe):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         width = config["width"]
-        return nn.Sequential(
-            nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 3)
-        ).double()
+        return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 3)).double()
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -213,9 +213,7 @@ class SlurmLab:
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False
             )
         if done.returncode:
-            raise SlurmError(
-                f"{' '.join(command)}: exit {done.returncode}\n{self.logs()}"
-            )
+            raise SlurmError(f"{' '.join(command)}: exit {done.returncode}\n{self.logs()}")
 
     def stop(self) -> None:
         """Cancel all jobs, end every process of this cluster, remove its folder."""

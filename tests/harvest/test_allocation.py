@@ -103,9 +103,7 @@ def test_the_gpus_of_another_machine_do_not_count():
     assert allocation_in(outside).gpus == 2
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 256), st.integers(1, 9)), min_size=1, max_size=9)
-)
+@given(st.lists(st.tuples(st.integers(1, 256), st.integers(1, 9)), min_size=1, max_size=9))
 def test_each_node_has_its_cpus(runs):
     each = [cpus for cpus, times in runs for _ in range(times)]
     listed = ",".join(f"{cpus}(x{times})" for cpus, times in runs)

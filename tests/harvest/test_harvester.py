@@ -34,10 +34,7 @@ class MadeUp:
                 raise SchedulerError("squeue failed: no answer")
             seen = Sighting(
                 time.time(),
-                {
-                    name: IdleNode(name)
-                    for name in self.nodes - set(self.pilots.values())
-                },
+                {name: IdleNode(name) for name in self.nodes - set(self.pilots.values())},
                 tuple(Pilot(number, node) for number, node in self.pilots.items()),
             )
             for number in self.leaving:
@@ -111,9 +108,7 @@ def test_a_second_look_at_new_idle_nodes_comes_soon_but_never_a_third(
         assert len(site.looks) == 2
 
 
-def test_a_pilot_that_ended_is_followed_by_another(
-    site: MadeUp, said: list[str]
-) -> None:
+def test_a_pilot_that_ended_is_followed_by_another(site: MadeUp, said: list[str]) -> None:
     with harvester(site, said):
         wait_for("pilots", lambda: len(site.pilots) == 2)
         with site.lock:
@@ -122,9 +117,7 @@ def test_a_pilot_that_ended_is_followed_by_another(
     assert "pilot 1 has ended" in said
 
 
-def test_it_survives_a_squeue_that_fails_and_asks_less_often(
-    site: MadeUp, said: list[str]
-) -> None:
+def test_it_survives_a_squeue_that_fails_and_asks_less_often(site: MadeUp, said: list[str]) -> None:
     site.failing = True
     with harvester(site, said, tick=0.02):
         wait_for("failures", lambda: len(site.looks) >= 5)
@@ -136,9 +129,7 @@ def test_it_survives_a_squeue_that_fails_and_asks_less_often(
     assert any("answers again" in each for each in said)
 
 
-def test_a_node_that_is_refused_holds_up_no_other(
-    site: MadeUp, said: list[str]
-) -> None:
+def test_a_node_that_is_refused_holds_up_no_other(site: MadeUp, said: list[str]) -> None:
     site.refused = {"n1"}
     with harvester(site, said):
         wait_for("the other pilot", site.pilots.values)
@@ -162,9 +153,7 @@ def test_a_slow_batch_system_is_asked_less_often(said: list[str]) -> None:
     assert site.looks[1] - site.looks[0] > 0.05 * 9
 
 
-def test_the_end_does_not_hang_on_a_batch_system_that_fails(
-    site: MadeUp, said: list[str]
-) -> None:
+def test_the_end_does_not_hang_on_a_batch_system_that_fails(site: MadeUp, said: list[str]) -> None:
     with harvester(site, said):
         wait_for("pilots", lambda: len(site.pilots) == 2)
         site.failing = True

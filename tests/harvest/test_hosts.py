@@ -43,9 +43,7 @@ def test_numbers_are_read_as_they_were_written(name, numbers, width):
 def test_ranges_keep_their_zeros(name, low, more, width):
     first = f"{low:0{width}d}"
     found = hosts(f"{name}[{first}-{low + more}]")
-    assert [int(each.removeprefix(name)) for each in found] == [
-        *range(low, low + more + 1)
-    ]
+    assert [int(each.removeprefix(name)) for each in found] == [*range(low, low + more + 1)]
     assert found[0] == name + first
 
 
@@ -56,9 +54,7 @@ def test_any_text_is_a_list_or_one_error(text):
             assert read(text)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 999), st.integers(1, 40)), min_size=1, max_size=9)
-)
+@given(st.lists(st.tuples(st.integers(0, 999), st.integers(1, 40)), min_size=1, max_size=9))
 def test_counts_repeat(runs):
     listed = ",".join(str(n) if times == 1 else f"{n}(x{times})" for n, times in runs)
     expected = [n for n, times in runs for _ in range(times)]

@@ -122,14 +122,10 @@ def test_pilots_and_others_that_wait(commands: Path) -> None:
         + job("20", "RUN", "killable", ME, "16*n1", "16", "5.0", "-", "shoal-digits-b2")
         + job("21", "PEND", "killable", ME, "-", "16", "5", "-", "shoal-digits-b2")
         + job("22", "RUN", "killable", ME, "n2", "1", "01:05", "-", "shoal-digits-a1")
-        + job(
-            "23", "SSUSP", "killable", ME, "16*n4", "16", "5.0", "-", "shoal-digits-b2"
-        )
+        + job("23", "SSUSP", "killable", ME, "16*n4", "16", "5.0", "-", "shoal-digits-b2")
         + job("24", "RUN", "killable", "u7", "n5", "1", "5.0", "-", "shoal-digits-b2")
     )
-    (commands / "bsub.prints").write_text(
-        "Job <21> is submitted to queue <killable>.\n"
-    )
+    (commands / "bsub.prints").write_text("Job <21> is submitted to queue <killable>.\n")
     system = lsf(commands)
     system.submit("n9", 5, ["true"])
     seen = system.look()
@@ -177,9 +173,7 @@ def test_only_hosts_of_the_queue_are_looked_at(commands: Path) -> None:
     system = lsf(commands, gpus=True)
     system.check()
     system.look()
-    assert calls(commands, "bhosts") == [
-        ["-w", "-R", "select[ngpus>0]", "hostA", "gpus", "rest"]
-    ]
+    assert calls(commands, "bhosts") == [["-w", "-R", "select[ngpus>0]", "hostA", "gpus", "rest"]]
     for listed in ("all", "all ~hostA", "hostA others"):
         (commands / "bqueues.prints -l").write_text(QUEUE.format(listed))
         system = lsf(commands)
@@ -232,9 +226,7 @@ def test_what_has_ended_is_no_error_to_cancel(commands: Path) -> None:
         ("bsub", "Request aborted by esub.\n", "did not print a job's number"),
     ],
 )
-def test_other_answers_are_one_error(
-    commands: Path, name: str, prints: str, why: str
-) -> None:
+def test_other_answers_are_one_error(commands: Path, name: str, prints: str, why: str) -> None:
     (commands / f"{name}.prints").write_text(prints)
     system = lsf(commands)
 
@@ -252,9 +244,7 @@ def test_idle_hosts_get_pilots_and_pilots_in_the_way_are_cancelled(
     (commands / "bsub.prints").write_text("Job <50> is submitted to queue <q>.\n")
     observer = Observer(min_ticks=2, most=2, shortest=2, longest=60, yields=True)
     said: list[str] = []
-    harvester = Harvester(
-        lsf(commands, least_cpus=2), observer, ["true"], 10.0, said.append
-    )
+    harvester = Harvester(lsf(commands, least_cpus=2), observer, ["true"], 10.0, said.append)
     assert harvester.look() and not calls(commands, "bsub")
     harvester.look()
     assert [(call[5], call[11]) for call in calls(commands, "bsub")] == [

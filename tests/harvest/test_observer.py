@@ -134,15 +134,11 @@ def test_without_preemption_as_many_pilots_end_as_the_job_needs() -> None:
     assert orders == PilotOrders(cancel=("2",))  # and n1 is not taken from the job
 
     planned = replace(job, planned=frozenset(("n3", "n4")))
-    (orders,) = decisions(
-        Observer(min_ticks=1, yields=True), [replace(look, waiting=(planned,))]
-    )
+    (orders,) = decisions(Observer(min_ticks=1, yields=True), [replace(look, waiting=(planned,))])
     assert orders == PilotOrders((("n1", 60),), ("3", "4"))
 
 
-def test_without_preemption_nothing_ends_for_a_job_that_could_not_begin_anyway() -> (
-    None
-):
+def test_without_preemption_nothing_ends_for_a_job_that_could_not_begin_anyway() -> None:
     look = Sighting(0, idle("n1"), (Pilot("2", "n2"),), (Waiting("9", 4),))
     (orders,) = decisions(Observer(min_ticks=1, yields=True), [look])
     assert orders == PilotOrders((("n1", 60),))
@@ -203,9 +199,7 @@ def test_what_always_holds(observer: Observer, seen: list[Sighting]) -> None:
         names = [node for node, _ in orders.submit]
         assert len(set(names)) == len(names), "one pilot a node"
         assert not {pilot.node for pilot in look.pilots} & set(names)
-        assert len(look.pilots) + len(names) <= max(
-            observer.most or inf, len(look.pilots)
-        )
+        assert len(look.pilots) + len(names) <= max(observer.most or inf, len(look.pilots))
         for node, minutes in orders.submit:
             recent = seen[max(0, tick + 1 - observer.min_ticks) : tick + 1]
             assert len(recent) == observer.min_ticks
@@ -235,9 +229,7 @@ def test_pilots_end_for_others_only_where_that_helps(
         )
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"min_ticks": 0}, {"most": 0}, {"shortest": 9, "longest": 8}]
-)
+@pytest.mark.parametrize("wrong", [{"min_ticks": 0}, {"most": 0}, {"shortest": 9, "longest": 8}])
 def test_wrong_limits_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Observer(**wrong)

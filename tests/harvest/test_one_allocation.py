@@ -67,8 +67,7 @@ def file(tmp_path: Path) -> Path:
 
 def weights(study: shoal.Study) -> dict[str, object]:
     return {
-        each.id: study.load_model(each).state_dict()["weight"].tolist()
-        for each in study.trials
+        each.id: study.load_model(each).state_dict()["weight"].tolist() for each in study.trials
     }
 
 
@@ -88,9 +87,7 @@ def typed(*words: str) -> "subprocess.CompletedProcess[str]":
 def test_a_study_is_stopped_by_the_time_limit_requeued_and_ends_equal(
     start_slurm: Callable[..., SlurmLab], file: Path, tmp_path: Path
 ) -> None:
-    undisturbed = shoal.create_study(
-        recipe_of(str(file)), storage=tmp_path / "undisturbed"
-    )
+    undisturbed = shoal.create_study(recipe_of(str(file)), storage=tmp_path / "undisturbed")
     undisturbed.optimize(policy="fifo", progress=False)
     slurm = start_slurm(nodes=2, requeue_after=5)
     daemons, before = set(slurm.processes()), orphans()
@@ -157,9 +154,7 @@ def test_in_a_shell_of_salloc_and_after_it(
     wait_for("the end of the job", lambda: slurm.state(job) == "COMPLETED")
     monkeypatch.setenv("SLURM_JOB_ID", job)
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
-    after = typed(
-        "run", str(file), "--storage", str(tmp_path / "s"), "--backend", "ray"
-    )
+    after = typed("run", str(file), "--storage", str(tmp_path / "s"), "--backend", "ray")
     assert after.returncode == 2
     assert f"Slurm job {job} is COMPLETED: leave the shell" in after.stderr
     assert not os.path.exists(tmp_path / "s" / "journal.jsonl")

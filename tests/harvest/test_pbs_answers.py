@@ -219,9 +219,7 @@ def test_what_has_ended_is_no_error_to_cancel(commands: Path) -> None:
         ("qstat", "[]", "printed"),
     ],
 )
-def test_other_answers_are_one_error(
-    commands: Path, name: str, prints: str, why: str
-) -> None:
+def test_other_answers_are_one_error(commands: Path, name: str, prints: str, why: str) -> None:
     (commands / f"{name}.prints").write_text(prints)
     with pytest.raises(SchedulerError, match=why):
         pbs(commands).look()

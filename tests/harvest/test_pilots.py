@@ -124,9 +124,7 @@ def test_a_study_goes_on_when_a_pilot_is_told_to_go(
 
 
 @pytest.mark.slow
-def test_whoever_does_not_know_the_token_is_refused(
-    shared: Path, tmp_path: Path
-) -> None:
+def test_whoever_does_not_know_the_token_is_refused(shared: Path, tmp_path: Path) -> None:
     script = "import ray; ray.init('{}', log_to_driver=False); print(ray.nodes())"
     with RayHead(shared, IP) as head:
         environ = {**os.environ, "RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
@@ -146,9 +144,7 @@ def test_whoever_does_not_know_the_token_is_refused(
 @pytest.mark.slow
 def test_nothing_is_left_of_a_head_whose_process_is_killed(shared: Path) -> None:
     """Nor of its pilots: a node nobody needs is a node that others wait for."""
-    owner = subprocess.Popen(
-        [sys.executable, "-c", HEAD, str(shared), IP], stdout=subprocess.PIPE
-    )
+    owner = subprocess.Popen([sys.executable, "-c", HEAD, str(shared), IP], stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"open\n"
     n1 = pilot(shared, "n1")
@@ -202,9 +198,7 @@ def test_nothing_is_left_of_a_pilot_that_is_killed(shared: Path) -> None:
             until(lambda: len(left_of(shared)) == before, "its processes end")
 
 
-def test_a_pilot_without_a_head_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pilot_without_a_head_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--folder", str(tmp_path), "--node", "n1"]) == 2
     assert "no head is open there" in capsys.readouterr().err
 

@@ -11,9 +11,7 @@ from shoal.harvest.script import batch_script, check_time
 
 def test_what_is_asked_for_then_what_is_run():
     asked = {"nodes": "2", "requeue": None, "time": "1-12:00", "output": "a-%j.txt"}
-    assert batch_script(
-        asked, ["module load cuda"], ["shoal", "run", "--space", "a=1 2"]
-    ) == (
+    assert batch_script(asked, ["module load cuda"], ["shoal", "run", "--space", "a=1 2"]) == (
         "#!/bin/bash\n"
         "#SBATCH --nodes=2\n"
         "#SBATCH --requeue\n"
@@ -26,17 +24,11 @@ def test_what_is_asked_for_then_what_is_run():
 
 
 @settings(max_examples=30)
-@given(
-    st.lists(
-        st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]))
-    )
-)
+@given(st.lists(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]))))
 def test_the_shell_sees_the_words_as_they_were(words):
     words = [each for each in words if each.isprintable()]
     text = batch_script({"comment": 'a "b" # $(c)'}, [], ["printf", r"%s\0", *words])
-    done = subprocess.run(
-        ["bash"], input=text.encode(), capture_output=True, check=True
-    )
+    done = subprocess.run(["bash"], input=text.encode(), capture_output=True, check=True)
     seen = done.stdout.decode().split("\0")[:-1]
     assert seen == (words or [""])
 
@@ -62,9 +54,7 @@ def test_what_would_be_another_line_is_refused(asked, before, command):
         batch_script(asked, before, command)
 
 
-@pytest.mark.parametrize(
-    "text", ["90", "1:30", "1:30:00", "2-12", "2-12:30", "1-0:0:5"]
-)
+@pytest.mark.parametrize("text", ["90", "1:30", "1:30:00", "2-12", "2-12:30", "1-0:0:5"])
 def test_time_limits(text):
     check_time(text)
 

@@ -92,8 +92,7 @@ def test_the_form_of_answers_is_not_the_users(
     slurm(commands).look()
 
     names = dict(
-        line.partition("=")[::2]
-        for line in (commands / "squeue.env").read_text().splitlines()
+        line.partition("=")[::2] for line in (commands / "squeue.env").read_text().splitlines()
     )
     assert names["SLURM_TIME_FORMAT"] == "%s"
     assert names["SLURM_CONF"] == "/etc/slurm/slurm.conf"
@@ -148,9 +147,7 @@ def test_pilots_are_cancelled_in_one_call(commands: Path) -> None:
         ("sbatch", "well done", "job's number"),
     ],
 )
-def test_other_answers_are_errors(
-    commands: Path, name: str, printed: str, said: str
-) -> None:
+def test_other_answers_are_errors(commands: Path, name: str, printed: str, said: str) -> None:
     (commands / f"{name}.prints").write_text(printed + "\n")
     site = slurm(commands)
     with pytest.raises(SchedulerError, match=said):
@@ -167,9 +164,7 @@ def test_a_wrong_partition_or_option_is_found_before_anything_starts(
     commands: Path,
 ) -> None:
     (commands / "sinfo.prints").write_text("main\n")
-    with pytest.raises(
-        SchedulerError, match="no partition 'scavenger': there are main"
-    ):
+    with pytest.raises(SchedulerError, match="no partition 'scavenger': there are main"):
         slurm(commands).check()
     (commands / "sinfo.prints").write_text("main\nscavenger\n")
     slurm(commands).check()

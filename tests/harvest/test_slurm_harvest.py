@@ -101,9 +101,7 @@ def test_main_jobs_do_not_wait_and_nothing_is_lost(
     assert largest_difference(weights(made.folder), alone) == 0.0
 
 
-def test_wide_trials_shrink_and_grow_with_the_nodes(
-    slurm: SlurmLab, tmp_path: Path
-) -> None:
+def test_wide_trials_shrink_and_grow_with_the_nodes(slurm: SlurmLab, tmp_path: Path) -> None:
     with harvest(slurm, tmp_path / "study", step=0.3) as made:
         made.start("--widths", "1", "4", "--space", "width=grid([4])")
         made.wait("all nodes", lambda: len(made.slots()) == 4)
@@ -115,9 +113,7 @@ def test_wide_trials_shrink_and_grow_with_the_nodes(
     assert largest_difference(weights(made.folder), alone) < 1e-9
 
 
-def test_without_an_idle_node_it_waits_and_ends_when_told(
-    slurm: SlurmLab, tmp_path: Path
-) -> None:
+def test_without_an_idle_node_it_waits_and_ends_when_told(slurm: SlurmLab, tmp_path: Path) -> None:
     shared = shared_memory()
     busy = slurm.submit("-N4", command=["sleep", "600"])
     wait_for("the main job", lambda: slurm.state(busy) == "RUNNING")
@@ -131,9 +127,7 @@ def test_without_an_idle_node_it_waits_and_ends_when_told(
         made.check_nothing_left(shared)
 
 
-def test_a_harvest_that_is_stopped_goes_on_by_its_folder(
-    slurm: SlurmLab, tmp_path: Path
-) -> None:
+def test_a_harvest_that_is_stopped_goes_on_by_its_folder(slurm: SlurmLab, tmp_path: Path) -> None:
     shared = shared_memory()
     with harvest(slurm, tmp_path / "study") as made:
         made.start("--most", "2")
@@ -152,9 +146,7 @@ def test_a_harvest_that_is_stopped_goes_on_by_its_folder(
     assert largest_difference(weights(made.folder), undisturbed(tmp_path / "b")) == 0.0
 
 
-def test_a_killed_harvest_leaves_no_pilot_and_goes_on(
-    slurm: SlurmLab, tmp_path: Path
-) -> None:
+def test_a_killed_harvest_leaves_no_pilot_and_goes_on(slurm: SlurmLab, tmp_path: Path) -> None:
     shared = shared_memory()
     with harvest(slurm, tmp_path / "study") as made:
         made.start()

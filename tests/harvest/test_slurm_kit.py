@@ -50,9 +50,7 @@ def test_a_main_job_preempts(slurm: SlurmLab) -> None:
 
     slurm.run("srun", "-N4", "true")
 
-    wait_for(
-        "preemption", lambda: {slurm.state(job) for job in pilots} == {"PREEMPTED"}
-    )
+    wait_for("preemption", lambda: {slurm.state(job) for job in pilots} == {"PREEMPTED"})
 
 
 def test_a_site_without_preemption(start_slurm: Callable[..., SlurmLab]) -> None:
@@ -60,9 +58,7 @@ def test_a_site_without_preemption(start_slurm: Callable[..., SlurmLab]) -> None
     held = slurm.submit("-p", "scavenger", "-N1", command=["sleep", "600"])
     wait_for("the pilot", lambda: slurm.state(held) == "RUNNING")
     main = slurm.submit("-N1", command=["true"])
-    wait_for(
-        "a look at it", lambda: slurm.times(main)["Reason"] in ("Resources", "Priority")
-    )
+    wait_for("a look at it", lambda: slurm.times(main)["Reason"] in ("Resources", "Priority"))
     assert slurm.state(held) == "RUNNING"
 
     slurm.run("scancel", held)
@@ -75,9 +71,7 @@ def test_as_another_user() -> None:
         pytest.skip(f"Slurm is not installed here: no {', '.join(missing())}")
     python = shutil.which("python3", path="/usr/bin")
     if os.getuid() != 0 or python is None:
-        pytest.skip(
-            "only root can become another user, who needs a Python of the system"
-        )
+        pytest.skip("only root can become another user, who needs a Python of the system")
     nobody = pwd.getpwnam("nobody")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         # This checkout may be where others cannot read.

@@ -18,9 +18,7 @@ SLEEP = ("sh", "-c", 'echo "$@"; exec sleep 600', "-", NODE, UNTIL)
 
 
 def site(lab: SlurmLab, session: str = "b2", **given: Any) -> Slurm:
-    return Slurm(
-        Site("scavenger", **given), PilotNames("digits", session, lab.folder / "log")
-    )
+    return Slurm(Site("scavenger", **given), PilotNames("digits", session, lab.folder / "log"))
 
 
 @contextmanager

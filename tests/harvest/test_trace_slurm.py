@@ -13,17 +13,13 @@ from shoal.simulate.trace import TraceError
 pytestmark = pytest.mark.slurm
 
 
-def test_what_is_idle_is_recorded_while_a_job_runs(
-    slurm: SlurmLab, tmp_path: Path
-) -> None:
+def test_what_is_idle_is_recorded_while_a_job_runs(slurm: SlurmLab, tmp_path: Path) -> None:
     out = tmp_path / "site.csv"
     with pytest.raises(TraceError, match="accounting storage is disabled: run .*watch"):
         trace_slurm(out, None, None, "7days", None, None)
 
     said: list[str] = []
-    watch = threading.Thread(
-        target=trace_watch, args=(out, "main", 0.2, 20 / 3600, said.append)
-    )
+    watch = threading.Thread(target=trace_watch, args=(out, "main", 0.2, 20 / 3600, said.append))
     watch.start()
     wait_for("the first look", lambda: out.exists() and "n4" in out.read_text())
     job = slurm.submit("-N2", "--exclusive", command=["sleep", "3"])

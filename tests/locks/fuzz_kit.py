@@ -242,12 +242,7 @@ def npy(shape: str, dtype: str = "<f4", content: bytes = b"") -> bytes:
     """An array's file with any header."""
     head = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}"
     head += " " * (-(len(head) + 11) % 64) + "\n"
-    return (
-        b"\x93NUMPY\x01\x00"
-        + len(head).to_bytes(2, "little")
-        + head.encode("latin-1")
-        + content
-    )
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode("latin-1") + content
 
 
 def tarred(members: dict[str, bytes]) -> bytes:

@@ -192,9 +192,7 @@ SACCT = (
 
 
 def _idx() -> list[bytes]:
-    sound = (
-        b"\0\0\x08\x02" + (3).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"abcdef"
-    )
+    sound = b"\0\0\x08\x02" + (3).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"abcdef"
     huge = b"\0\0\x08\xff" + b"\xff\xff\xff\xff" * 255
     packed = gzip.compress(sound)
     return [sound, sound, packed, packed, huge, bomb(2**27)]
@@ -222,9 +220,7 @@ def _named_searcher(folder: Path) -> None:
 
 READERS = [
     *(
-        Reader(
-            f"shard {name[1:]}", seeds, partial(_read_shard, name), (DataError,), name
-        )
+        Reader(f"shard {name[1:]}", seeds, partial(_read_shard, name), (DataError,), name)
         for name, seeds in SHARDS.items()
     ),
     *(

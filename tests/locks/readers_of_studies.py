@@ -288,9 +288,7 @@ READERS = [
     *(
         Reader(f"pool: {name}", [content], _pool, (PoolError,), name)
         for name, content in {
-            "pool.json": lines(
-                {"address": "127.0.0.2:1", "threads": 1, "host": "x", "pid": 1}
-            ),
+            "pool.json": lines({"address": "127.0.0.2:1", "threads": 1, "host": "x", "pid": 1}),
             "opening.json": lines({"host": "x", "pid": 1}),
             "shares.json": lines({"a-1": 2}),
             "studies/a-1.json": lines(

@@ -270,9 +270,7 @@ def forge_entries(
             for name in path[:-1]:
                 holder = holder[name]
             holder[path[-1]] = value
-    journal.write_text(
-        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    )
+    journal.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
 
 def fields_of(folder: Path) -> list[tuple[str, ...]]:
@@ -350,9 +348,7 @@ class Typist:
         self.ready()
         assert self._process is not None
         places = {"DIR": str(folder), "OWN": str(self._home / "own.py")}
-        typed = [
-            places.get(word, word).replace("HOME", str(self._home)) for word in words
-        ]
+        typed = [places.get(word, word).replace("HOME", str(self._home)) for word in words]
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(typed).encode() + b"\n")
         self._process.stdin.flush()

@@ -55,15 +55,11 @@ def script(text: str) -> tuple[str, ...]:
 def test_a_command_of_the_page(stranger: Path) -> None:
     check(
         stranger,
-        *script(
-            "from shoal.ui.actions import _run\nassert 'study' in _run(['--help'])"
-        ),
+        *script("from shoal.ui.actions import _run\nassert 'study' in _run(['--help'])"),
     )
 
 
-def test_data_workers_and_what_tends_shared_memory(
-    stranger: Path, tmp_path: Path
-) -> None:
+def test_data_workers_and_what_tends_shared_memory(stranger: Path, tmp_path: Path) -> None:
     text = """
 from shoal.train.workers.memory import place
 from shoal.train.workers.worker import away_from_folder, _without_main
@@ -96,9 +92,7 @@ def test_programs_are_started_in_one_way() -> None:
         name = file.relative_to(ROOT).as_posix()
         if name == "engine/process.py":
             continue
-        wrong += [
-            f"{name}: {x}" for x in re.findall(r"sys\.executable, \"-[mc]\"", text)
-        ]
+        wrong += [f"{name}: {x}" for x in re.findall(r"sys\.executable, \"-[mc]\"", text)]
         if "get_context(" in text and "away_from_folder()" not in text:
             wrong.append(f"{name}: get_context")
         if re.search(r"[^_\[]SharedMemory\(", text) and "ensure_running" not in text:

@@ -117,9 +117,7 @@ def changed(lines: list[Any], what: list[Change]) -> list[Any]:
 
 def written(lines: list[Any]) -> bytes:
     """The journal's file."""
-    return b"".join(
-        json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines
-    )
+    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
 
 
 def _holders(value: Any) -> Any:
@@ -139,12 +137,8 @@ def _typed(*words: str) -> Callable[[Path], bool]:
     """A command as it is typed; whether it refused the study."""
 
     def run(folder: Path) -> bool:
-        done = CliRunner().invoke(
-            app, [word.replace("DIR", str(folder)) for word in words]
-        )
-        assert done.exception is None or isinstance(done.exception, SystemExit), (
-            done.exception
-        )
+        done = CliRunner().invoke(app, [word.replace("DIR", str(folder)) for word in words])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         assert "Traceback" not in done.output
         said = done.stderr
         if done.exit_code == 0:

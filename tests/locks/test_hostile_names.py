@@ -53,9 +53,7 @@ def test_other_names_are_taken(name: str) -> None:
 # -- what a terminal or a browser would act upon ---------------------------------------------------
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\u202e\u2066<script>alert(1)</script>\u200b\ufeff"
-ACTED_UPON = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b\ufeff]"
-)
+ACTED_UPON = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b\ufeff]")
 
 
 @pytest.fixture
@@ -78,9 +76,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_the_terminal_gets_nothing_to_act_upon(
-    hostile: Path, options: list[str]
-) -> None:
+def test_the_terminal_gets_nothing_to_act_upon(hostile: Path, options: list[str]) -> None:
     done = CliRunner().invoke(app, ["status", str(hostile), *options])
     assert done.exit_code == 0, done.output
     assert "failed" in done.output

@@ -52,9 +52,7 @@ def mode(path: Path) -> int:
 
 def trained(folder: Path) -> shoal.Study:
     space = {"lr": shoal.grid([0.001, 0.002])}
-    study = shoal.create_study(
-        Line(), storage=folder, metric="error", search_space=space
-    )
+    study = shoal.create_study(Line(), storage=folder, metric="error", search_space=space)
     study.optimize(max_epochs=1, progress=False, loggers="csv")
     study.report()
     return study
@@ -118,9 +116,7 @@ def test_a_pools_folder_is_its_users_alone(tmp_path: Path, umask: int) -> None:
     assert mode(pool.path) == 0o700
 
 
-def test_a_token_is_made_once_and_read_by_nobody_else(
-    tmp_path: Path, umask: int
-) -> None:
+def test_a_token_is_made_once_and_read_by_nobody_else(tmp_path: Path, umask: int) -> None:
     file = token_file(tmp_path / "own" / "token")
     token = file.read_text()
     assert len(token) == 64

@@ -104,9 +104,7 @@ def test_in_a_journal(tmp_path: Path, mark: Path) -> None:
     call = {"py/reduce": [{"py/type": "os.mkdir"}, {"py/tuple": [str(mark)]}]}
     first, *rest = journal(sealed=False).splitlines(keepends=True)
     file.write_bytes(
-        first
-        + rest[0]
-        + lines({"t": 0.0, "e": "Commanded", "d": {"what": code, "why": code}})
+        first + rest[0] + lines({"t": 0.0, "e": "Commanded", "d": {"what": code, "why": code}})
     )
     assert len(list(read(file))) >= 1
     file.write_bytes(first + lines({"t": 0.0, "e": "os.mkdir", "d": call}))
@@ -228,9 +226,7 @@ def test_in_what_the_processes_of_a_wide_trial_send(mark: Path, evil: bytes) -> 
 
 
 @pytest.mark.parametrize("trap", ["the folder", "the file", "a link"])
-def test_in_the_folder_of_a_nodes_data(
-    tmp_path: Path, mark: Path, evil: bytes, trap: str
-) -> None:
+def test_in_the_folder_of_a_nodes_data(tmp_path: Path, mark: Path, evil: bytes, trap: str) -> None:
     node = pytest.importorskip("shoal.backend.ray.node.data")
     folder = tmp_path / "base" / "run"
     folder.mkdir(parents=True, mode=0o700)
@@ -295,17 +291,13 @@ def test_code_is_unpickled_where_it_is_known_to_be_safe() -> None:
     assert found <= set(GUARDED), "say in docs/security.md why that is safe"
 
 
-def test_in_pictures(
-    tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_pictures(tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow takes a file for what its content says, and has Ghostscript run PostScript."""
     program = tmp_path / "gs"
     program.write_text(f"#!/bin/sh\nmkdir {str(mark)!r}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    script = (
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
-    )
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
     with pytest.raises(DataError, match="cannot be read as a picture"):
         picture(script)
     assert not mark.exists()
@@ -331,10 +323,7 @@ def test_what_has_no_end_is_no_spec_profile_or_log(tmp_path: Path, trap: str) ->
 @pytest.mark.parametrize(
     ("name", "read_it"),
     [
-        *(
-            (f"a{ending}", lambda file: Data.shards({"s0": {"*": str(file)}}))
-            for ending in KINDS
-        ),
+        *((f"a{ending}", lambda file: Data.shards({"s0": {"*": str(file)}})) for ending in KINDS),
         ("a.toml", Data.shards),
         ("a.gz", lambda file: Data.idx(file, file)),
         ("pictures/a/x.png", lambda file: Data.images(file.parents[1])),
@@ -344,9 +333,7 @@ def test_what_has_no_end_is_no_spec_profile_or_log(tmp_path: Path, trap: str) ->
         ("x.tar", Data.tar),
     ],
 )
-def test_what_has_no_end_is_no_data(
-    tmp_path: Path, trap: str, name: str, read_it: Any
-) -> None:
+def test_what_has_no_end_is_no_data(tmp_path: Path, trap: str, name: str, read_it: Any) -> None:
     """A FIFO waits for ever, and a device fills the memory; both may lie in a data set's folder."""
     file = tmp_path / name
     file.parent.mkdir(parents=True, exist_ok=True)

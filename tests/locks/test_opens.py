@@ -63,18 +63,12 @@ OPEN_OTHERWISE = {
 
 def test_files_of_a_study_are_reached_in_one_place() -> None:
     found = {
-        file.relative_to(ROOT).as_posix()
-        for file in sorted(ROOT.rglob("*.py"))
-        if opens(file)
+        file.relative_to(ROOT).as_posix() for file in sorted(ROOT.rglob("*.py")) if opens(file)
     }
     assert ONE_PLACE in found
     more = [
-        name
-        for name in sorted(found - {ONE_PLACE})
-        if not name.startswith(tuple(OPEN_OTHERWISE))
+        name for name in sorted(found - {ONE_PLACE}) if not name.startswith(tuple(OPEN_OTHERWISE))
     ]
     assert not more, f"use shoal.engine.plain_files, or say why not: {more}"
-    unused = [
-        name for name in OPEN_OTHERWISE if not any(x.startswith(name) for x in found)
-    ]
+    unused = [name for name in OPEN_OTHERWISE if not any(x.startswith(name) for x in found)]
     assert not unused, f"these open nothing any more: {unused}"

@@ -13,9 +13,7 @@ import pytest
 
 pytest.importorskip("ray", reason="these are Ray's doors")
 psutil = pytest.importorskip("psutil", reason="it tells which ports are open")
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="only Linux has all of 127.x"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.x")
 
 DRIVER = """
 import json, os, sys
@@ -105,9 +103,7 @@ def test_a_cluster_of_ours_is_for_who_knows_its_token() -> None:
             # Ray's gRPC servers listen at all addresses, and ask for the token; nothing else may.
             strange = {name for name, ip, _ in doors if ip not in ("::", "0.0.0.0")}
             assert all(
-                ip.startswith("127.")
-                for _, ip, _ in doors
-                if ip not in ("::", "0.0.0.0")
+                ip.startswith("127.") for _, ip, _ in doors if ip not in ("::", "0.0.0.0")
             ), (strange, doors)
             assert about["slot"] == "token"
             assert about["asks"]

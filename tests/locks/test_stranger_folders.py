@@ -72,9 +72,7 @@ class Stage:
         assert answer.code in (0, 1, 2, 3), about
         assert "Traceback" not in answer.err + answer.out, about
         if answer.code == 2:
-            errors = [
-                x for x in answer.err.splitlines() if not x.startswith("warning: ")
-            ]
+            errors = [x for x in answer.err.splitlines() if not x.startswith("warning: ")]
             assert len(errors) == 1 and errors[0].startswith("error: "), about
         return answer
 
@@ -94,9 +92,7 @@ def stage() -> Iterator[Stage]:
             study = shoal.create_study(recipe, storage=sound)
             study.optimize(policy="fifo", progress=False, loggers=["csv"])
         for file in (sound / "recipe").rglob("*.py"):
-            file.write_text(
-                OWN.replace("MARK = None", f"MARK = {str(place / 'code-ran')!r}")
-            )
+            file.write_text(OWN.replace("MARK = None", f"MARK = {str(place / 'code-ran')!r}"))
         (sound / "trials" / "t000").mkdir(parents=True)
         (sound / "trials" / "t000" / "error.txt").write_text("Traceback")
         give(home, VICTIM)
@@ -114,14 +110,11 @@ def stage() -> Iterator[Stage]:
 def test_a_sound_folder_of_a_stranger_is_read_and_gone_on_with(stage: Stage) -> None:
     """What the commands do where nothing is wrong, so that the tests below try something."""
     codes = {
-        command: stage.check(command, stage.folder(), "a sound folder").code
-        for command in COMMANDS
+        command: stage.check(command, stage.folder(), "a sound folder").code for command in COMMANDS
     }
     refused = {name for name, code in codes.items() if code == 2}
     assert {"resume", "replay", "profile"} <= refused, "their recipe is not loaded"
-    assert {"harvest", "harvest DIR", "pool"} <= refused, (
-        "there is neither Slurm nor Ray"
-    )
+    assert {"harvest", "harvest DIR", "pool"} <= refused, "there is neither Slurm nor Ray"
     for command in (
         "status",
         "report",
@@ -199,9 +192,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("command", "name", "trap"), SAMPLE, ids=str)
-def test_some_commands_on_some_traps(
-    stage: Stage, command: str, name: str, trap: str
-) -> None:
+def test_some_commands_on_some_traps(stage: Stage, command: str, name: str, trap: str) -> None:
     folder = stage.folder()
     lay(trap, folder / name, stage.home)
     stage.check(command, folder, f"{name} as {trap}")
@@ -268,9 +259,7 @@ def test_small_files_that_say_anything(stage: Stage, name: str) -> None:
 def test_every_command_on_every_trap(stage: Stage, trap: str) -> None:
     wrong = []
     for name in names_of(stage.sound):
-        for command in COMMANDS.keys() - {
-            "doctor"
-        }:  # it reads nothing there, and takes seconds
+        for command in COMMANDS.keys() - {"doctor"}:  # it reads nothing there, and takes seconds
             folder = stage.folder()
             lay(trap, folder / name, stage.home)
             try:
@@ -282,9 +271,7 @@ def test_every_command_on_every_trap(stage: Stage, trap: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize(
-    "command", ["status", "report", "resume", "repair", "run", "add"]
-)
+@pytest.mark.parametrize("command", ["status", "report", "resume", "repair", "run", "add"])
 def test_commands_on_every_forged_head(stage: Stage, command: str) -> None:
     wrong = []
     for field in fields_of(stage.sound):

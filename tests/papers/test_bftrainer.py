@@ -14,9 +14,7 @@ import pytest
 from shoal.simulate.spec import load_spec
 
 PAPER = Path(__file__).resolve().parents[2] / "papers" / "bftrainer"
-DATA = Path(
-    os.environ.get("BFTRAINER_DATA", PAPER.parents[2] / "shared" / "data" / "bftrainer")
-)
+DATA = Path(os.environ.get("BFTRAINER_DATA", PAPER.parents[2] / "shared" / "data" / "bftrainer"))
 
 
 def test_every_table_and_figure_has_a_row():
@@ -44,13 +42,9 @@ def test_the_spec_is_one():
 )
 def test_goals_hold_in_the_short_form():
     script = [sys.executable, str(PAPER / "run.py"), "--short"]
-    found = subprocess.run(
-        script, capture_output=True, text=True, timeout=280, check=False
-    )
+    found = subprocess.run(script, capture_output=True, text=True, timeout=280, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
-    written = json.loads(
-        (PAPER.parent / "results" / "bftrainer-short.json").read_text()
-    )
+    written = json.loads((PAPER.parent / "results" / "bftrainer-short.json").read_text())
     assert written["goals"].keys() == {
         "E-2 log",
         "E-2 U",

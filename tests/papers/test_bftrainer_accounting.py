@@ -19,9 +19,7 @@ UP, DOWN = 2.0, 3.0
 @pytest.fixture(scope="module")
 def replays() -> Any:
     """papers/bftrainer/replay.py."""
-    spec = importlib.util.spec_from_file_location(
-        "bftrainer_replay", PAPER / "replay.py"
-    )
+    spec = importlib.util.spec_from_file_location("bftrainer_replay", PAPER / "replay.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -41,9 +41,7 @@ def test_every_table_and_figure_has_a_row(paper: str) -> None:
 )
 def test_goals_hold_in_the_short_form(paper: str, goals: set[str]) -> None:
     script = [sys.executable, str(PAPERS / paper / "run.py"), "--short"]
-    found = subprocess.run(
-        script, capture_output=True, text=True, timeout=590, check=False
-    )
+    found = subprocess.run(script, capture_output=True, text=True, timeout=590, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     written = json.loads((PAPERS / "results" / f"{paper}-short.json").read_text())
     assert written["goals"].keys() == goals

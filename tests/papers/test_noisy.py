@@ -14,9 +14,7 @@ TABLE = Table((Row(rates=(100.0,) * 8, memory=3.0),))
 
 def test_errors_have_the_size_asked_for() -> None:
     belief = noisy(TABLE, 0.3, seed=1)
-    factors = 100 / np.array(
-        [belief.curve(TrialId(f"t{i}"), 8) for i in range(400)]
-    )  # of the time
+    factors = 100 / np.array([belief.curve(TrialId(f"t{i}"), 8) for i in range(400)])  # of the time
     assert factors.mean() == pytest.approx(1.0, abs=0.02)
     assert factors.std() == pytest.approx(0.3, abs=0.02)
 
@@ -31,9 +29,7 @@ def test_beliefs_are_functions_of_the_seed() -> None:
 def test_a_gang_and_the_curve_agree() -> None:
     belief = noisy(TABLE, 0.3)
     gang = solo(TrialId("t7"), SlotId("a"), 0)
-    assert belief.rates(gang)[TrialId("t7")] == pytest.approx(
-        belief.curve(TrialId("t7"), 1)[0]
-    )
+    assert belief.rates(gang)[TrialId("t7")] == pytest.approx(belief.curve(TrialId("t7"), 1)[0])
     assert belief.cost(TrialId("t7")).memory == 3.0
 
 

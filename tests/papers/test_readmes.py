@@ -19,15 +19,11 @@ PAPERS = sorted(path.parent.name for path in ROOT.glob("papers/*/README.md"))
 def test_every_row_says_how_and_has_the_results_figures(paper: str) -> None:
     readme = f"papers/{paper}/README.md"
     text = (ROOT / readme).read_text()
-    headers = [
-        cells(line) for line in text.splitlines() if line.startswith(("| what", "| of"))
-    ]
+    headers = [cells(line) for line in text.splitlines() if line.startswith(("| what", "| of"))]
     assert headers[0][:2] == ["of the paper", "how"]
     assert ["what", "how"] in [header[:2] for header in headers], "no table of figures"
     _, problems = Tables(readme, paper).brought_up_to_date(text)
-    assert problems == [], (
-        "python tools/figures.py --write puts the results' figures in"
-    )
+    assert problems == [], "python tools/figures.py --write puts the results' figures in"
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,7 @@ def case(rng: np.random.Generator, trials: int, free: int, width: int) -> Case:
             np.cumsum(rng.uniform(100, 5000, len(n))),
         )
         points = np.unique(np.r_[low, high, rng.integers(low, high + 1, 4)])
-        curve[j, low : high + 1] = np.interp(
-            n, points, rates[rng.integers(3)][points - low]
-        )
+        curve[j, low : high + 1] = np.interp(n, points, rates[rng.integers(3)][points - low])
         held[j] = min(left, rng.integers(0, high + 1) if rng.random() > 0.25 else 0)
         left -= held[j]
     horizon = float(rng.choice([5, 10, 30, 60, 120, 300, 1000]))

@@ -16,12 +16,9 @@ from shoal.engine.run import run
 from shoal.profile.table import Row, Table
 
 
-def nodes(
-    count: int, per_node: int = 4, memory: float = float("inf")
-) -> tuple[Slot, ...]:
+def nodes(count: int, per_node: int = 4, memory: float = float("inf")) -> tuple[Slot, ...]:
     return tuple(
-        Slot(SlotId(f"g{i:02d}"), f"n{i // per_node}", memory=memory)
-        for i in range(count)
+        Slot(SlotId(f"g{i:02d}"), f"n{i // per_node}", memory=memory) for i in range(count)
     )
 
 
@@ -48,9 +45,7 @@ def seen(known: State, profile: Table, now: Seconds = 0.0) -> View:
 
 def follow(known: State, plan: Plan, *events: Event) -> State:
     """The state once the plan runs and these things happened."""
-    change = Planned(
-        tuple(known.plan.gangs - plan.gangs), tuple(plan.gangs - known.plan.gangs)
-    )
+    change = Planned(tuple(known.plan.gangs - plan.gangs), tuple(plan.gangs - known.plan.gangs))
     return fold(known, [change, *events])
 
 
@@ -64,9 +59,7 @@ class Arrivals:
     def propose(self, look: View, came: int) -> tuple[Proposal, int]:
         now = [t for at, t in self.arrivals[came:] if at <= look.now]
         later = self.arrivals[came + len(now) :]
-        return Proposal(tuple(now), wake_at=later[0][0] if later else None), came + len(
-            now
-        )
+        return Proposal(tuple(now), wake_at=later[0][0] if later else None), came + len(now)
 
 
 def simulated(
@@ -86,11 +79,7 @@ def widths_over_time(lines: list[Line]) -> list[tuple[Seconds, dict[str, int]]]:
     return [
         (
             round(line.time, 3),
-            {
-                lane.trial: len(lane.slots)
-                for gang in line.entry.start
-                for lane in gang.lanes
-            },
+            {lane.trial: len(lane.slots) for gang in line.entry.start for lane in gang.lanes},
         )
         for line in lines
         if isinstance(line.entry, Planned) and line.entry.start

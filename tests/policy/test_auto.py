@@ -37,8 +37,7 @@ TABLE = Table((Row(rates=(10.0, 18.0, 25.0, 32.0)),))
 def study(trials: int, slots: int) -> State:
     many = tuple(Slot(SlotId(f"g{i}")) for i in range(slots))
     submitted = [
-        Submitted(Trial(TrialId(f"t{i}"), 1000.0 * (i + 1), widths=(1, 4)))
-        for i in range(trials)
+        Submitted(Trial(TrialId(f"t{i}"), 1000.0 * (i + 1), widths=(1, 4))) for i in range(trials)
     ]
     return fold(State(), [Joined(many), *submitted])
 
@@ -82,13 +81,9 @@ def test_the_objective_says_what_the_seconds_are_of() -> None:
         policy = Auto(CANDIDATES, simulate, objective=objective)  # type: ignore[arg-type]
         said[objective] = policy.decide(seen(study(2, 4)), policy.start())[1]["why"]
     rest = "after 100 s on 4 slots, against 200 s with width and 300 s with fifo"
-    assert (
-        said["mean_completion"] == f"the 2 trials left would end, in the mean, {rest}"
-    )
+    assert said["mean_completion"] == f"the 2 trials left would end, in the mean, {rest}"
     assert said["first_result"] == f"the first of the 2 trials left would end {rest}"
-    with pytest.raises(
-        ValueError, match="objective is one of makespan, .*; got 'best'"
-    ):
+    with pytest.raises(ValueError, match="objective is one of makespan, .*; got 'best'"):
         Auto(CANDIDATES, simulate, objective="best")  # type: ignore[arg-type]
 
 
@@ -99,9 +94,7 @@ def test_once_the_first_result_is_there_it_asks_again_for_the_end_of_all() -> No
     memory = policy.decide(seen(state), policy.start())[1]
     state = fold(state, [Advanced({TrialId("t0"): 1000.0}), Finished(TrialId("t0"))])
     memory = policy.decide(seen(state), memory)[1]
-    assert simulate.times == 6 and memory["why"].startswith(
-        "the 2 trials left would take"
-    )
+    assert simulate.times == 6 and memory["why"].startswith("the 2 trials left would take")
     assert policy.decide(seen(state), memory)[1] == memory and simulate.times == 6
 
 
@@ -138,10 +131,7 @@ def test_it_asks_again_when_half_of_the_trials_that_may_be_wide_are_left() -> No
             State(),
             [
                 Joined((Slot(SlotId("g0")), Slot(SlotId("g1")))),
-                *(
-                    Submitted(Trial(TrialId(f"t{i}"), 1000.0, widths=widths))
-                    for i in range(8)
-                ),
+                *(Submitted(Trial(TrialId(f"t{i}"), 1000.0, widths=widths)) for i in range(8)),
             ],
         )
         memory = policy.decide(seen(state), policy.start())[1]
@@ -172,8 +162,7 @@ def test_candidates_of_which_none_would_finish_are_named() -> None:
     memory = policy.decide(seen(study(3, 1)), policy.start())[1]
     assert memory["follows"] == "fifo"
     assert (
-        memory["why"]
-        == "no candidate would finish the 3 trials left on 1 slot (fifo, equi, width)"
+        memory["why"] == "no candidate would finish the 3 trials left on 1 slot (fifo, equi, width)"
     )
 
 
@@ -209,9 +198,7 @@ def test_a_change_of_mind_keeps_what_can_be_kept() -> None:
     policy = Auto(CANDIDATES, simulate)
     state = study(2, 4)
     plan, memory = policy.decide(seen(state), policy.start())
-    state = fold(
-        state, [Planned((), tuple(plan.gangs)), Joined((Slot(SlotId("new")),))]
-    )
+    state = fold(state, [Planned((), tuple(plan.gangs)), Joined((Slot(SlotId("new")),))])
     simulate.takes["Equi"] = 1.0
     after, memory = policy.decide(seen(state), memory)
     check(after, seen(state))
@@ -243,9 +230,7 @@ def measured(state: State, **figures: float) -> State:
     return fold(state, [Measured(TrialId("t0"), "a", figures)])
 
 
-def test_with_nothing_measured_the_usual_is_followed_and_the_first_figures_decide() -> (
-    None
-):
+def test_with_nothing_measured_the_usual_is_followed_and_the_first_figures_decide() -> None:
     simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
     policy = Auto(CANDIDATES, simulate, among=lambda seen: ("width", "equi", "fifo"))
     state = study(2, 4)
@@ -277,9 +262,7 @@ def test_before_the_first_result_nothing_is_packed_blind() -> None:
 def test_one_trial_on_one_slot_is_said_to_leave_nothing_to_compare() -> None:
     policy = Auto(CANDIDATES, Asked(Fifo=1.0, Equi=2.0, Width=3.0))
     memory = policy.decide(believed(study(1, 1)), policy.start())[1]
-    assert memory["why"].endswith(
-        "one trial on one slot leaves nothing to compare so far"
-    )
+    assert memory["why"].endswith("one trial on one slot leaves nothing to compare so far")
 
 
 def test_it_asks_again_when_a_figure_was_wrong_by_more_than_twice() -> None:
@@ -298,8 +281,7 @@ def test_it_asks_again_when_a_figure_was_wrong_by_more_than_twice() -> None:
         {"first": 60.0},
     )
     assert [
-        policy.decide(believed(measured(state, **figures)), memory)[1] is memory
-        for figures in near
+        policy.decide(believed(measured(state, **figures)), memory)[1] is memory for figures in near
     ] == [True] * 6
     assert simulate.times == 3
     for times, figures in enumerate(
@@ -347,9 +329,7 @@ def test_figures_that_swing_are_looked_at_again_when_twice_as_much_is_trained() 
     memory = policy.decide(believed(state), policy.start())[1]
     swung = fold(measured(state, rate=30.0), [Advanced({TrialId("t1"): 90.0})])
     assert policy.decide(believed(swung), memory)[1] is memory and simulate.times == 3
-    memory = policy.decide(
-        believed(fold(swung, [Advanced({TrialId("t1"): 10.0})])), memory
-    )[1]
+    memory = policy.decide(believed(fold(swung, [Advanced({TrialId("t1"): 10.0})])), memory)[1]
     assert simulate.times == 6 and memory["figures"]["rate"] == 30.0
 
 
@@ -377,8 +357,7 @@ def test_what_simulating_costs_is_bounded_by_the_work_known() -> None:
         memory = policy.decide(look, policy.start())[1]
         assert (
             memory["follows"] == "fifo"
-            and memory["why"]
-            == f"it is the usual choice for 4 slots and 0 shards, and {says}"
+            and memory["why"] == f"it is the usual choice for 4 slots and 0 shards, and {says}"
         )
         assert policy.decide(look, memory)[1] is memory
     assert simulate.times == 0
@@ -389,9 +368,7 @@ def test_what_simulating_costs_is_bounded_by_the_work_known() -> None:
         3,
         pytest.approx(0.6),
     )
-    after = policy.decide(seen(study(2, 3)), memory)[
-        1
-    ]  # of 1 s that it may cost, 0.6 s are gone
+    after = policy.decide(seen(study(2, 3)), memory)[1]  # of 1 s that it may cost, 0.6 s are gone
     assert (
         after["follows"] == "equi"
         and after["why"].startswith("it was the best choice before, and comparing ")
@@ -401,9 +378,7 @@ def test_what_simulating_costs_is_bounded_by_the_work_known() -> None:
 
 def test_a_single_candidate_is_never_simulated() -> None:
     simulate = Asked()
-    policy = Auto(
-        {"fifo": Fifo(), "equi": Equi()}, simulate, among=lambda seen: ("equi",)
-    )
+    policy = Auto({"fifo": Fifo(), "equi": Equi()}, simulate, among=lambda seen: ("equi",))
     assert (
         policy.decide(seen(study(1, 4)), policy.start())[1]["why"]
         == "no other candidate suits 4 slots and 0 shards"
@@ -422,9 +397,7 @@ def test_while_a_lost_slots_shards_lie_nowhere_it_keeps_to_what_it_follows() -> 
     simulate.takes["Hop"] = inf
     lost = replace(full, slots={slots[0].id: slots[0]})
     assert policy.decide(seen(lost), memory)[1] == memory and simulate.times == 2
-    moved = replace(
-        full, slots={slots[0].id: replace(slots[0], shards=frozenset(shards))}
-    )
+    moved = replace(full, slots={slots[0].id: replace(slots[0], shards=frozenset(shards))})
     after = policy.decide(seen(moved), memory)[1]
     assert after["follows"] == "fifo" and "hop would never finish" in after["why"]
 
@@ -432,10 +405,7 @@ def test_while_a_lost_slots_shards_lie_nowhere_it_keeps_to_what_it_follows() -> 
 def test_who_is_followed_again_goes_on_with_its_memory() -> None:
     shards = {ShardId("a"): 10, ShardId("b"): 10}
     slots = tuple(Slot(SlotId(name), shards=frozenset(shards)) for name in "ab")
-    trials = [
-        Submitted(Trial(TrialId(f"t{i}"), 40.0, shards=frozenset(shards)))
-        for i in range(4)
-    ]
+    trials = [Submitted(Trial(TrialId(f"t{i}"), 40.0, shards=frozenset(shards))) for i in range(4)]
     simulate = Asked(Hop=1.0, Fifo=2.0)
     policy = Auto({"fifo": Fifo(), "hop": Hop()}, simulate)
     two = fold(State(), [Opened(1, shards), Joined(slots), *trials[:2]])
@@ -456,14 +426,7 @@ def test_it_does_not_ask_for_what_only_rounding_left() -> None:
     memory = policy.decide(believed(state), policy.start())[1]
     state = fold(
         state,
-        [
-            Advanced(
-                {name: trial.samples - 1e-9 for name, trial in state.trials.items()}
-            )
-        ],
+        [Advanced({name: trial.samples - 1e-9 for name, trial in state.trials.items()})],
     )
-    assert (
-        policy.decide(believed(measured(state, rate=40.0)), memory)[1]["why"]
-        == memory["why"]
-    )
+    assert policy.decide(believed(measured(state, rate=40.0)), memory)[1]["why"] == memory["why"]
     assert simulate.times == 3

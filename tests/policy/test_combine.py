@@ -23,9 +23,7 @@ FLAT = table((1.0, 2.0, 3.0, 4.0))
 
 
 def test_admit_shows_the_first_trials_only() -> None:
-    lines = simulated(
-        admit(2, Equi()), [(0.0, trial(i, 8.0)) for i in range(3)], nodes(4), FLAT
-    )
+    lines = simulated(admit(2, Equi()), [(0.0, trial(i, 8.0)) for i in range(3)], nodes(4), FLAT)
     assert widths_over_time(lines) == [(0.0, {"t0": 2, "t1": 2}), (4.0, {"t2": 4})]
 
 

@@ -25,9 +25,7 @@ def test_first_come_first_served_over_the_whole_data() -> None:
 
 
 def test_gangs_that_run_go_on() -> None:
-    state = fold(
-        started(*map(trial, "abcd")), [Planned((), (solo(TrialId("c"), W[1], 0),))]
-    )
+    state = fold(started(*map(trial, "abcd")), [Planned((), (solo(TrialId("c"), W[1], 0),))])
     plan, _ = Fifo().decide(view_of(state), None)
     assert plan.gangs == {
         solo(TrialId("c"), W[1], 0),
@@ -41,9 +39,7 @@ def test_gangs_that_run_go_on() -> None:
 def test_small_slots_take_trials_that_fit() -> None:
     table = Table((Row(memory=4.0, config={"big": True}), Row(memory=1.0)))
     at = [Slot(W[0], memory=2.0), Slot(W[1], memory=8.0)]
-    state = started(
-        trial("a", big=True), trial("b", big=True), trial("c", big=False), at=at
-    )
+    state = started(trial("a", big=True), trial("b", big=True), trial("c", big=False), at=at)
     assert Fifo().decide(view_of(state, table), None)[0].gangs == {
         solo(TrialId("c"), W[0], 0),
         solo(TrialId("a"), W[1], 0),
@@ -59,22 +55,14 @@ def test_trials_that_need_more_slots_are_left() -> None:
 
 def test_makespan_is_list_scheduling() -> None:
     lines, _ = study(Fifo(), rates(1.0, 2.0, 3.0, 1.0), at=slots(SHARDS)[:2])
-    ends = [
-        (round(time, 6), entry.trial)
-        for time, entry in lines
-        if isinstance(entry, Finished)
-    ]
+    ends = [(round(time, 6), entry.trial) for time, entry in lines if isinstance(entry, Finished)]
     assert ends == [(15.0, "t001"), (25.0, "t002"), (30.0, "t000"), (55.0, "t003")]
 
 
 def test_a_trial_that_lost_its_slot_comes_first() -> None:
     state = fold(
         started(*map(trial, "abcd")),
-        [
-            Planned(
-                (), tuple(solo(TrialId(t), w, 0) for t, w in zip("abc", W, strict=True))
-            )
-        ],
+        [Planned((), tuple(solo(TrialId(t), w, 0) for t, w in zip("abc", W, strict=True)))],
     )
     state = fold(state, [Left(frozenset(W[1:])), Joined((Slot(SlotId("new")),))])
     plan, _ = Fifo().decide(view_of(state), None)
@@ -84,12 +72,7 @@ def test_a_trial_that_lost_its_slot_comes_first() -> None:
 def test_fixed_runs_each_slot_in_the_order_listed() -> None:
     fixed = Fixed({TrialId("t002"): W[0], TrialId("t000"): W[0], TrialId("t001"): W[1]})
     lines, _ = study(fixed, rates(1.0, 2.0, 3.0), count=3)
-    starts = [
-        (time, g.lanes[0])
-        for time, e in lines
-        if isinstance(e, Planned)
-        for g in e.start
-    ]
+    starts = [(time, g.lanes[0]) for time, e in lines if isinstance(e, Planned) for g in e.start]
     assert [(time, lane.trial, lane.slots) for time, lane in starts] == [
         (0.0, "t001", ("w1",)), (0.0, "t002", ("w0",)), (10.0, "t000", ("w0",))
     ]  # fmt: skip

@@ -61,9 +61,7 @@ def test_one_trial_a_slot_loses_nothing() -> None:
 def test_the_simple_plan_is_a_list_schedule() -> None:
     """Three equal trials on two slots take two rounds; what runs may be quicker in the mean."""
     known, profile = of_equals(3, 2)
-    found = compare(
-        seen(known, profile), plan(solo(T[0], G[0], 0), solo(T[1], G[1], 0))
-    )
+    found = compare(seen(known, profile), plan(solo(T[0], G[0], 0), solo(T[1], G[1], 0)))
     assert found == Comparison(what_runs=150.0, simple=200.0, switch=0.0)
 
 
@@ -154,9 +152,7 @@ def test_auto_leaves_what_loses_and_says_so() -> None:
     assert made.gangs == {pack(G[0], *T[:4])}
     assert made.wake_at == 20.0, "half of each second is lost, and 10 s may be"
     known = follow(known, made)
-    assert policy.decide(seen(known, profile, 19.0), memory)[0] == made.but(
-        wake_at=20.0
-    )
+    assert policy.decide(seen(known, profile, 19.0), memory)[0] == made.but(wake_at=20.0)
     made, memory = policy.decide(seen(known, profile, 20.0), memory)
     assert memory["follows"] == "fifo" and "as they ran with bad" in memory["why"]
     assert made.gangs == {solo(T[0], G[0], 1), solo(T[1], G[1], 1)}
@@ -177,10 +173,7 @@ def test_on_many_slots_the_guard_looks_on_now_and_then() -> None:
     policy = guarded()
     name, memory = next(iter(known.slots)), policy.start()
     packs = plan(
-        *(
-            solo(TrialId(f"t{i}"), slot, 0)
-            for i, slot in enumerate(list(known.slots)[1:])
-        ),
+        *(solo(TrialId(f"t{i}"), slot, 0) for i, slot in enumerate(list(known.slots)[1:])),
         pack(name, TrialId("t150"), TrialId("t151")),
     )
     known = follow(known, packs)

@@ -68,8 +68,7 @@ def waiting(count: int, priority: float = 1.0) -> State:
         for i in range(count)
     ]
     measured = [
-        Measured(trial.id, name, FIGURES)
-        for trial, name in zip(trials, SIGNATURES, strict=False)
+        Measured(trial.id, name, FIGURES) for trial, name in zip(trials, SIGNATURES, strict=False)
     ]
     slot = Slot(SlotId("g0"), shards=frozenset(SHARDS))
     return fold(
@@ -86,9 +85,7 @@ def asked(policy: Policy[Any], state: State) -> tuple[Counter[str], View]:
 
 
 def auto() -> Auto:
-    return Auto(
-        {"pack": Pack(fuse=True), "fifo": Fifo()}, lambda view, policy: 1.0, share=0.0
-    )
+    return Auto({"pack": Pack(fuse=True), "fifo": Fifo()}, lambda view, policy: 1.0, share=0.0)
 
 
 @pytest.mark.parametrize("make", [lambda: Pack(fuse=True), Pack, Fifo])
@@ -152,8 +149,7 @@ def test_a_pack_that_runs_stays_in_sight() -> None:
     state = waiting(600)
     plan, memory = policy.decide(view(state, 0.0, believe(state)), policy.start())
     urgent = [
-        Trial(TrialId(f"u{i}"), 100.0, priority=2.0, shards=frozenset(SHARDS))
-        for i in range(900)
+        Trial(TrialId(f"u{i}"), 100.0, priority=2.0, shards=frozenset(SHARDS)) for i in range(900)
     ]
     state = fold(state, [Planned((), tuple(plan.gangs)), *map(Submitted, urgent)])
     again, _ = policy.decide(view(state, 1.0, believe(state)), memory)
@@ -202,8 +198,6 @@ def test_ended_gangs_leave_no_trace() -> None:
     state = waiting(600)
     plan, memory = Pack(fuse=True).decide(view(state, 0.0, believe(state)), "")
     (gang,) = plan.gangs
-    state = fold(
-        state, [Planned((), (gang,)), *map(Finished, gang.trials), Ended(gang)]
-    )
+    state = fold(state, [Planned((), (gang,)), *map(Finished, gang.trials), Ended(gang)])
     again, _ = Pack(fuse=True).decide(view(state, 1.0, believe(state)), memory)
     assert not {t for g in again.gangs for t in g.trials} & set(gang.trials)

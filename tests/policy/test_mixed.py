@@ -70,9 +70,7 @@ def test_small_trials_share_a_slot_while_a_large_one_has_the_others() -> None:
     assert 1.3 * took < makespan(WaterFill(), arrivals)
 
 
-@pytest.mark.parametrize(
-    ("small", "large", "same"), [(12, 0, Pack()), (0, 2, WaterFill())]
-)
+@pytest.mark.parametrize(("small", "large", "same"), [(12, 0, Pack()), (0, 2, WaterFill())])
 def test_of_one_kind_it_is_one_of_its_parts(small: int, large: int, same: Any) -> None:
     arrivals = ensemble(small, large)
     assert makespan(Mixed(), arrivals) == pytest.approx(makespan(same, arrivals), 0.01)

@@ -84,9 +84,7 @@ class Widened:
 
     def propose(self, view: View, memory: Any) -> tuple[Proposal, Any]:
         proposal, memory = self.inner.propose(view, memory)
-        wide = tuple(
-            replace(t, widths=self.widths[int(t.id[1:])]) for t in proposal.submit
-        )
+        wide = tuple(replace(t, widths=self.widths[int(t.id[1:])]) for t in proposal.submit)
         return replace(proposal, submit=wide), memory
 
 
@@ -127,9 +125,7 @@ def test_contract_with_widths(name: str) -> None:
         check_journal(lines, state)
         assert lines == world.run(POLICIES[name]())[0]
         assert one_slot or not stalled, f"stalled with {state.trials} on {state.slots}"
-        assert all(
-            how == "finished" or "died under it" in how for how in state.ended.values()
-        )
+        assert all(how == "finished" or "died under it" in how for how in state.ended.values())
 
     holds()
 
@@ -142,9 +138,7 @@ def test_wrong_beliefs_break_nothing() -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(
-        wide_worlds(), st.sampled_from(["doubling", "equi", "waterfill", "flotilla"])
-    )
+    @given(wide_worlds(), st.sampled_from(["doubling", "equi", "waterfill", "flotilla"]))
     def holds(world: World, name: str) -> None:
         policy = POLICIES[name]()
         lines, state, stalled = world.run(WatchedPolicy(_Believing(policy)))
@@ -164,15 +158,11 @@ class _Believing:
         return self.inner.start()
 
     def decide(self, view: View, memory: Any) -> Any:
-        return self.inner.decide(
-            replace(view, profile=noisy(view.profile, 0.5)), memory
-        )
+        return self.inner.decide(replace(view, profile=noisy(view.profile, 0.5)), memory)
 
 
 def test_auto_holds_the_contract() -> None:
-    check_policy(
-        lambda: Auto({"fifo": Fifo(), "equi": Equi(), "hop": Hop()}, ahead), examples=10
-    )
+    check_policy(lambda: Auto({"fifo": Fifo(), "equi": Equi(), "hop": Hop()}, ahead), examples=10)
 
 
 def test_policies_survive_being_described() -> None:

@@ -97,9 +97,7 @@ def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
 
 def has(pool: PoolFolder, study: str) -> int:
     """How many slots the study says that it has."""
-    return sum(
-        each.slots for each in pool.signs() if each.claim.study.startswith(study)
-    )
+    return sum(each.slots for each in pool.signs() if each.claim.study.startswith(study))
 
 
 def ended(process: subprocess.Popen[str]) -> str:
@@ -151,17 +149,11 @@ def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pool_that_closes_or_dies_loses_nothing(
-    tmp_path: Path, shoal_: Shoal
-) -> None:
+def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Shoal) -> None:
     for number in (signal.SIGINT, signal.SIGKILL):
         owner = shoal_("pool", "shared", "--slots", "2")
         pool = opened(tmp_path)
-        only = (
-            study(shoal_, "only", 4)
-            if number == signal.SIGINT
-            else shoal_("resume", "only")
-        )
+        only = study(shoal_, "only", 4) if number == signal.SIGINT else shoal_("resume", "only")
         until(lambda: has(pool, "only") == 2)
         time.sleep(2.0)
         owner.send_signal(number)
@@ -235,9 +227,7 @@ def test_a_study_whose_trials_need_more_slots_than_the_pool_has_ends_with_one_er
 ) -> None:
     pool = PoolFolder(tmp_path)
     pool.make()
-    narrow, wide = (
-        Trial(TrialId(f"t{width}"), 10.0, {}, (width, 4)) for width in (2, 3)
-    )
+    narrow, wide = (Trial(TrialId(f"t{width}"), 10.0, {}, (width, 4)) for width in (2, 3))
     said = [Submitted(narrow), Submitted(wide)]
     state = fold(State(), said)
     for slots in (2, None):

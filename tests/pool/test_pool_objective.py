@@ -27,9 +27,7 @@ from shoal.profile.measure import Believer
 rising = st.lists(st.floats(0.0, 50.0), min_size=1, max_size=6)
 
 
-def claim(
-    name: str, rates: Sequence[float], least: int = 1, priority: float = 1.0
-) -> SlotClaim:
+def claim(name: str, rates: Sequence[float], least: int = 1, priority: float = 1.0) -> SlotClaim:
     """A claim of as many slots as rates are known for."""
     return SlotClaim(name, priority, least, len(rates), 0.0, tuple(rates))
 
@@ -48,9 +46,7 @@ def asked(draw: Any) -> list[SlotClaim]:
     return found
 
 
-def worth(
-    claims: Sequence[SlotClaim], given_: Mapping[str, int], fair: Mapping[str, int]
-) -> float:
+def worth(claims: Sequence[SlotClaim], given_: Mapping[str, int], fair: Mapping[str, int]) -> float:
     """Samples/s, less what is charged for each that is not made where `fair` has its slot."""
     total = 0.0
     for each in claims:
@@ -165,9 +161,7 @@ def test_an_objective_that_fails_on_the_way_ends_no_study() -> None:
     assert divide(4, both, {}) == {"a": 3, "b": 1}
 
 
-@pytest.mark.parametrize(
-    "rates", [(float("nan"),), (-1.0,), (0.0, 5.0), (float("inf"),)]
-)
+@pytest.mark.parametrize("rates", [(float("nan"),), (-1.0,), (0.0, 5.0), (float("inf"),)])
 def test_rates_of_a_claim_are_rates(rates: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="samples/s, above 0 from 1 slots on"):
         SlotClaim("a", 1.0, 1, 2, 0.0, rates)

@@ -22,9 +22,7 @@ def test_what_is_left_is_foretold_from_the_first_third() -> None:
     true = Convergence(0.3, 0.5, 0.7)
     seen = np.arange(1, 31)
     found = fit_convergence(seen, [true.loss(k) * rng.normal(1.0, 0.005) for k in seen])
-    assert found.steps_until_flat(0.0004) == pytest.approx(
-        true.steps_until_flat(0.0004), rel=0.2
-    )
+    assert found.steps_until_flat(0.0004) == pytest.approx(true.steps_until_flat(0.0004), rel=0.2)
     assert true.steps_until_flat(0.0004) == pytest.approx(90, abs=1)
 
 
@@ -36,9 +34,7 @@ def test_steps_to_a_loss() -> None:
 
 
 def test_a_flat_loss_has_nothing_left() -> None:
-    assert (
-        fit_convergence([1, 2, 3, 4], [0.5, 0.5, 0.5, 0.5]).steps_until_flat(0.01) < 5
-    )
+    assert fit_convergence([1, 2, 3, 4], [0.5, 0.5, 0.5, 0.5]).steps_until_flat(0.01) < 5
 
 
 def test_wrong_points_are_refused() -> None:

@@ -11,9 +11,7 @@ EIGHT = (10.0, 20.0, 30.0, 38.0, 47.0, 56.0, 65.0, 72.0)
 def test_the_worked_example() -> None:
     curve = extrapolate(EIGHT, 4, 64)
     assert curve[:8] == EIGHT
-    assert (curve[8], curve[9], curve[15]) == pytest.approx(
-        (78.508, 84.547, 112.145), abs=1e-3
-    )
+    assert (curve[8], curve[9], curve[15]) == pytest.approx((78.508, 84.547, 112.145), abs=1e-3)
     assert int(np.argmax(curve)) + 1 == 32
 
 
@@ -45,9 +43,7 @@ def test_feeders_follow_from_the_rates_of_preparing_and_training() -> None:
     shared = 1 / 8  # eight slots that read one stream
     slots = [0.001] * 8
     assert feeders_wanted(0.0035, slots, shared, 16) == 4
-    assert feeders_wanted(0.0035, slots, shared, 3) == 3, (
-        "no more than there are processors for"
-    )
+    assert feeders_wanted(0.0035, slots, shared, 3) == 3, "no more than there are processors for"
     assert feeders_wanted(0.0035, [*slots[:7], 0.0005], shared, 16) == 7, (
         "the fastest of them decides"
     )
@@ -61,9 +57,7 @@ def test_feeders_where_nothing_is_shared() -> None:
     assert feeders_wanted(0.0009, [0.001] * 4, 1.0, 16) == 0, (
         "each slot prepares its own beside training"
     )
-    assert feeders_wanted(0.0035, [0.001], 1.0, 16) == 4, (
-        "one slot that would wait for its data"
-    )
+    assert feeders_wanted(0.0035, [0.001], 1.0, 16) == 4, "one slot that would wait for its data"
     assert feeders_wanted(0.0035, [0.001] * 4, 1.0, 16) == 14
     assert feeders_wanted(0.0035, [0.001] * 4, 0.5, 16) == 7
     assert feeders_wanted(0.02, [0.001] * 4, 1.0, 6) == 6, (

@@ -57,13 +57,9 @@ def test_rates_at_some_widths_and_a_given_rate_waits_for_no_data(
     tmp_path: Path,
 ) -> None:
     state = fold(STATE, [Was(A, "sa", {"data": 0.1, "rate@4": 25.0})])
-    profile = believe(
-        state, given(tmp_path, "[[rows]]\npoints = { 1 = 100.0, 2 = 150.0 }\n")
-    )
+    profile = believe(state, given(tmp_path, "[[rows]]\npoints = { 1 = 100.0, 2 = 150.0 }\n"))
     assert profile.curve(A, 4)[:2] == pytest.approx([100.0, 150.0])
-    assert profile.curve(A, 4)[3] == 25.0, (
-        "what is not given at a width was measured there"
-    )
+    assert profile.curve(A, 4)[3] == 25.0, "what is not given at a width was measured there"
     costs_only = believe(state, given(tmp_path, "[[rows]]\nmemory = 1.0\n"))
     assert costs_only.curve(A, 1)[0] == pytest.approx(1 / (1 / 10 + 0.1))
 
@@ -73,18 +69,16 @@ def test_the_first_row_that_fits_counts(tmp_path: Path) -> None:
         tmp_path,
         "[[rows]]\nconfig = { size = 1 }\nmemory = 1.0\n[[rows]]\nmemory = 5.0\n",
     )
-    assert said({"size": 1, "lr": 3}) == {"memory": 1.0} and said({"size": 2}) == said(
-        {}
-    ) == {"memory": 5.0}
+    assert said({"size": 1, "lr": 3}) == {"memory": 1.0} and said({"size": 2}) == said({}) == {
+        "memory": 5.0
+    }
 
 
 def test_before_anything_is_measured(tmp_path: Path) -> None:
     empty: State = started(trial("a", size=1))
     profile = believe(empty, given(tmp_path, "[[rows]]\nrates = [100.0]\n"))
     assert profile.curve(A, 1) == [100.0]
-    assert measured(profile) == {"rate": 100.0, "data": 0.0}, (
-        "there is something to decide upon"
-    )
+    assert measured(profile) == {"rate": 100.0, "data": 0.0}, "there is something to decide upon"
     assert measured(believe(empty)) == {}
 
 

@@ -116,11 +116,7 @@ def test_what_had_no_room_in_company_is_still_tried_alone_on_a_smaller_slot() ->
     def memory(state: State, size: float) -> float:
         joined = fold(
             state,
-            [
-                Joined(
-                    tuple(replace(slot, memory=size) for slot in state.slots.values())
-                )
-            ],
+            [Joined(tuple(replace(slot, memory=size) for slot in state.slots.values()))],
         )
         return believer(joined).cost(TrialId("a")).memory
 
@@ -159,10 +155,7 @@ def test_believer_looks_up_once() -> None:
     first = believer(STATE)
     assert believer(STATE) is first
     more = fold(STATE, [Submitted(trial("new", width=70, lr=0.2))])
-    assert (
-        believer(more) is not first
-        and believer(more).curve(TrialId("new"), 1)[0] == 100.0
-    )
+    assert believer(more) is not first and believer(more).curve(TrialId("new"), 1)[0] == 100.0
     newer = fold(more, [Was(TrialId("a"), "small", {"rate": 50.0})])
     assert believer(newer).curve(TrialId("new"), 1)[0] == 50.0
 
@@ -220,9 +213,7 @@ def test_optimizers_of_one_form_are_fused_with_each_other_only() -> None:
 
     a, b, c, d, e = names
     assert seconds(a, b, fused=False) == pytest.approx(0.03)
-    assert seconds(a, b) == pytest.approx(0.015), (
-        "half: a step of two takes as long as one"
-    )
+    assert seconds(a, b) == pytest.approx(0.015), "half: a step of two takes as long as one"
     assert seconds(a, c) == pytest.approx(0.02), "unlike widths: not fused"
     assert seconds(a, d) == pytest.approx((0.01 + seconds(d)) / 2), (
         "by its width it is of the same form, though not measured yet"
@@ -232,9 +223,7 @@ def test_optimizers_of_one_form_are_fused_with_each_other_only() -> None:
 
 def test_to_fuse_lanes_anew_costs_what_was_measured() -> None:
     a, b, c = (TrialId(x) for x in "abc")
-    state = fold(
-        STATE, [Was(a, "small", {"repack": 0.25, "switch": 0.5}), Was(b, "small", {})]
-    )
+    state = fold(STATE, [Was(a, "small", {"repack": 0.25, "switch": 0.5}), Was(b, "small", {})])
 
     def gang(*trials: TrialId, fused: bool = True) -> Gang:
         return Gang(tuple(Lane(t, (W[0],)) for t in trials), fused=fused)
@@ -285,9 +274,7 @@ def test_lanes_that_are_not_fused_are_as_quick_as_their_sum() -> None:
 
 
 @pytest.mark.parametrize(("steps", "gains"), [(99, False), (100, True)])
-def test_too_few_steps_are_not_taken_to_gain_by_being_fused(
-    steps: int, gains: bool
-) -> None:
+def test_too_few_steps_are_not_taken_to_gain_by_being_fused(steps: int, gains: bool) -> None:
     """Slots would not try it, and trials so short were packed for nothing."""
     a, b = TrialId("a"), TrialId("b")
     state = fold(

@@ -33,9 +33,7 @@ def wide(trial: TrialId, width: int) -> Gang:
 
 
 def table(rates: dict[int, float]) -> dict[str, float]:
-    return {
-        "rate" if width == 1 else f"rate@{width}": rate for width, rate in rates.items()
-    }
+    return {"rate" if width == 1 else f"rate@{width}": rate for width, rate in rates.items()}
 
 
 def test_measured_widths_are_as_they_were_measured() -> None:
@@ -50,9 +48,7 @@ def test_the_others_lie_on_capes_curve_where_three_powers_of_two_are_known() -> 
     known = {w: CAPES[w] for w in (1, 2, 4)}
     curve = believe(measured(table(known))).curve(A, 16)
     fit = fit_speed(known)
-    assert curve[2] == pytest.approx(fit.rate(3)) and curve[15] == pytest.approx(
-        fit.rate(16)
-    )
+    assert curve[2] == pytest.approx(fit.rate(3)) and curve[15] == pytest.approx(fit.rate(16))
     assert curve[7] == pytest.approx(CAPES[8], rel=0.1), (
         "what eight slots made is foretold from 1, 2 and 4"
     )
@@ -62,9 +58,7 @@ def test_with_fewer_widths_between_and_beyond_them() -> None:
     curve = believe(measured({"rate": 100.0, "rate@4": 200.0})).curve(A, 8)
     assert curve[:4] == pytest.approx([100.0, 100.0 * 2**0.5, 100.0 * 3**0.5, 200.0])
     assert curve[7] == pytest.approx(200.0 * 2**0.5), "it goes on as it did"
-    assert believe(measured({"rate": 100.0})).curve(A, 2)[1] == pytest.approx(
-        100.0 * 2**WIDER
-    )
+    assert believe(measured({"rate": 100.0})).curve(A, 2)[1] == pytest.approx(100.0 * 2**WIDER)
     steep = believe(measured({"rate": 100.0, "rate@2": 250.0})).curve(A, 4)
     assert steep[3] == pytest.approx(250.0 * 2**WIDER), (
         "what is faster than perfect is not drawn on"
@@ -100,9 +94,7 @@ def test_what_was_only_measured_wide() -> None:
 
 
 def test_waiting_for_data_slows_every_width_by_the_same_seconds_a_sample() -> None:
-    curve = believe(measured({"rate": 100.0, "rate@2": 200.0, "data": 0.01})).curve(
-        A, 2
-    )
+    curve = believe(measured({"rate": 100.0, "rate@2": 200.0, "data": 0.01})).curve(A, 2)
     assert curve == pytest.approx([50.0, 1 / (1 / 200 + 0.01)])
 
 
@@ -120,16 +112,13 @@ def test_a_rescale_costs_what_rescales_took() -> None:
     assert profile.switch(solo(A, W[0], 0), moved) == 7.0, (
         "no slot is kept: the state has to travel"
     )
-    assert (
-        believe(measured({"rate": 1.0, "switch": 7.0})).switch(wide(A, 1), wide(A, 2))
-        == 7.0
-    )
+    assert believe(measured({"rate": 1.0, "switch": 7.0})).switch(wide(A, 1), wide(A, 2)) == 7.0
 
 
 def test_a_believer_sees_new_widths() -> None:
     believer, state = Believer(), measured({"rate": 100.0})
     first = believer(state)
     assert first.curve(A, 2)[1] < 190.0 and believer(state) is first
-    assert believer(fold(state, [Was(A, "of a", {"rate@2": 195.0})])).curve(
-        A, 2
-    ) == pytest.approx([100.0, 195.0])
+    assert believer(fold(state, [Was(A, "of a", {"rate@2": 195.0})])).curve(A, 2) == pytest.approx(
+        [100.0, 195.0]
+    )

@@ -10,10 +10,7 @@ from shoal.profile.pack import PackCost, Packs
 from shoal.profile.table import Row, Table
 from shoal.testing.profiles import check_profile
 
-TRIALS = {
-    TrialId(f"t{b}"): Trial(TrialId(f"t{b}"), 1, {"batch_size": b})
-    for b in (20, 40, 60)
-}
+TRIALS = {TrialId(f"t{b}"): Trial(TrialId(f"t{b}"), 1, {"batch_size": b}) for b in (20, 40, 60)}
 SLOTS = [SlotId("a"), SlotId("b")]
 
 
@@ -27,9 +24,7 @@ def test_contracts():
         list(TRIALS),
         SLOTS,
     )
-    check_profile(
-        Noisy(Table((Row((10.0, 15.0)),)).of(TRIALS), 0.5), list(TRIALS), SLOTS
-    )
+    check_profile(Noisy(Table((Row((10.0, 15.0)),)).of(TRIALS), 0.5), list(TRIALS), SLOTS)
 
 
 def test_sharing_says_what_part_of_a_step_is_common():
@@ -73,17 +68,14 @@ def test_noise_has_a_factor_for_each_place_and_mean_one():
     base = Table((Row((10.0,)),)).of(TRIALS)
     noisy = Noisy(base, 0.3, 1)
     times = [
-        1
-        / noisy.rates(solo(TrialId("t20"), SlotId(f"w{i}"), 0, ShardId("s")))[
-            TrialId("t20")
-        ]
+        1 / noisy.rates(solo(TrialId("t20"), SlotId(f"w{i}"), 0, ShardId("s")))[TrialId("t20")]
         for i in range(4000)
     ]
     mean = sum(times) / len(times)
     assert mean == pytest.approx(0.1, rel=0.02)
-    assert (
-        sum((t / mean - 1) ** 2 for t in times) / len(times)
-    ) ** 0.5 == pytest.approx(0.3, rel=0.05)
+    assert (sum((t / mean - 1) ** 2 for t in times) / len(times)) ** 0.5 == pytest.approx(
+        0.3, rel=0.05
+    )
     assert Noisy(base, 0.0).rates(solo(TrialId("t20"), SLOTS[0], 0)) == base.rates(
         solo(TrialId("t20"), SLOTS[0], 0)
     )

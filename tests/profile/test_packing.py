@@ -68,17 +68,13 @@ def test_kinds_of_unlike_cost_share_the_dearest_common_part():
     )
     known = {TrialId(f"t{m}"): Trial(TrialId(f"t{m}"), 1.0, {"m": m}) for m in (0, 1)}
     found = Table(rows).of(known).rates(Gang(tuple(Lane(t, (W[0],)) for t in known)))
-    assert found == pytest.approx(
-        dict.fromkeys(known, 10 / (0.05 + 0.001 + 0.01 + 0.04))
-    )
+    assert found == pytest.approx(dict.fromkeys(known, 10 / (0.05 + 0.001 + 0.01 + 0.04)))
 
 
 def test_slower_slots_and_wide_lanes_slow_the_steps():
     packing = Packing(COST, 45)
     base = packing.rate()
-    rows = Table((Row((base, base * 1.6), packing=packing),), {W[1]: 0.5}).of(
-        trials(45, 45)
-    )
+    rows = Table((Row((base, base * 1.6), packing=packing),), {W[1]: 0.5}).of(trials(45, 45))
     wide = Gang((Lane(TrialId("t0"), tuple(W)),))
     assert rows.rates(wide)[TrialId("t0")] == pytest.approx(base * 1.6 * 0.5)
     pair = Gang((Lane(TrialId("t0"), tuple(W)), Lane(TrialId("t1"), (W[0],))))
@@ -93,9 +89,9 @@ def test_slower_slots_and_wide_lanes_slow_the_steps():
 def test_lanes_of_which_one_is_not_known_to_share_take_turns():
     packing = Packing(COST, 45)
     known = {TrialId(f"t{m}"): Trial(TrialId(f"t{m}"), 1.0, {"m": m}) for m in (0, 1)}
-    mixed = Table(
-        (Row((packing.rate(),), {"m": 0}, packing=packing), Row((100.0,), {"m": 1}))
-    ).of(known)
+    mixed = Table((Row((packing.rate(),), {"m": 0}, packing=packing), Row((100.0,), {"m": 1}))).of(
+        known
+    )
     gang = Gang(tuple(Lane(t, (W[0],)) for t in known))
     assert mixed.rates(gang) == pytest.approx(
         dict.fromkeys(known, 1 / (1 / packing.rate() + 1 / 100.0))

@@ -45,9 +45,7 @@ def test_powers_of_two_and_others_have_their_own_curves() -> None:
 
 
 def test_widths_never_measured_follow_the_powers_of_two() -> None:
-    assert (
-        fit_speed(CAPES).rate(4) < fit_speed(CAPES).rate(5) < fit_speed(CAPES).rate(8)
-    )
+    assert fit_speed(CAPES).rate(4) < fit_speed(CAPES).rate(5) < fit_speed(CAPES).rate(8)
 
 
 def test_coefficients_are_never_negative() -> None:

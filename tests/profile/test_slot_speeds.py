@@ -17,9 +17,7 @@ S0 = next(iter(SHARDS))
 W0, W1, W2 = (SlotId(f"w{i}") for i in range(3))
 
 
-def unit(
-    state: State, name: TrialId, slot: SlotId, rate: float, figures: bool = True
-) -> State:
+def unit(state: State, name: TrialId, slot: SlotId, rate: float, figures: bool = True) -> State:
     """The trial has trained a shard on the slot, at this rate."""
     gang = solo(name, slot, state.turn, S0)
     signature = f"of {name}"
@@ -58,9 +56,7 @@ def test_a_rate_holds_for_its_slot_and_follows_for_others(state: State) -> None:
     assert rate(state, A, W2) == pytest.approx(200, rel=1e-3)
     assert believe(state).curve(A, 1)[0] == pytest.approx(200, rel=1e-3)
     wide = believe(state).curve(A, 2)[1]
-    assert rate(state, A, W0, W1) == pytest.approx(
-        wide * 0.5, rel=1e-3
-    )  # the slower one's pace
+    assert rate(state, A, W0, W1) == pytest.approx(wide * 0.5, rel=1e-3)  # the slower one's pace
 
 
 def packed(state: State, slot: SlotId, seconds: float) -> State:

@@ -71,9 +71,7 @@ def test_rates_of_lanes() -> None:
     assert TABLE.rates(solo(A, W[0], 0)) == {A: 100.0}
     assert TABLE.rates(Gang((Lane(A, (W[0], W[1])),))) == {A: 180.0}
     flotilla = Gang((Lane(A, (W[0],)), Lane(B, (W[1],))))
-    assert TABLE.rates(flotilla) == {A: 50.0, B: 50.0}, (
-        "one stream: the slowest sets the pace"
-    )
+    assert TABLE.rates(flotilla) == {A: 50.0, B: 50.0}, "one stream: the slowest sets the pace"
     pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
     assert TABLE.rates(pack) == {
         A: pytest.approx(100 / 3),

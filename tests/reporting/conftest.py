@@ -72,9 +72,7 @@ def joined(*slots: str) -> Joined:
     return Joined(tuple(Slot(SlotId(slot), shards=frozenset(SHARDS)) for slot in slots))
 
 
-def begun(
-    *trials: Trial, slots: tuple[str, ...] = ("a", "b")
-) -> list[tuple[float, Entry]]:
+def begun(*trials: Trial, slots: tuple[str, ...] = ("a", "b")) -> list[tuple[float, Entry]]:
     return [(0.0, joined(*slots)), *((0.0, Submitted(one)) for one in trials)]
 
 
@@ -167,16 +165,12 @@ def packed() -> list[Line]:
         (4.0, Planned((), (pack,))),
         (
             5.0,
-            Advanced(
-                {x: 50.0, y: 50.0}, {}, {}, {x: {"train": 0.5}, y: {"train": 0.5}}
-            ),
+            Advanced({x: 50.0, y: 50.0}, {}, {}, {x: {"train": 0.5}, y: {"train": 0.5}}),
         ),
         (6.0, Left(frozenset({SlotId("b")}))),
         (
             6.5,
-            Advanced(
-                {x: 50.0, y: 50.0}, {}, {}, {x: {"train": 1.5}, y: {"train": 1.5}}
-            ),
+            Advanced({x: 50.0, y: 50.0}, {}, {}, {x: {"train": 1.5}, y: {"train": 1.5}}),
         ),
         (7.0, Failed(y, "RuntimeError: no such width")),
         (8.0, Advanced({x: 100.0}, {}, {}, {x: {"train": 1.0, "evaluate": 0.5}})),

@@ -36,30 +36,21 @@ def test_the_charts_lie_below_each_other_on_one_axis_of_time(sides):
     shape = figure["layout"]
     upper, lower = shape["yaxis"]["domain"], shape["yaxis2"]["domain"]
     assert 1.0 == upper[1] > upper[0] > lower[1] > lower[0] == pytest.approx(0.0)
-    assert {trace.get("xaxis", "x") for trace in figure["data"]} == {"x"} and shape[
-        "xaxis"
-    ]["anchor"] == "y2"
+    assert {trace.get("xaxis", "x") for trace in figure["data"]} == {"x"} and shape["xaxis"][
+        "anchor"
+    ] == "y2"
     assert {trace.get("yaxis", "y") for trace in figure["data"]} == {"y", "y2"}
     last = max(side.end for side in sides)
-    assert (
-        shape["xaxis"]["range"][0] == 0
-        and last <= shape["xaxis"]["range"][1] < 1.05 * last
-    )
-    assert [mark["x0"] for mark in shape["shapes"]] == [
-        pytest.approx(side.end) for side in sides
-    ]
+    assert shape["xaxis"]["range"][0] == 0 and last <= shape["xaxis"]["range"][1] < 1.05 * last
+    assert [mark["x0"] for mark in shape["shapes"]] == [pytest.approx(side.end) for side in sides]
 
 
 def test_a_trial_has_the_same_colour_everywhere(sides):
     colours = {}
     for trace in gantts(sides)["data"]:
         if trace["name"] == "training" and "text" in trace:
-            for text, colour in zip(
-                trace["text"], trace["marker"]["color"], strict=True
-            ):
-                colours.setdefault(re.search(r"<b>(t\d+)</b>", text)[1], set()).add(
-                    colour
-                )
+            for text, colour in zip(trace["text"], trace["marker"]["color"], strict=True):
+                colours.setdefault(re.search(r"<b>(t\d+)</b>", text)[1], set()).add(colour)
     assert len(colours) == 4 and all(len(found) == 1 for found in colours.values())
     assert len(set.union(*colours.values())) == 4
 

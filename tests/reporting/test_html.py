@@ -82,9 +82,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_any_study_makes_a_whole_page_that_loads_nothing(
-    name: str, request: Any
-) -> None:
+def test_any_study_makes_a_whole_page_that_loads_nothing(name: str, request: Any) -> None:
     page = reporting.page(request.getfixturevalue(name), folder="runs/digits")
     read = Reader(page)
     for tag, attrs in read.tags:
@@ -130,9 +128,7 @@ def test_the_drawings_are_what_plotly_takes(name: str, request: Any) -> None:
         assert [len(x) for x in item["times"]] == [
             len(trace["y"]) for trace in item["figure"]["data"]
         ]
-        assert all(
-            len(trace["x"]) == len(trace["y"]) for trace in item["figure"]["data"]
-        )
+        assert all(len(trace["x"]) == len(trace["y"]) for trace in item["figure"]["data"])
 
 
 def test_what_the_page_tells(hopping: list[Line]) -> None:
@@ -179,11 +175,7 @@ def test_what_the_page_tells(hopping: list[Line]) -> None:
 
 def test_an_unfinished_study_can_be_resumed(killed: list[Line]) -> None:
     text = " ".join(
-        Reader(
-            reporting.page(
-                [line for line in killed if line.time < 4.0], folder="runs/x"
-            )
-        ).text
+        Reader(reporting.page([line for line in killed if line.time < 4.0], folder="runs/x")).text
     )
     assert "shoal resume runs/x" in text
     assert "at work, or cut off" in text
@@ -191,9 +183,7 @@ def test_an_unfinished_study_can_be_resumed(killed: list[Line]) -> None:
 
 def test_a_simulated_study_has_no_folder_to_go_on_in(hopping: list[Line]) -> None:
     for head in ({"backend": "sim"}, {"backend": "local", "simulated": True}):
-        read = Reader(
-            reporting.page([Line(0.0, Opened(1, {}, head)), *hopping[1:]], folder="out")
-        )
+        read = Reader(reporting.page([Line(0.0, Opened(1, {}, head)), *hopping[1:]], folder="out"))
         assert "next" not in read.ids()
         assert f" {head['backend']}, simulated" in read.text
     assert "next" not in Reader(reporting.page(hopping)).ids()
@@ -208,9 +198,7 @@ def test_repeated_work_and_runs_are_shown(killed: list[Line]) -> None:
     )
     assert "cut off" in text
     assert "repeated" in read.ids()
-    assert [
-        note["text"] for note in read.drawings["gantt"]["layout"]["annotations"]
-    ] == ["run 2"]
+    assert [note["text"] for note in read.drawings["gantt"]["layout"]["annotations"]] == ["run 2"]
 
 
 def test_failures_are_shown_with_why(doomed: list[Line], many: list[Line]) -> None:
@@ -257,21 +245,15 @@ def test_a_chart_of_too_many_bars_is_capped_and_says_so(many: list[Line]) -> Non
     figure, bars, drawn = found
     assert bars > 1000
     assert drawn <= 208
-    assert (
-        sum(len(trace["x"]) for trace in figure["data"] if trace.get("base")) == drawn
-    )
+    assert sum(len(trace["x"]) for trace in figure["data"] if trace.get("base")) == drawn
     from shoal.reporting.sections import slots
 
-    assert f"Of {bars:,} intervals {drawn:,} bars are drawn" in slots(
-        told, (bars, drawn), True
-    )
+    assert f"Of {bars:,} intervals {drawn:,} bars are drawn" in slots(told, (bars, drawn), True)
     assert "intervals" not in slots(told, (bars, bars), True)
 
 
 def evil() -> list[Line]:
-    head: dict[str, Any] = dict.fromkeys(
-        ("study", "backend", "started", "policy", EVIL), EVIL
-    )
+    head: dict[str, Any] = dict.fromkeys(("study", "backend", "started", "policy", EVIL), EVIL)
     head |= {
         "recipe": {"name": EVIL, "file": EVIL},
         "metric": EVIL,
@@ -308,9 +290,7 @@ def test_nothing_from_the_journal_is_taken_for_markup() -> None:
 
 def test_texts_in_drawings_are_escaped_for_plotly_and_its_templates() -> None:
     found = Reader(reporting.page(evil())).drawings
-    curves = found.pop(
-        "curves"
-    )  # their names go into a list of choices, not into a drawing
+    curves = found.pop("curves")  # their names go into a list of choices, not into a drawing
     drawings = json.dumps([found, [item["figure"] for item in curves]])
     assert "&lt;script&gt;" in drawings
     assert "<script" not in drawings
@@ -319,17 +299,15 @@ def test_texts_in_drawings_are_escaped_for_plotly_and_its_templates() -> None:
 
 
 def test_what_json_lacks_is_null_and_no_element_can_be_ended() -> None:
-    assert embedded(
-        {"a": [float("nan"), 1.0], "b": "</script><!--", "c": (float("inf"),)}
-    ) == ('{"a":[null,1.0],"b":"\\u003c/script>\\u003c!--","c":[null]}')
+    assert embedded({"a": [float("nan"), 1.0], "b": "</script><!--", "c": (float("inf"),)}) == (
+        '{"a":[null,1.0],"b":"\\u003c/script>\\u003c!--","c":[null]}'
+    )
 
 
 def test_write_makes_the_file_and_its_folder(
     hopping: list[Line], stored: Callable[[list[Line]], Path], tmp_path: Path
 ) -> None:
-    path = reporting.write(
-        stored(hopping), tmp_path / "out" / "report.html", title="my study"
-    )
+    path = reporting.write(stored(hopping), tmp_path / "out" / "report.html", title="my study")
     assert path == tmp_path / "out" / "report.html"
     text = path.read_text(encoding="utf-8")
     assert "<h1>my study</h1>" in text
@@ -376,10 +354,7 @@ def test_the_report_of_a_file_is_that_of_its_lines(
     from shoal.engine.journal import read
 
     assert reporting.page(read(path)) == reporting.page(read(path))
-    assert (
-        Reader(reporting.page(read(path))).drawings
-        == Reader(reporting.page(many)).drawings
-    )
+    assert Reader(reporting.page(read(path))).drawings == Reader(reporting.page(many)).drawings
 
 
 def test_plotly_is_not_imported_for_figures() -> None:
@@ -406,18 +381,14 @@ def test_bars_stand_where_the_chart_has_them(hopping: list[Line]) -> None:
     assert found is not None
     drawn = set()
     for trace in found[0]["data"]:
-        for base, length, y in zip(
-            trace.get("base", ()), trace["x"], trace["y"], strict=False
-        ):
+        for base, length, y in zip(trace.get("base", ()), trace["x"], trace["y"], strict=False):
             drawn.add((base, base + length, "ab"[y], trace["name"]))
     assert (3.25, 4.25, "b", "training") in drawn
     assert (2.0, 3.0, "a", "idle") in drawn
     assert len(drawn) == sum(map(len, told.chart.bars.values()))
 
 
-def test_the_use_of_a_slot_adds_up_to_all_of_it(
-    hopping: list[Line], packed: list[Line]
-) -> None:
+def test_the_use_of_a_slot_adds_up_to_all_of_it(hopping: list[Line], packed: list[Line]) -> None:
     for lines in (hopping, packed):
         figure = use(account(lines))
         assert figure is not None
@@ -431,9 +402,7 @@ def test_long_studies_are_drawn_in_minutes_or_hours(hopping: list[Line]) -> None
         (60, "minutes of the study", 6.0),
         (3600, "hours of the study", 6.0),
     ):
-        found = gantt(
-            account([Line(line.time * factor, line.entry) for line in hopping])
-        )
+        found = gantt(account([Line(line.time * factor, line.entry) for line in hopping]))
         assert found is not None
         axis = found[0]["layout"]["xaxis"]
         assert (axis["title"]["text"], axis["range"]) == (title, [0.0, end])
@@ -448,9 +417,7 @@ def test_curves_of_many_trials_are_few_traces(many: list[Line]) -> None:
 def test_a_few_diverging_curves_leave_the_picture(many: list[Line]) -> None:
     worst = account(many).ranked()[449].id
     wild = [Line(200.0, Evaluated(worst, 3.0, {"loss": 1e9}))]
-    item = next(
-        item for item in learning(account(many + wild)) if item["name"] == "loss"
-    )
+    item = next(item for item in learning(account(many + wild)) if item["name"] == "loss")
     assert item["outside"] == 1
     low, high = item["figure"]["layout"]["yaxis"]["range"]
     assert low < 1.0 < high < 1e6
@@ -458,9 +425,7 @@ def test_a_few_diverging_curves_leave_the_picture(many: list[Line]) -> None:
 
 def test_what_the_best_trials_do_is_always_in_the_picture(hopping: list[Line]) -> None:
     wild = [Line(5.0, Evaluated(TrialId("x"), 50.0, {"loss": -1e9}))]
-    item = next(
-        item for item in learning(account(hopping + wild)) if item["name"] == "loss"
-    )
+    item = next(item for item in learning(account(hopping + wild)) if item["name"] == "loss")
     assert "range" not in item["figure"]["layout"]["yaxis"]
     assert item["outside"] == 0
 
@@ -502,14 +467,10 @@ def test_scatters_have_log_axes_and_categories(many: list[Line]) -> None:
     ]
     assert [axis.get("type") for axis in axes] == [None, "log", None, "log"]
     assert axes[2]["ticktext"] == ["adam", "sgd"]
-    domains = [
-        tuple(shape[name]["domain"]) for name in ("yaxis", "yaxis2", "yaxis3", "yaxis4")
-    ]
+    domains = [tuple(shape[name]["domain"]) for name in ("yaxis", "yaxis2", "yaxis3", "yaxis4")]
     assert domains[0] == domains[1] == domains[2]
     assert domains[3][1] < domains[0][0]
-    failed = [
-        trace for trace in figure["data"] if trace["marker"].get("symbol") == "x-thin"
-    ]
+    failed = [trace for trace in figure["data"] if trace["marker"].get("symbol") == "x-thin"]
     assert {len(trace["x"]) for trace in failed} == {50}
 
 

@@ -56,9 +56,7 @@ def test_values_of_secret_names_are_masked_and_others_not() -> None:
     assert shown["stores"][0] == "s3://a/b"
     assert masked_config(SHOWN) == SHOWN
     assert LEAK not in config_text(SECRETS)
-    assert (
-        printable(f"cannot reach redis://u:{LEAK}@h") == "cannot reach redis://u:***@h"
-    )
+    assert printable(f"cannot reach redis://u:{LEAK}@h") == "cannot reach redis://u:***@h"
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,7 @@ from shoal.reporting import Progress, status_lines, summary
 from shoal.reporting.live.stream import write_line
 
 
-def moments(
-    lines: list[Line], see: Callable[[float, tuple[Entry, ...], State], None]
-) -> State:
+def moments(lines: list[Line], see: Callable[[float, tuple[Entry, ...], State], None]) -> State:
     state, at = State(), 0.0
     noted: list[Entry] = []
     for time, entry in [*lines, Line(float("inf"), lines[0].entry)]:
@@ -92,10 +90,7 @@ def test_a_failed_trial_has_a_line_with_why(doomed: list[Line]) -> None:
     stream = io.StringIO()
     with Progress("accuracy", "max", stream, every=3600) as progress:
         moments(doomed, progress)
-    assert (
-        "[       1 s] x failed: ValueError: <img src=http://evil/> & co"
-        in stream.getvalue()
-    )
+    assert "[       1 s] x failed: ValueError: <img src=http://evil/> & co" in stream.getvalue()
     assert stream.getvalue().endswith("0 of 2 done, 2 failed\n")
 
 
@@ -115,9 +110,7 @@ def test_a_trial_that_failed_is_not_the_best(hopping: list[Line]) -> None:
         [line for line in hopping if not isinstance(line.entry, Finished)],
         lambda *_: None,
     )
-    assert Progress("accuracy", "max").best(
-        fold(state, [Failed(TrialId("x"), "boom")])
-    ) == (
+    assert Progress("accuracy", "max").best(fold(state, [Failed(TrialId("x"), "boom")])) == (
         0.8,
         "y",
     )

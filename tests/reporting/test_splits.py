@@ -40,9 +40,7 @@ def test_the_report_says_which_packs_were_split() -> None:
     assert "out of memory with 2 trials on slot0, at 3" in told and "537 MB" in told
     html = page(LINES)
     assert "Packs out of memory" in html and "t000, t001" in html
-    assert not summary(LINES[:-1])["splits"] and "Packs out of memory" not in page(
-        LINES[:-1]
-    )
+    assert not summary(LINES[:-1])["splits"] and "Packs out of memory" not in page(LINES[:-1])
 
 
 def test_the_report_says_what_packing_gained() -> None:
@@ -72,8 +70,6 @@ def test_the_report_says_what_taking_turns_gained() -> None:
     }  # a batch of 32 waits as long as it trains
     alone, shared = LINES[:4], LINES[:5]
     told = page([*shared, Line(2.0, Measured(A, "abc", figures))])
-    assert (
-        "2 in turn" in told and "+25 %" in told
-    )  # three hundredths of a second instead of four
+    assert "2 in turn" in told and "+25 %" in told  # three hundredths of a second instead of four
     assert "2 in a step" in told and "+28 %" in told, "which wait once, too"
     assert "in turn<" not in page([*alone, Line(2.0, Measured(A, "abc", figures))])

@@ -166,7 +166,4 @@ def test_a_better_score_before_the_last_is_told(hopping: list[Line]) -> None:
     found = reporting.summary(hopping)
     found["top"][0] |= {"best_score": 0.95, "best_epoch": 0.5}
     (line,) = [line for line in reporting.status_lines(found) if "0.95000" in line]
-    assert (
-        line
-        == "best     accuracy 0.90000 x  lr=0.1, width=64  (0.95000 after epoch 0.5)"
-    )
+    assert line == "best     accuracy 0.90000 x  lr=0.1, width=64  (0.95000 after epoch 0.5)"

@@ -41,26 +41,16 @@ def told(
     for name, (epochs, scores, how) in trials.items():
         t = TrialId(name)
         config = (configs or {}).get(name, {})
-        entries.append(
-            Submitted(Trial(t, epochs * 100, config, shards=frozenset(SHARDS)))
-        )
+        entries.append(Submitted(Trial(t, epochs * 100, config, shards=frozenset(SHARDS))))
         for epoch, score in enumerate(scores):
             entries.append(
-                Advanced(
-                    {t: 100}, visits={t: (Visit(epoch, ShardId("all"), epoch, 100),)}
-                )
+                Advanced({t: 100}, visits={t: (Visit(epoch, ShardId("all"), epoch, 100),)})
             )
-            entries += (
-                [] if score is None else [Evaluated(t, epoch + 1, {"score": score})]
-            )
+            entries += [] if score is None else [Evaluated(t, epoch + 1, {"score": score})]
         entries += (
-            [Kept(t, len(scores), 100.0 * len(scores), f"{t}/{len(scores)}")]
-            if scores
-            else []
+            [Kept(t, len(scores), 100.0 * len(scores), f"{t}/{len(scores)}")] if scores else []
         )
-        entries += {"": [], "finished": [Finished(t)], "failed": [Failed(t, "why")]}[
-            how
-        ]
+        entries += {"": [], "finished": [Finished(t)], "failed": [Failed(t, "why")]}[how]
     state = fold(State(), entries)
     return view(state, 0.0, Table().of(state.known))
 

@@ -46,9 +46,7 @@ def test_rungs():
 
 
 def asked(trials, **more):
-    proposal, _ = ASHA(X, 20, 9, max_concurrent=1, **GOAL, **more).propose(
-        told(trials), None
-    )
+    proposal, _ = ASHA(X, 20, 9, max_concurrent=1, **GOAL, **more).propose(told(trials), None)
     return [(t.id, t.samples / 100) for t in proposal.submit], proposal.retire
 
 
@@ -61,9 +59,7 @@ def test_one_in_three_goes_on_and_no_earlier():
     assert asked(done)[0] == [("t001", 3)]
     on = done | {"t001": (3, [0.9, 0.9, 0.9], "finished")}
     assert asked(on)[0] == [("t003", 1)], "the rung's best third went on already"
-    assert asked(on | {f"t00{i}": (1, [0.2], "finished") for i in (3, 4, 5)})[0] == [
-        ("t002", 3)
-    ]
+    assert asked(on | {f"t00{i}": (1, [0.2], "finished") for i in (3, 4, 5)})[0] == [("t002", 3)]
 
 
 def test_the_highest_rung_first():
@@ -83,9 +79,7 @@ def test_failed_and_not_finite_results_hold_nobody_up():
         "t001": (1, [0.3], "finished"),
         "t002": (1, [], "failed"),
     }
-    assert asked(trials)[0] == [("t003", 1)], (
-        "the failed one is no result, so two make no third"
-    )
+    assert asked(trials)[0] == [("t003", 1)], "the failed one is no result, so two make no third"
     assert asked(trials | {"t003": (1, [0.1], "finished")})[0] == [("t001", 3)], (
         "one without a finite score counts, and is last"
     )
@@ -94,9 +88,7 @@ def test_failed_and_not_finite_results_hold_nobody_up():
 
 
 def test_ties_go_to_the_first():
-    assert asked({f"t00{i}": (1, [0.5], "finished") for i in range(3)})[0] == [
-        ("t000", 3)
-    ]
+    assert asked({f"t00{i}": (1, [0.5], "finished") for i in range(3)})[0] == [("t000", 3)]
 
 
 def test_stopping_looks_when_a_trial_comes_to_a_rung():
@@ -107,12 +99,10 @@ def test_stopping_looks_when_a_trial_comes_to_a_rung():
         "t003": (9, [], ""),
     }
     assert asked(trials, stopping=True) == ([], {"t001"}), "t000 is past the rung"
-    assert asked({"t000": (9, [0.5], "")}, stopping=True) == ([], set()), (
-        "the first there goes on"
-    )
-    assert asked(
-        {"t000": (9, [0.5] * 3, ""), "t001": (9, [0.6] * 3, "")}, stopping=True
-    )[1] == {"t000"}
+    assert asked({"t000": (9, [0.5], "")}, stopping=True) == ([], set()), "the first there goes on"
+    assert asked({"t000": (9, [0.5] * 3, ""), "t001": (9, [0.6] * 3, "")}, stopping=True)[1] == {
+        "t000"
+    }
 
 
 def test_slots_stay_busy_and_the_best_trains_longest():
@@ -141,9 +131,7 @@ def test_on_hopping_with_as_many_trials_as_slots():
 def test_rungs_are_each_beyond_the_one_before():
     assert rungs(1, 3, 9) == (1, 3, 9) and rungs(1, 3, 10) == (1, 3, 9, 10)
     assert rungs(1, 2.5, 16) == (1, 2, 6, 16) and rungs(1, 1.5, 8) == (1, 2, 3, 5, 8)
-    state, _ = simulate(
-        ASHA(X, 9, 8, reduction_factor=1.5, max_concurrent=1, **GOAL), slots=1
-    )
+    state, _ = simulate(ASHA(X, 9, 8, reduction_factor=1.5, max_concurrent=1, **GOAL), slots=1)
     assert len(state.known) == 9, "none that is at the end takes the place of another"
 
 
@@ -192,9 +180,7 @@ def test_where_too_few_come_the_best_goes_to_the_end():
 
 
 def test_nobody_is_left_to_go_on_where_no_score_is_finite():
-    state, _ = simulate(
-        ASHA(X, 4, 9, **GOAL), curve=lambda config, epochs: {"score": nan}
-    )
+    state, _ = simulate(ASHA(X, 4, 9, **GOAL), curve=lambda config, epochs: {"score": nan})
     assert {trial.samples for trial in state.known.values()} == {100} and set(
         state.ended.values()
     ) == {"finished"}
@@ -204,7 +190,4 @@ def test_one_that_took_its_last_samples_is_not_stopped():
     """On one slot its evaluation, and its end, come a moment later."""
     trials = {f"t00{i}": (4, [0.5, 0.6, 0.7, 0.8], "") for i in range(3)}
     seen = told(trials | {"t003": (4, [None, None, None, 0.1], "")})
-    assert (
-        ASHA(X, 4, 4, stopping=True, **GOAL).propose(seen, None)[0].retire
-        == frozenset()
-    )
+    assert ASHA(X, 4, 4, stopping=True, **GOAL).propose(seen, None)[0].retire == frozenset()

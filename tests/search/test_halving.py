@@ -29,9 +29,7 @@ SHARDS = {ShardId("all"): 100}
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: SuccessiveHalving(
-            {"x": uniform(0, 1)}, 5, 4, 1, 2, metric="accuracy", mode="max"
-        ),
+        lambda: SuccessiveHalving({"x": uniform(0, 1)}, 5, 4, 1, 2, metric="accuracy", mode="max"),
         lambda: Hyperband({"x": uniform(0, 1)}, 3, 3, metric="loss", mode="min"),
         lambda: Hyperband(
             {"x": uniform(0, 1)},
@@ -97,9 +95,7 @@ def simulate(
     journal, state = Journal(), fold(State(), [Opened(1, SHARDS)])
     state = run(searcher, Fifo(), sim, table.believe, journal, state)
     return state, [
-        (line.time, line.entry.trial)
-        for line in journal.lines
-        if isinstance(line.entry, Submitted)
+        (line.time, line.entry.trial) for line in journal.lines if isinstance(line.entry, Submitted)
     ]
 
 
@@ -110,9 +106,7 @@ def test_the_best_go_on_and_train_longer():
     ranked = sorted(state.known.values(), key=lambda t: -t.config["x"])
     assert [t.samples for t in ranked] == [900, 300, 300, 100, 100, 100, 100, 100, 100]
     assert state.done == {t.id: t.samples for t in ranked}
-    assert [
-        len([t for _, t in submitted if t.samples == k]) for k in (100, 300, 900)
-    ] == [9, 3, 1]
+    assert [len([t for _, t in submitted if t.samples == k]) for k in (100, 300, 900)] == [9, 3, 1]
 
 
 def test_a_rung_waits_for_its_last_evaluation():
@@ -128,23 +122,16 @@ def test_a_rung_waits_for_its_last_evaluation():
             Evaluated(trials[0].id, 1.0, {"score": 0.1}),
         ],
     )
-    assert (
-        searcher.propose(view(state, 1.0, Table((Row((100.0,)),))), None)[0].submit
-        == ()
-    )
+    assert searcher.propose(view(state, 1.0, Table((Row((100.0,)),))), None)[0].submit == ()
     rest = [Evaluated(t.id, 1.0, {"score": 0.5}) for t in trials[1:]] + [
         Finished(t.id) for t in trials
     ]
-    again = searcher.propose(
-        view(fold(state, rest), 2.0, Table((Row((100.0,)),))), None
-    )[0].submit
+    again = searcher.propose(view(fold(state, rest), 2.0, Table((Row((100.0,)),))), None)[0].submit
     assert [(t.id, t.samples) for t in again] == [("t001", 300)]
 
 
 def test_min_is_the_other_way_round():
-    state, _ = simulate(
-        SuccessiveHalving({"x": uniform(0, 1)}, 3, 3, metric="score", mode="min")
-    )
+    state, _ = simulate(SuccessiveHalving({"x": uniform(0, 1)}, 3, 3, metric="score", mode="min"))
     longest = max(state.known.values(), key=lambda t: t.samples)
     assert longest.config["x"] == min(t.config["x"] for t in state.known.values())
 
@@ -212,17 +199,13 @@ def test_no_two_rungs_of_the_same_length():
 
 def test_brackets_one_after_the_other_or_at_once():
     space = {"x": uniform(0, 1)}
-    _, apart = simulate(
-        Hyperband(space, 9, metric="score", mode="max", concurrent=False)
-    )
+    _, apart = simulate(Hyperband(space, 9, metric="score", mode="max", concurrent=False))
     _, together = simulate(Hyperband(space, 9, metric="score", mode="max"))
     assert [len({t.id for time, t in s if time == 0.0}) for s in (apart, together)] == [
         9,
         17,
     ]
-    assert {(t.id, t.samples) for _, t in apart} == {
-        (t.id, t.samples) for _, t in together
-    }
+    assert {(t.id, t.samples) for _, t in apart} == {(t.id, t.samples) for _, t in together}
 
 
 @pytest.mark.parametrize(
@@ -234,9 +217,7 @@ def test_brackets_one_after_the_other_or_at_once():
         (lambda: SuccessiveHalving({}, 9, 9, mode="most"), "min"),
         (lambda: simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9)), "metric="),
         (
-            lambda: simulate(
-                SuccessiveHalving({"x": uniform(0, 1)}, 9, 9, metric="f1")
-            ),
+            lambda: simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9, metric="f1")),
             "'f1'",
         ),
     ],

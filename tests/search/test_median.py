@@ -17,9 +17,7 @@ GOAL = {"metric": "score", "mode": "max"}
 
 
 def test_contract():
-    check_searcher(
-        lambda: MedianStopping(Random(X, 5, 3), "accuracy", "max", min_trials=2), 5
-    )
+    check_searcher(lambda: MedianStopping(Random(X, 5, 3), "accuracy", "max", min_trials=2), 5)
 
 
 def stopped(trials, **more):
@@ -63,16 +61,12 @@ def test_only_where_others_came_as_far():
 def test_an_evaluation_without_the_metric_is_the_worst_and_a_name_that_none_has_is_told():
     seen = told(DONE | {"t003": (3, [0.1], "")})
     known = {
-        t: tuple(
-            (epoch, {"score": 0.5} if t != "t001" else {"loss": 1.0}) for epoch, _ in s
-        )
+        t: tuple((epoch, {"score": 0.5} if t != "t001" else {"loss": 1.0}) for epoch, _ in s)
         for t, s in seen.scores.items()
     }
     rule = MedianStopping(Random(X, 4, 9), **GOAL)
     rule.propose(replace(seen, scores=known), 4)
-    with pytest.raises(
-        ValueError, match="trials have no metric 'acc'; evaluations give score"
-    ):
+    with pytest.raises(ValueError, match="trials have no metric 'acc'; evaluations give score"):
         replace(rule, metric="acc").propose(seen, 4)
 
 
@@ -90,9 +84,7 @@ def test_over_a_population():
 
 
 def test_trials_that_advance_together_are_compared_with_each_other():
-    assert stopped(
-        {f"t00{i}": (3, [s], "") for i, s in enumerate([0.1, 0.5, 0.6, 0.7])}
-    ) == {
+    assert stopped({f"t00{i}": (3, [s], "") for i, s in enumerate([0.1, 0.5, 0.6, 0.7])}) == {
         "t000",
         "t001",
     }
@@ -109,17 +101,12 @@ def test_the_median_of_the_others():
 def test_saves_training():
     state, _ = simulate(MedianStopping(Random(X, 16, 6), **GOAL), slots=4)
     assert set(state.ended.values()) == {"finished", "retired"}
-    assert (
-        state.ended[max(state.known, key=lambda t: state.known[t].config["x"])]
-        == "finished"
-    )
+    assert state.ended[max(state.known, key=lambda t: state.known[t].config["x"])] == "finished"
     assert sum(state.done.values()) < 16 * 600
 
 
 def test_over_another_searcher_and_none():
-    state, _ = simulate(
-        MedianStopping(ASHA(X, 9, 4, reduction_factor=2, **GOAL), **GOAL)
-    )
+    state, _ = simulate(MedianStopping(ASHA(X, 9, 4, reduction_factor=2, **GOAL), **GOAL))
     assert len(state.known) == 9 and not state.trials
     with pytest.raises(ValueError, match="MedianStopping needs inner="):
         simulate(MedianStopping(**GOAL))

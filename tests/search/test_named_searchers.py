@@ -48,19 +48,15 @@ def test_what_is_left_open_is_given() -> None:
     )
     assert (found.num_samples, found.max_epochs, found.max_concurrent) == (9, 2, None)
     assert found._draws(3) == Random(SPACE, 9, seed=5).config(3)
-    whole = ASHA(
-        SPACE, 1, 1, metric="a", mode="min", seed=0, max_concurrent=1, per_slot=1
-    )
+    whole = ASHA(SPACE, 1, 1, metric="a", mode="min", seed=0, max_concurrent=1, per_slot=1)
     assert completed(whole, GIVEN, usual) is whole
 
 
 def test_also_within_another_searcher() -> None:
-    assert completed(MedianStopping(), GIVEN, usual) == MedianStopping(
-        usual(), "loss", "min"
+    assert completed(MedianStopping(), GIVEN, usual) == MedianStopping(usual(), "loss", "min")
+    assert completed(MedianStopping(Random(num_samples=2)), GIVEN, usual) == MedianStopping(
+        Random(SPACE, 2, 4, 5), "loss", "min"
     )
-    assert completed(
-        MedianStopping(Random(num_samples=2)), GIVEN, usual
-    ) == MedianStopping(Random(SPACE, 2, 4, 5), "loss", "min")
 
 
 def test_and_in_a_dataclass_of_ones_own() -> None:
@@ -80,9 +76,7 @@ def test_and_in_a_dataclass_of_ones_own() -> None:
 
 def test_by_name() -> None:
     assert parse("asha") == ASHA()
-    assert parse(" ASHA(grace_period=2, stopping=True) ") == ASHA(
-        grace_period=2, stopping=True
-    )
+    assert parse(" ASHA(grace_period=2, stopping=True) ") == ASHA(grace_period=2, stopping=True)
     assert parse("optuna(sampler='random')") == Optuna("random")
     assert (parse("grid"), parse("random(num_samples=3)")) == (
         Grid(),

@@ -102,9 +102,7 @@ NAMES = st.one_of(
 @st.composite
 def domains(draw: Any, depth: int = 2) -> Any:
     """A function that makes a domain, or raises."""
-    kind = draw(
-        st.sampled_from([uniform, loguniform, randint, choice, grid, "plain", "dict"])
-    )
+    kind = draw(st.sampled_from([uniform, loguniform, randint, choice, grid, "plain", "dict"]))
     if kind in (uniform, loguniform, randint):
         low, high = draw(BOUNDS), draw(BOUNDS)
         return lambda: kind(low, high)
@@ -114,9 +112,7 @@ def domains(draw: Any, depth: int = 2) -> Any:
     if kind in (choice, grid):
         if depth and draw(st.booleans()):
             branches = draw(st.dictionaries(NAMES, domains(depth - 1), max_size=2))
-            return lambda: kind(
-                {name: {"x": make()} for name, make in branches.items()}
-            )
+            return lambda: kind({name: {"x": make()} for name, make in branches.items()})
         values = draw(VALUES)
         return lambda: kind(values)
     value = draw(ODD)
@@ -165,10 +161,7 @@ def test_odd_numbers_of_searchers(name: str, data: Any) -> None:
     fields.pop("name")
     named = data.draw(
         st.sampled_from(
-            sorted(
-                fields.keys()
-                - {"space", "inner", "first", "sampler", "options", "mutate"}
-            )
+            sorted(fields.keys() - {"space", "inner", "first", "sampler", "options", "mutate"})
         )
     )
     value = data.draw(NUMBERS)
@@ -185,9 +178,7 @@ def test_odd_numbers_of_searchers(name: str, data: Any) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.sampled_from(
-        sorted({*KINDS, "workers", "feeders", "validate_every", "stop_before"})
-    ),
+    st.sampled_from(sorted({*KINDS, "workers", "feeders", "validate_every", "stop_before"})),
     NUMBERS,
 )
 def test_odd_options(name: str, value: Any) -> None:

@@ -107,19 +107,14 @@ def test_it_learns(sampler, count):
     def curve(config, epochs):
         return {"score": -((config["x"] - 0.3) ** 2)}
 
-    search = Optuna(
-        sampler, X, count, 1, {"n_startup_trials": 4}, max_concurrent=1, **GOAL
-    )
+    search = Optuna(sampler, X, count, 1, {"n_startup_trials": 4}, max_concurrent=1, **GOAL)
     state, _ = simulate(search, curve=curve)
     xs = [t.config["x"] for t in state.known.values()]
     off = [abs(x - 0.3) for x in xs]
     assert fmean(off[count // 2 :]) < 0.7 * fmean(off[:4])
-    assert xs == [
-        t.config["x"] for t in simulate(search, curve=curve)[0].known.values()
-    ]
+    assert xs == [t.config["x"] for t in simulate(search, curve=curve)[0].known.values()]
     assert xs[:4] != [
-        t.config["x"]
-        for t in simulate(Optuna(sampler, X, 4, 1, seed=1, **GOAL))[0].known.values()
+        t.config["x"] for t in simulate(Optuna(sampler, X, 4, 1, seed=1, **GOAL))[0].known.values()
     ]
 
 
@@ -146,16 +141,12 @@ def test_what_optuna_is_told():
 
 def test_as_many_at_once_as_slots():
     _, lines = simulate(Optuna("random", X, 9, 1, **GOAL), slots=3)
-    first = [
-        e.trial.id for time, e in lines if type(e).__name__ == "Submitted" and time == 0
-    ]
+    first = [e.trial.id for time, e in lines if type(e).__name__ == "Submitted" and time == 0]
     assert first == ["t000", "t001", "t002"]
 
 
 def test_wrong_samplers():
-    with pytest.raises(
-        ValueError, match="no sampler is named 'cmaes': there are tpe, gp, random"
-    ):
+    with pytest.raises(ValueError, match="no sampler is named 'cmaes': there are tpe, gp, random"):
         Optuna("cmaes", X, 9, 1)
     with pytest.raises(
         ValueError,
@@ -167,9 +158,7 @@ def test_wrong_samplers():
         ("no_such_module:Nope", {}),
         ("tpe", {"starup": 3}),
     ):
-        with pytest.raises(
-            ValueError, match=f"sampler '{name}' cannot be made with .*: "
-        ):
+        with pytest.raises(ValueError, match=f"sampler '{name}' cannot be made with .*: "):
             Optuna(name, X, 9, 1, options)
     with pytest.raises(ValueError, match="all would ask alike: say seed= instead"):
         Optuna("tpe", X, 9, 1, {"seed": 42})
@@ -208,9 +197,7 @@ def test_the_log_tells_what_the_journal_does(tmp_path):
         return "breaks" if trial.id == "t001" else None
 
     search = Hyperband(X, 4, 2, **GOAL, num_samples=6)
-    state, lines = simulate(
-        search, fault=fault, curve=lambda c, e: {"score": c["x"] + e}
-    )
+    state, lines = simulate(search, fault=fault, curve=lambda c, e: {"score": c["x"] + e})
     logged(tmp_path / "log", lines)
     rows = load(tmp_path / "log")
     assert [row[0] for row in rows] == list(state.known)
@@ -241,10 +228,9 @@ def test_a_log_that_goes_on_has_nothing_twice(tmp_path):
     for cut in range(5, len(lines), 9):
         path = tmp_path / f"cut{cut}"
         logged(path, lines, cut, close=cut % 2 == 0)
-        assert all(
-            how in (TrialState.RUNNING, TrialState.COMPLETE)
-            for _, how, *_ in load(path)
-        ), "the study is not over"
+        assert all(how in (TrialState.RUNNING, TrialState.COMPLETE) for _, how, *_ in load(path)), (
+            "the study is not over"
+        )
         logged(path, lines)
         assert load(path) == load(tmp_path / "whole")
 

@@ -31,18 +31,13 @@ def test_no_better_for_so_many_epochs():
     assert not stopped(0.1, 0.5, 0.4)
     assert stopped(0.1, 0.5, 0.4, 0.5), "as good is no better"
     assert not stopped(0.1, 0.5, 0.4, 0.6)
-    assert not stopped(0.1, 0.5, 0.4, 0.6, 0.6) and stopped(
-        0.1, 0.5, 0.4, 0.6, 0.6, 0.6
-    )
+    assert not stopped(0.1, 0.5, 0.4, 0.6, 0.6) and stopped(0.1, 0.5, 0.4, 0.6, 0.6, 0.6)
     assert stopped(0.5, 0.6, 0.7, mode="min") and not stopped(0.7, 0.6, 0.5, mode="min")
 
 
 def test_one_that_took_its_last_samples_is_not_stopped():
     rule = Patience(Random(X, 1, 3), epochs=2, **GOAL)
-    assert (
-        rule.propose(told({"t000": (3, [0.9, 0.1, 0.1], "")}), 1)[0].retire
-        == frozenset()
-    )
+    assert rule.propose(told({"t000": (3, [0.9, 0.1, 0.1], "")}), 1)[0].retire == frozenset()
 
 
 def test_better_by_less_than_min_delta_is_not_better():
@@ -107,9 +102,7 @@ def test_over_another_searcher_and_none():
     with pytest.raises(ValueError, match="Patience needs inner="):
         simulate(Patience(**GOAL))
     for wrong in ({"epochs": 0}, {"min_delta": -1.0}, {"min_delta": nan}):
-        with pytest.raises(
-            ValueError, match="Patience: epochs must be > 0 and min_delta >= 0"
-        ):
+        with pytest.raises(ValueError, match="Patience: epochs must be > 0 and min_delta >= 0"):
             Patience(**wrong)
 
 
@@ -126,9 +119,7 @@ def test_who_converged_is_not_replaced_by_all_the_others_in_turn(converged, long
     lengths = Counter(trial.samples / 100 for trial in state.known.values())
     assert lengths == {1: 6, 3: 1, longest: 1}
     assert [
-        state.ended[t]
-        for t, trial in state.known.items()
-        if trial.samples == longest * 100
+        state.ended[t] for t, trial in state.known.items() if trial.samples == longest * 100
     ] == ["retired"]
 
 

@@ -24,15 +24,11 @@ def test_contract():
 
 def asked(trials, search, configs=None):
     configs = {t: {"x": 0.5, "width": 8, **(configs or {}).get(t, {})} for t in trials}
-    return {
-        t.id: t for t in search.propose(told(trials, configs=configs), None)[0].submit
-    }
+    return {t.id: t for t in search.propose(told(trials, configs=configs), None)[0].submit}
 
 
 def test_contract_where_nobody_waits():
-    check_searcher(
-        lambda: PBT(X, 4, 3, asynchronous=True, metric="accuracy", mode="max"), 5
-    )
+    check_searcher(lambda: PBT(X, 4, 3, asynchronous=True, metric="accuracy", mode="max"), 5)
 
 
 FOUR = {f"t00{i}": (1, [s], "finished") for i, s in enumerate([0.1, 0.2, 0.3, 0.4])}
@@ -46,9 +42,7 @@ def test_the_best_quarter_takes_the_place_of_the_worst():
         "t003": (2, None),
         "t000-g1": (2, ("t003", 1)),
     }
-    assert new["t000-g1"].config["width"] == 8, (
-        "only floats change where nothing is said"
-    )
+    assert new["t000-g1"].config["width"] == 8, "only floats change where nothing is said"
     assert new["t000-g1"].config["x"] != 0.5
 
 
@@ -84,9 +78,7 @@ def test_what_a_crash_left_undone_is_done_as_it_would_have_been():
 def nobody_waits(trials, **more):
     return {
         t: (x.samples / 100, x.start)
-        for t, x in asked(
-            trials, PBT(X, 4, 4, asynchronous=True, **GOAL, **more)
-        ).items()
+        for t, x in asked(trials, PBT(X, 4, 4, asynchronous=True, **GOAL, **more)).items()
     }
 
 
@@ -131,17 +123,14 @@ def test_the_last_one_alive_takes_all_places():
         "t003-g1": (2, ("t002", 1)),
     }
     assert {
-        t: (x.samples / 100, x.start)
-        for t, x in asked(FOUR | failed, PBT(X, 4, 3, **GOAL)).items()
+        t: (x.samples / 100, x.start) for t, x in asked(FOUR | failed, PBT(X, 4, 3, **GOAL)).items()
     } == {
         "t002": (2, None),
         **copies,
     }
     assert nobody_waits(FOUR | failed) == {"t002": (2, None), **copies}
     alone = {"t000": (1, [0.5], "finished")}
-    assert {t: x.start for t, x in asked(alone, PBT(X, 1, 3, **GOAL)).items()} == {
-        "t000": None
-    }
+    assert {t: x.start for t, x in asked(alone, PBT(X, 1, 3, **GOAL)).items()} == {"t000": None}
 
 
 @pytest.mark.parametrize(
@@ -177,12 +166,10 @@ def test_a_branch_has_its_own_values():
     }
     for mutate in (["o", "o.c", "o.f"], ["o"]):
         for seed in range(8):
-            search = PBT(
-                space, 4, 3, mutate=mutate, resample_probability=0, seed=seed, **GOAL
-            )
-            made = asked(
-                FOUR, search, {t: {"o": "a", "o.c": 1, "o.f": 0.5} for t in FOUR}
-            )["t000-g1"].config
+            search = PBT(space, 4, 3, mutate=mutate, resample_probability=0, seed=seed, **GOAL)
+            made = asked(FOUR, search, {t: {"o": "a", "o.c": 1, "o.f": 0.5} for t in FOUR})[
+                "t000-g1"
+            ].config
             low, of = (5, (7, 8)) if made["o"] == "b" else (0, (1, 2))
             assert made["o.c"] in of and low <= made["o.f"] <= low + 1
 
@@ -198,9 +185,7 @@ def test_changes_stay_within_the_space():
     search = PBT(space, 4, 9, mutate=["f", "n", "c"], resample_probability=0, **GOAL)
     values = {"f": set(), "n": set(), "c": set()}
     for seed in range(30):
-        one = PBT(
-            space, 4, 9, mutate=search.mutate, resample_probability=0, seed=seed, **GOAL
-        )
+        one = PBT(space, 4, 9, mutate=search.mutate, resample_probability=0, seed=seed, **GOAL)
         config = {"f": 0.09, "n": 2, "c": 2, "g": 7, "k": "fixed"}
         child = asked(FOUR, one, dict.fromkeys(FOUR, config))["t000-g1"].config
         assert (child["g"], child["k"]) == (7, "fixed") and 1e-3 <= child["f"] < 1e-1
@@ -221,9 +206,7 @@ def test_a_copy_is_never_the_same_again_where_there_is_another_value():
             seed=seed,
             **GOAL,
         )
-        child = asked(FOUR, one, {t: {"n": 1, "c": 2, "f": 0.5} for t in FOUR})[
-            "t000-g1"
-        ].config
+        child = asked(FOUR, one, {t: {"n": 1, "c": 2, "f": 0.5} for t in FOUR})["t000-g1"].config
         assert child == {"n": 2, "c": 1, "f": 0.6}, "at an end it goes the other way"
 
 
@@ -235,9 +218,7 @@ def test_copies_train_on_from_where_the_other_stood():
         parent, visits = copy.start
         assert state.visits[copy.id][:visits] == state.visits[parent][:visits]
         assert state.done[copy.id] == 300 and len(state.visits[copy.id]) == 3
-    trained = sum(
-        sum(e.samples.values()) for _, e in lines if type(e).__name__ == "Advanced"
-    )
+    trained = sum(sum(e.samples.values()) for _, e in lines if type(e).__name__ == "Advanced")
     assert trained == 4 * 300, "nothing is trained twice"
 
 
@@ -277,7 +258,5 @@ def test_what_has_no_checkpoint_cannot_be_copied(asynchronous: bool) -> None:
         mode="max",
     )
     assert searcher.propose(seen, None)[0].submit
-    with pytest.raises(
-        ValueError, match=r"trial t00\d has none at the end of an interval"
-    ):
+    with pytest.raises(ValueError, match=r"trial t00\d has none at the end of an interval"):
         searcher.propose(replace(seen, kept={}), None)

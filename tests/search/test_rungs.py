@@ -77,9 +77,7 @@ NOISE = st.lists(st.floats(0, 1), min_size=1, max_size=4)
 def test_halving_and_hyperband_send_on_as_many_as_their_rungs_say(
     cuts: list[int], noise: list[float]
 ) -> None:
-    state = killed_again_and_again(
-        lambda: SuccessiveHalving(SPACE, 27, 9, **AIM), cuts, noise
-    )
+    state = killed_again_and_again(lambda: SuccessiveHalving(SPACE, 27, 9, **AIM), cuts, noise)
     assert came_to(state) == {1: 18, 3: 6, 9: 3}
     state = killed_again_and_again(lambda: Hyperband(SPACE, 9, **AIM), cuts, noise)
     assert came_to(state) == {1: 6, 3: 6, 9: 5}
@@ -122,9 +120,7 @@ def asked(searcher: Any, state: State) -> Any:
 @pytest.mark.parametrize("name", SEARCHERS)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_what_is_voided_and_scored_otherwise_changes_no_decision(
-    name: str, data: Any
-) -> None:
+def test_what_is_voided_and_scored_otherwise_changes_no_decision(name: str, data: Any) -> None:
     """Trials under way fall back, and are evaluated anew with other values."""
     lines = undisturbed(name)
     cut = data.draw(st.integers(1, len(lines)))

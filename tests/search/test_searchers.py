@@ -33,9 +33,7 @@ def empty() -> View:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Grid(
-            {"a": grid([1, 2]), "b": choice({"x": {"n": grid([1, 2])}, "y": None})}, 2
-        ),
+        lambda: Grid({"a": grid([1, 2]), "b": choice({"x": {"n": grid([1, 2])}, "y": None})}, 2),
         lambda: Grid({"a": grid([1, 2, 3])}, 1, max_concurrent=2),
         lambda: Grid({}, 1),
         lambda: Random(SPACE, 2, 1, seed=5),
@@ -49,9 +47,9 @@ def test_contract(make: Any) -> None:
 
 
 def test_grid_is_every_combination_once() -> None:
-    proposal, came = Grid(
-        {"a": grid([1, 2]), "b": 5, "c": grid(["x", "y", "z"])}, 3
-    ).propose(empty(), 0)
+    proposal, came = Grid({"a": grid([1, 2]), "b": 5, "c": grid(["x", "y", "z"])}, 3).propose(
+        empty(), 0
+    )
     expected = [
         (f"t{i:03d}", a, 5, c)
         for i, (a, c) in enumerate((a, c) for a in (1, 2) for c in ("x", "y", "z"))
@@ -85,9 +83,7 @@ def test_trials_are_as_wide_as_asked_for(make: Any) -> None:
 
 def test_wide_trials_run_wide_on_the_simulator() -> None:
     table = Table((Row((10.0, 20.0, 30.0)),))
-    lines, state = study(
-        Width(3), table, searcher=Grid({"a": grid([1, 2])}, 2, widths=(1, 3))
-    )
+    lines, state = study(Width(3), table, searcher=Grid({"a": grid([1, 2])}, 2, widths=(1, 3)))
     widest = {
         len(lane.slots)
         for line in lines
@@ -155,9 +151,7 @@ def test_trials_that_a_torn_journal_has_already_are_not_sent_again() -> None:
 def test_trace() -> None:
     trace = Trace(ARRIVALS, 2)
     proposal, came = trace.propose(empty(), 0)
-    assert [(t.id, t.config, t.samples) for t in proposal.submit] == [
-        ("t000", {"a": 1}, 60.0)
-    ]
+    assert [(t.id, t.config, t.samples) for t in proposal.submit] == [("t000", {"a": 1}, 60.0)]
     assert (came, proposal.wake_at) == (1, 5.0)
     proposal, came = trace.propose(view_of(state_of(), now=6.0), came)
     assert [(t.id, t.config, t.samples) for t in proposal.submit] == [
@@ -225,9 +219,7 @@ MILLIONS: dict[str, Any] = {
     "grid": lambda: Grid({"a": grid(range(1000)), "b": grid(range(2000))}, 1),
     "random": lambda: Random({"a": uniform(0, 1)}, 2_000_000, 1),
     "repetitions": lambda: Random({"a": grid(range(1000))}, 2000, 1),
-    "halving": lambda: SuccessiveHalving(
-        {"a": uniform(0, 1)}, 2_000_000, 9, metric="m"
-    ),
+    "halving": lambda: SuccessiveHalving({"a": uniform(0, 1)}, 2_000_000, 9, metric="m"),
 }
 
 

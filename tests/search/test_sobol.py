@@ -44,9 +44,7 @@ def test_four_draws_lie_in_four_quarters_of_the_plane(seed: int) -> None:
 
 
 @given(SEEDS, st.integers(2, 9), st.sampled_from([1, 2, 4, 8]))
-def test_each_combination_of_grids_is_covered(
-    seed: int, groups: int, count: int
-) -> None:
+def test_each_combination_of_grids_is_covered(seed: int, groups: int, count: int) -> None:
     draws = Draws({"g": grid(range(groups)), **PLANE}, seed)
     of_group: dict[Any, list[Any]] = {}
     for number in range(groups * count):
@@ -123,12 +121,8 @@ def test_what_was_described_before_draws_as_before() -> None:
     before: Any = rebuild(said)
     assert before.sampling is None
     rates = [before.config(number)["lr"] for number in range(4)]
-    assert rates == pytest.approx(
-        [0.0187971, 0.0183003, 0.00038127, 0.00035992], rel=2e-2
-    )
-    grids: Any = rebuild(
-        {"name": "asha", "space": describe(Random({"a": grid([1])}))["space"]}
-    )
+    assert rates == pytest.approx([0.0187971, 0.0183003, 0.00038127, 0.00035992], rel=2e-2)
+    grids: Any = rebuild({"name": "asha", "space": describe(Random({"a": grid([1])}))["space"]})
     assert grids._draws(1) == {"a": 1}
     inner: Any = parse("patience(inner='asha(num_samples=3)')")
     assert inner.inner == ASHA(num_samples=3) and inner.inner.sampling == "sobol"

@@ -68,9 +68,7 @@ def test_draws_lie_in_their_domains() -> None:
 def test_a_draw_is_a_function_of_seed_number_and_name() -> None:
     assert drawn(SPACE, 1, 5, {}) == drawn(SPACE, 1, 5, {})
     assert (
-        drawn(SPACE, 1, 5, {})["lr"]
-        != drawn(SPACE, 1, 6, {})["lr"]
-        != drawn(SPACE, 2, 5, {})["lr"]
+        drawn(SPACE, 1, 5, {})["lr"] != drawn(SPACE, 1, 6, {})["lr"] != drawn(SPACE, 2, 5, {})["lr"]
     )
     alone = drawn({"lr": SPACE["lr"]}, 1, 5, {})
     assert alone["lr"] == drawn(SPACE, 1, 5, {})["lr"], (
@@ -117,9 +115,7 @@ def test_wrong_spaces() -> None:
         validated({"opt": choice({"sgd": {"lr": uniform(0, 1)}}), "opt.lr": 3})
     with pytest.raises(ValueError, match="needs a dict, or None, for each value"):
         choice({"sgd": 3})  # type: ignore[dict-item]
-    with pytest.raises(
-        ValueError, match=r"dimension 'opt' is a choice with a grid under it"
-    ):
+    with pytest.raises(ValueError, match=r"dimension 'opt' is a choice with a grid under it"):
         grids({"opt": choice({"sgd": {"m": grid([1, 2])}, "adam": None})})
     with pytest.raises(ValueError, match="dimension 'f'"):
         validated({"f": lambda: 1})
@@ -146,9 +142,7 @@ DOMAIN = st.one_of(
     st.builds(grid, VALUES),
     st.builds(choice, VALUES),
     st.builds(lambda a, d: uniform(a, a + d), LOW, st.floats(1, 9)),
-    st.builds(
-        lambda a, f: loguniform(a, a * f), st.floats(1e-9, 1e9), st.floats(1.5, 9)
-    ),
+    st.builds(lambda a, f: loguniform(a, a * f), st.floats(1e-9, 1e9), st.floats(1.5, 9)),
     st.builds(lambda a, d: randint(a, a + d), st.integers(-99, 99), st.integers(1, 9)),
     VALUE,
 )
@@ -197,9 +191,7 @@ def test_dimensions_that_come_with_a_value() -> None:
     configs = [drawn(space, 7, i, {"model.width": 8}) for i in range(60)]
     for c in configs:
         inner = (
-            ["optimizer.lr", "optimizer.momentum"]
-            if c["optimizer"] == "sgd"
-            else ["optimizer.lr"]
+            ["optimizer.lr", "optimizer.momentum"] if c["optimizer"] == "sgd" else ["optimizer.lr"]
         )
         assert list(c) == ["model.width", "model.act", "optimizer", *inner]
         assert (c["optimizer.lr"] >= 0.5) == (c["optimizer"] == "sgd")

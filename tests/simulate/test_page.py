@@ -18,9 +18,7 @@ EXAMPLE = re.search(r"^```toml\n(.*?)^```$", PAGE, re.M | re.S)[1]
 
 def without_cpu(lines):
     return [
-        re.split(r"\s{2,}", line.strip())[:-1]
-        if len(line.split()) > 7
-        else line.strip()
+        re.split(r"\s{2,}", line.strip())[:-1] if len(line.split()) > 7 else line.strip()
         for line in lines
     ]
 
@@ -30,19 +28,13 @@ def test_the_example_gives_what_the_page_shows(tmp_path, monkeypatch):
     Path("mixed.toml").write_text(EXAMPLE)
     command = re.search(r"^shoal simulate (mixed.toml .*)$", PAGE, re.M)[1].split()
     data, lines = simulate(["mixed.toml"], command[2:-2:2], command[-1])
-    shown = re.search(r"--out compared\n```\n\n```\n(.*?)```", PAGE, re.S)[
-        1
-    ].splitlines()
+    shown = re.search(r"--out compared\n```\n\n```\n(.*?)```", PAGE, re.S)[1].splitlines()
     assert without_cpu(lines) == without_cpu(shown)
-    assert [name for name, _ in COLUMNS.values()] == re.split(
-        r"\s{2,}", shown[1].strip()
-    )[1:]
+    assert [name for name, _ in COLUMNS.values()] == re.split(r"\s{2,}", shown[1].strip())[1:]
     page = Path(data["specs"][0]["page"])
     assert page == Path("compared/mixed.html") and page.stat().st_size > 1e5
     reports = re.findall(r'<td[^>]*><a href="(.*?)">', page.read_text())
-    assert reports == [
-        f"mixed-{label}/report.html" for label in ("fifo", "hop", "pack", "elastic")
-    ]
+    assert reports == [f"mixed-{label}/report.html" for label in ("fifo", "hop", "pack", "elastic")]
     assert all(
         (page.parent / report).exists()
         and (page.parent / report).with_name("journal.jsonl").exists()

@@ -33,9 +33,7 @@ def written(path, rows):
     out = io.StringIO()
     table = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     table.writeheader()
-    table.writerows(
-        [{k: "" if v is None else v for k, v in row.items()} for row in rows]
-    )
+    table.writerows([{k: "" if v is None else v for k, v in row.items()} for row in rows])
     data = out.getvalue().encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
@@ -68,9 +66,7 @@ def test_a_log_says_the_same_in_every_format(tmp_path, name):
     assert fragments(log) == expected
     assert log.racks == {"n1": "a", "n2": "a"}
     assert fragments(read_log(written(tmp_path / name, rows), NODES)) == expected
-    moved = events(
-        (0.0, "n1", ""), (5.0, "n2", None), (9.0, None, "n1"), (12.5, "n1", "")
-    )
+    moved = events((0.0, "n1", ""), (5.0, "n2", None), (9.0, None, "n1"), (12.5, "n1", ""))
     assert fragments(read_log(written(tmp_path / name, moved), NODES)) == expected
     numbered = [row | {"node": NODES.index(row["node"])} for row in rows]
     assert fragments(read_log(written(tmp_path / name, numbered), NODES)) == expected
@@ -240,8 +236,7 @@ def test_a_file_that_is_not_there(tmp_path, name):
 
 def sacct(path, rows):
     path.write_text(
-        "\n".join(["NodeList|Start|End", *("|".join(row.values()) for row in rows)])
-        + "\n"
+        "\n".join(["NodeList|Start|End", *("|".join(row.values()) for row in rows)]) + "\n"
     )
     return path
 
@@ -291,17 +286,9 @@ def test_allocations_may_come_in_any_order_and_share_nodes(tmp_path_factory, dat
     found = read(rows)
     assert read(data.draw(st.permutations(rows))) == found
     first, last = min(s for _, s, _ in spans), max(s + d for _, s, d in spans)
-    for minute in range(
-        first, last
-    ):  # idle where, and only where, no allocation covers it
+    for minute in range(first, last):  # idle where, and only where, no allocation covers it
         at = 60.0 * (minute - first)
-        idle = (
-            {n for n, s, e in found if s <= at < e}
-            if not isinstance(found, str)
-            else set()
-        )
+        idle = {n for n, s, e in found if s <= at < e} if not isinstance(found, str) else set()
         assert idle == {
-            n
-            for n in NODES
-            if not any(m == n and s <= minute < s + d for m, s, d in spans)
+            n for n in NODES if not any(m == n and s <= minute < s + d for m, s, d in spans)
         }

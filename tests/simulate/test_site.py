@@ -112,9 +112,7 @@ def test_a_study_resumes_without_the_log(tmp_path: Path, blobs: Any) -> None:
     study.optimize(policy=f'elastic(log="{path}")', timeout=0.0, progress=False)
     head = study.folder.head()["policy"]
     assert head["horizon"] == horizon(pairs(50))
-    assert [tuple(row) for row in head["placement"]["table"]] == list(
-        together(pairs(50))
-    )
+    assert [tuple(row) for row in head["placement"]["table"]] == list(together(pairs(50)))
     path.unlink()
     shoal.load_study(tmp_path / "s").resume(progress=False)
     assert all(trial.status == "finished" for trial in study.trials)
@@ -341,9 +339,7 @@ def test_recording_ends_with_ctrl_c_or_in_time(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     times = clock(0, 0, 5)
-    joins = record(
-        tmp_path / "a.csv", lambda: "a idle", 10, None, print, times.__next__, tired
-    )
+    joins = record(tmp_path / "a.csv", lambda: "a idle", 10, None, print, times.__next__, tired)
     assert joins == 1 and read_log(tmp_path / "a.csv").span == 5
     waits: list[float] = []
     times = clock(0, 0, 1800, 1800, 3600, 3600)

@@ -79,15 +79,11 @@ def test_reports_are_written_where_asked(tmp_path):
 def test_a_log_beside_the_spec_moves_the_slots(tmp_path):
     write(tmp_path, "node,start,end\na,0,100\nb,50,100\na,120,400\n", "log.csv")
     text = 'checkpoint_every = 1\n[log]\nfile = "log.csv"\n'
-    text += (
-        "[[trials]]\nsamples = 3000\nwidths = [1, 2]\n[[profile]]\nrates = [10, 20]\n"
-    )
+    text += "[[trials]]\nsamples = 3000\nwidths = [1, 2]\n[[profile]]\nrates = [10, 20]\n"
     data, _ = simulate([write(tmp_path, text)], ["elastic"])
     figures = data["specs"][0]["policies"]["elastic"]
     # 50 s alone, 50 s on two, 20 s of nothing; the rest, 1500 samples, alone from 120 s on
-    assert figures["makespan_s"] == pytest.approx(
-        270.0, abs=2.0
-    )  # at most a second is lost
+    assert figures["makespan_s"] == pytest.approx(270.0, abs=2.0)  # at most a second is lost
     stats, lines = trace_stats(tmp_path / "log.csv")
     assert stats["fragments"] == 3
     assert any("idle_node_hours" in line for line in lines)

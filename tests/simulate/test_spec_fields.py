@@ -54,21 +54,14 @@ def test_slower_slots_take_longer(tmp_path):
 
 def test_nodes_of_a_log_have_speeds(tmp_path):
     write(tmp_path, "node,start,end\na,0,\nb,0,900\n", "log.csv")
-    text = (
-        "[log]\nfile = 'log.csv'\nspeeds = { a = 0.5 }\n"
-        + TRIALS
-        + PROFILE
-        + "rates = [10]\n"
-    )
+    text = "[log]\nfile = 'log.csv'\nspeeds = { a = 0.5 }\n" + TRIALS + PROFILE + "rates = [10]\n"
     data, _ = simulate([write(tmp_path, text)])
     assert data["specs"][0]["policies"]["fifo"]["makespan_s"] == pytest.approx(200.0)
 
 
 def test_shards_as_large_as_slots_are_fast_even_out_a_pass(tmp_path):
     slots = "[[slots]]\ncount = 2\n[[slots]]\ncount = 2\nspeed = 0.5\n"
-    rest = (
-        "[[trials]]\ncount = 4\nepochs = 2\n[[profile]]\nrates = [10]\n[policies.hop]\n"
-    )
+    rest = "[[trials]]\ncount = 4\nepochs = 2\n[[profile]]\nrates = [10]\n[policies.hop]\n"
     took = {}
     for how, data in {
         "even": "shards = 4",
@@ -79,9 +72,9 @@ def test_shards_as_large_as_slots_are_fast_even_out_a_pass(tmp_path):
         spec = loaded(tmp_path, text)
         assert sum(spec.shards.values()) == 600
         assert [set(s.shards) for s in spec.slots] == [{shard} for shard in spec.shards]
-        took[how] = simulate([tmp_path / "spec.toml"])[0]["specs"][0]["policies"][
-            "hop"
-        ]["makespan_s"]
+        took[how] = simulate([tmp_path / "spec.toml"])[0]["specs"][0]["policies"]["hop"][
+            "makespan_s"
+        ]
     # 4 trials of 2 epochs: 8 visits at each slot. Even: 150 samples at 5/s; weighed: 20 s
     # everywhere
     assert took == {
@@ -137,8 +130,7 @@ def test_packs_share_what_steps_have_in_common(tmp_path):
 
 def test_packs_in_seconds(tmp_path):
     seconds = (
-        "{ compute = 1e-3, fixed = 0.02, moving = 2e-4, joint = 5e-3, "
-        "repack = 3, usual = 32 }"
+        "{ compute = 1e-3, fixed = 0.02, moving = 2e-4, joint = 5e-3, repack = 3, usual = 32 }"
     )
     text = (
         SLOTS + "[[trials]]\ncount = 2\nsamples = 9\n[[trials]]\nsamples = 9\nconfig = "
@@ -151,9 +143,7 @@ def test_packs_in_seconds(tmp_path):
     )
     step = 0.02 + 2e-4 * 32 + 1e-3 * 40 + 2 * 5e-3
     assert table.rates(pair) == pytest.approx({"a0000": 32 / step, "b0000": 8 / step})
-    assert table.curve(TrialId("a0000"), 1)[0] == pytest.approx(
-        32 / (0.02 + 1.2e-3 * 32 + 5e-3)
-    )
+    assert table.curve(TrialId("a0000"), 1)[0] == pytest.approx(32 / (0.02 + 1.2e-3 * 32 + 5e-3))
     assert table.switch(solo(TrialId("a0000"), G[0], 0), pair) == 3.0
 
 
@@ -335,10 +325,7 @@ BAD = [  # text, key, rule
         "in [0, 1); got 1",
     ),
     (
-        SLOTS
-        + TRIALS
-        + PROFILE
-        + "packing = { share = 0.5, compute = 1, usual = 8 }\n",
+        SLOTS + TRIALS + PROFILE + "packing = { share = 0.5, compute = 1, usual = 8 }\n",
         "[[profile]] packing",
         "give one of share",
     ),
@@ -353,18 +340,12 @@ BAD = [  # text, key, rule
         "compute > 0",
     ),
     (
-        SLOTS
-        + TRIALS
-        + PROFILE
-        + "packing = { compute = 1, repack = -1, usual = 8 }\n",
+        SLOTS + TRIALS + PROFILE + "packing = { compute = 1, repack = -1, usual = 8 }\n",
         "[[profile]] packing repack",
         ">= 0; got -1",
     ),
     (
-        SLOTS
-        + TRIALS
-        + PROFILE
-        + "rates = [1]\npacking = { compute = 1, usual = 8 }\n",
+        SLOTS + TRIALS + PROFILE + "rates = [1]\npacking = { compute = 1, usual = 8 }\n",
         "[[profile]] rates",
         "packing.share",
     ),
@@ -419,12 +400,10 @@ def test_specs_of_one_name_have_pages_of_their_own(tmp_path):
     data, lines = simulate([*paths, paths[1]], out=tmp_path / "out")
     pages = [spec["page"] for spec in data["specs"]]
     assert pages == [
-        str(tmp_path / "out" / f"{name}.html")
-        for name in ("one-spec", "two-spec-2", "two-spec-3")
+        str(tmp_path / "out" / f"{name}.html") for name in ("one-spec", "two-spec-2", "two-spec-3")
     ]
     assert {path.parent for path in tmp_path.rglob("report.html")} == {
-        tmp_path / "out" / f"{name}-a_.._b"
-        for name in ("one-spec", "two-spec-2", "two-spec-3")
+        tmp_path / "out" / f"{name}-a_.._b" for name in ("one-spec", "two-spec-2", "two-spec-3")
     }
     assert [line for line in lines if line.startswith("charts: ")] == [
         f"charts: {page}" for page in pages

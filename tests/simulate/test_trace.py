@@ -23,9 +23,7 @@ def script(log):
     return [
         (
             at,
-            sorted(event.slots)
-            if isinstance(event, Left)
-            else [s.id for s in event.slots],
+            sorted(event.slots) if isinstance(event, Left) else [s.id for s in event.slots],
         )
         for at, event in log.script()
     ]

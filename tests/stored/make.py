@@ -69,9 +69,7 @@ def study(folder: Path, recipe: str, *given: Any, **more: Any) -> shoal.Study:
     )
 
 
-def train(
-    made: shoal.Study, searcher: Any = None, policy: str = "fifo", **options: Any
-) -> None:
+def train(made: shoal.Study, searcher: Any = None, policy: str = "fifo", **options: Any) -> None:
     """Run it on the CPU, without a display."""
     made.optimize(searcher, policy, device="cpu", progress=False, **options)
 
@@ -115,9 +113,7 @@ def pack(folder: Path) -> None:
 @kind
 def pack_apart(folder: Path) -> None:
     """Packs whose trials take turns; the grouping is named."""
-    train(
-        study(folder, "Clusters"), policy="pack(grouping='random', most=3)", fuse=False
-    )
+    train(study(folder, "Clusters"), policy="pack(grouping='random', most=3)", fuse=False)
 
 
 @kind
@@ -248,9 +244,7 @@ def ray_batch_per_slot(folder: Path) -> None:
     made.recipe.batch_per_slot = True
     with _slowly():
         train(made, policy="doubling", widths=(1, 2), **RAY)
-    assert any(
-        visit.widths for visits in made.state.visits.values() for visit in visits
-    )
+    assert any(visit.widths for visits in made.state.visits.values() for visit in visits)
 
 
 # -- cut off in the middle
@@ -272,9 +266,7 @@ def stopped_hop(folder: Path) -> None:
 @kind
 def stopped_ray_hop(folder: Path) -> None:
     """Ctrl-C in the middle of hopping between slots."""
-    _interrupted(
-        study(folder, "Clusters", shards=2), 7, policy="hop", checkpoint_every=0, **RAY
-    )
+    _interrupted(study(folder, "Clusters", shards=2), 7, policy="hop", checkpoint_every=0, **RAY)
 
 
 @kind
@@ -377,8 +369,7 @@ def _interrupted(made: shoal.Study, visits: int, **options: Any) -> None:
 def _await(folder: Path, visits: int) -> None:
     journal = folder / "journal.jsonl"
     while (
-        not journal.exists()
-        or sum(map(len, replay(list(read(journal))).visits.values())) < visits
+        not journal.exists() or sum(map(len, replay(list(read(journal))).visits.values())) < visits
     ):
         time.sleep(0.02)
 
@@ -415,11 +406,7 @@ def named() -> None:
     from shoal import policy, search
 
     def texts(listed: str) -> list[str]:
-        return [
-            text.strip()
-            for text in listed.replace("\n", "|").split("|")
-            if text.strip()
-        ]
+        return [text.strip() for text in listed.replace("\n", "|").split("|") if text.strip()]
 
     found: dict[str, dict[str, Any]] = {"policies": {}, "searchers": {}}
     for text in texts(POLICIES):
@@ -428,9 +415,7 @@ def named() -> None:
         made = search.parse(text)
         space = GRID if text == "grid" else SPACE
         given = {"space": space} if hasattr(made, "space") else {}
-        found["searchers"][text] = search.describe(
-            search.completed(made, given, lambda: made)
-        )
+        found["searchers"][text] = search.describe(search.completed(made, given, lambda: made))
     (kit.STORED / "named.json").write_text(json.dumps(plain(found), indent=1) + "\n")
 
 
@@ -446,9 +431,7 @@ def held() -> None:
     for number in range(3):
         chosen = slice(4 * number, 4 * number + 4)
         np.savez(parts / f"part{number}.npz", point[chosen], label[chosen])
-    items = torch.utils.data.TensorDataset(
-        torch.as_tensor(point), torch.as_tensor(label)
-    )
+    items = torch.utils.data.TensorDataset(torch.as_tensor(point), torch.as_tensor(label))
     made = {
         "arrays": shoal.Data.arrays(point, label, shards=2),
         "named": shoal.Data.arrays(point=point, label=label, shards=2),
@@ -505,9 +488,7 @@ def simulate(out: Path) -> None:
 
     from shoal.cli import app
 
-    result = CliRunner().invoke(
-        app, ["simulate", str(spec), "--out", str(out / "pages"), "--json"]
-    )
+    result = CliRunner().invoke(app, ["simulate", str(spec), "--out", str(out / "pages"), "--json"])
     assert result.exit_code == 0, result.output
     for folder in sorted((out / "pages").glob("spec-*")):
         name = folder.name.replace("spec-", "simulated-")
@@ -539,12 +520,8 @@ def scrub(folder: Path) -> None:
         if path.is_file() and path.suffix in (".jsonl", ".json", ".toml"):
             text = path.read_bytes().decode()
             for name in {platform.node(), platform.node().split(".")[0]}:
-                text = text.replace(f'"{name}"', '"here"').replace(
-                    f'"{name}:', '"here:'
-                )
-            text = text.replace(here, "/home/user").replace(
-                str(folder.parent), "/home/user"
-            )
+                text = text.replace(f'"{name}"', '"here"').replace(f'"{name}:', '"here:')
+            text = text.replace(here, "/home/user").replace(str(folder.parent), "/home/user")
             path.write_bytes(text.encode())
     places = (here, tempfile.gettempdir(), sys.prefix, str(Path.home()))
     for path in folder.rglob("*"):
@@ -584,18 +561,13 @@ def outcome(name: str, folder: Path) -> dict[str, Any]:
         "ray": opened.head["backend"] == "ray",
         "fused": any(gang.fused for plan in planned for gang in plan.start),
         "wide": any(
-            len(lane.slots) > 1
-            for plan in planned
-            for gang in plan.start
-            for lane in gang.lanes
+            len(lane.slots) > 1 for plan in planned for gang in plan.start for lane in gang.lanes
         ),
         "story": kit.story(made),
         "record": kit.record(made),
         "status": kit.status(folder),
         "weights": kit.weights(made),
-        "best": {
-            trial: best["sha256"] for trial, best in kit.weights(made, "best").items()
-        },
+        "best": {trial: best["sha256"] for trial, best in kit.weights(made, "best").items()},
         "replay": kit.plain(made.replay()),
         "page": kit.page(folder, folder.parent / "page.html"),
     }
@@ -608,10 +580,7 @@ def outcome(name: str, folder: Path) -> dict[str, Any]:
         "replay": kit.plain(made.replay()),
     }
     return said | {
-        "resumed": {
-            key: kit.SAME if item == said[key] else item
-            for key, item in resumed.items()
-        }
+        "resumed": {key: kit.SAME if item == said[key] else item for key, item in resumed.items()}
     }
 
 
@@ -628,15 +597,9 @@ def main(wanted: list[str]) -> None:
             said = outcome(name, folder)
             shutil.rmtree(folder / "trials", ignore_errors=True)
             store(name, folder, said)
-        size = sum(
-            (kit.STORED / f"{name}.{end}").stat().st_size for end in ("tar.xz", "json")
-        )
-        replays = [
-            row["equal"] or row["fused"] or row["wide"] for row in said["replay"]
-        ]
-        sys.stdout.write(
-            f"{name}: {size / 1000:.0f} kB, {said['status']['trials']}, {replays}\n"
-        )
+        size = sum((kit.STORED / f"{name}.{end}").stat().st_size for end in ("tar.xz", "json"))
+        replays = [row["equal"] or row["fused"] or row["wide"] for row in said["replay"]]
+        sys.stdout.write(f"{name}: {size / 1000:.0f} kB, {said['status']['trials']}, {replays}\n")
     if not wanted or "held" in wanted:
         held()
     if not wanted or "named" in wanted:

@@ -31,9 +31,7 @@ SLOW = "STORED_SLOW"
 def clusters(shards: int, samples: int, seed: int) -> Data:
     """Three noisy clusters in five dimensions."""
     if samples < shards:
-        raise DataError(
-            f"{shards} shards need {shards} samples at least; got {samples}"
-        )
+        raise DataError(f"{shards} shards need {shards} samples at least; got {samples}")
     rng = np.random.default_rng(seed)
     label = rng.integers(0, 3, samples)
     point = (rng.normal(size=(samples, 5)) + 2 * np.eye(3, 5)[label]).astype("float32")
@@ -69,9 +67,7 @@ class Clusters(Recipe):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         width = int(config.get("width", 4))
-        return nn.Sequential(
-            nn.Linear(5, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, 3)
-        )
+        return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, 3))
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         if config.get("optimizer") == "sgd":

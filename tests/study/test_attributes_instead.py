@@ -32,9 +32,7 @@ class Base(shoal.Recipe):
         return float(config["lr"])
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
-        return torch.optim.SGD(
-            [{"params": model.parameters(), "lr": self.rate(config)}]
-        )
+        return torch.optim.SGD([{"params": model.parameters(), "lr": self.rate(config)}])
 
     def training_step(self, model: Any, batch: Any) -> Any:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
@@ -258,9 +256,7 @@ def test_what_the_model_has_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Plain, OnInstance, ByName, Large])
-def test_an_attribute_in_the_place_of_a_dimension_is_refused(
-    kind: Any, tmp_path: Path
-) -> None:
+def test_an_attribute_in_the_place_of_a_dimension_is_refused(kind: Any, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=f"{kind.__name__} has an attribute 'lr' of"):
         searched(kind(), tmp_path / "study")
     assert not (tmp_path / "study" / "journal.jsonl").exists()
@@ -272,25 +268,19 @@ def test_one_that_a_step_reads_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Read, Both, ReadInStep, Defaults, Late, Looped])
-def test_a_recipe_that_reads_its_configuration_may_have_it(
-    kind: Any, tmp_path: Path
-) -> None:
+def test_a_recipe_that_reads_its_configuration_may_have_it(kind: Any, tmp_path: Path) -> None:
     study = searched(kind(), tmp_path / "study")
     assert [trial.status for trial in study.trials] == ["finished"] * 2
 
 
 @pytest.mark.parametrize("case", ["ignored argument", "function"])
-def test_a_module_that_reads_its_attribute_is_refused(
-    case: str, tmp_path: Path
-) -> None:
+def test_a_module_that_reads_its_attribute_is_refused(case: str, tmp_path: Path) -> None:
     recipe = shoal.lightning(modules()[case], train=ROWS, valid=ROWS)
     with pytest.raises(StudyError, match="has an attribute 'lr' of its own"):
         searched(recipe, tmp_path / "study")
 
 
-@pytest.mark.parametrize(
-    "case", ["taken argument", "saved argument", "reading function"]
-)
+@pytest.mark.parametrize("case", ["taken argument", "saved argument", "reading function"])
 def test_a_module_that_takes_the_value_may_have_it(case: str, tmp_path: Path) -> None:
     recipe = shoal.lightning(modules()[case], train=ROWS, valid=ROWS)
     study = searched(recipe, tmp_path / "study")
@@ -354,9 +344,7 @@ def test_an_argument_of_hugging_face_gives_way_to_the_dimension(
 
 
 @pytest.mark.parametrize("name", ["lr", "label_smoothing_factor", "dropout"])
-def test_what_nothing_of_hugging_face_reads_is_warned_of(
-    name: str, tmp_path: Path
-) -> None:
+def test_what_nothing_of_hugging_face_reads_is_warned_of(name: str, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=f"does not read '{name}' .* train alike"):
         assert of_hugging_face(tmp_path, name, learning_rate=0.01) == 1
 

@@ -86,9 +86,7 @@ def test_packs_fuse_as_the_study_is_told_however_the_policy_is_named(said: str) 
         return bool(made.policy.fuse if isinstance(made, Every) else made.fuse)
 
     assert fuses(said, True) and not fuses(said, False)
-    assert fuses("pack(fuse=True)", False) and not fuses(
-        "packed(policy=hop, fuse=False)", True
-    )
+    assert fuses("pack(fuse=True)", False) and not fuses("packed(policy=hop, fuse=False)", True)
 
 
 def test_the_candidates_follow_from_slots_and_shards() -> None:
@@ -135,11 +133,7 @@ def test_the_objective_is_an_argument_by_name() -> None:
             "name": "auto",
             "objective": "mean_completion",
         }
-    assert (
-        auto("auto").objective
-        == auto("auto(objective=makespan)").objective
-        == "makespan"
-    )
+    assert auto("auto").objective == auto("auto(objective=makespan)").objective == "makespan"
     both = "auto(objective=first_result):fifo,hop-lrw"
     assert tuple(auto(both).candidates) == ("fifo", "hop-lrw")
     assert candidates.said(candidates.described(both)) == both
@@ -167,17 +161,14 @@ def test_a_wrong_objective_is_refused_before_anything_is_written(
     assert not made.lines()
 
 
-@pytest.mark.parametrize(
-    ("objective", "follows"), [("makespan", "hop"), ("first_result", "fifo")]
-)
+@pytest.mark.parametrize(("objective", "follows"), [("makespan", "hop"), ("first_result", "fifo")])
 def test_the_objective_decides_what_is_followed(objective: str, follows: str) -> None:
     """Five trials on three slots: hopping ends all of them sooner, fifo the first one."""
     made = auto(f"auto(objective={objective}):hop,fifo")
     lines, _ = study(made, HOPPING, count=5, epochs=2)
     assert choices(lines)[0][0] == follows
     ends = {
-        name: study(auto(f"auto:{name}"), HOPPING, count=5, epochs=2)
-        for name in ("hop", "fifo")
+        name: study(auto(f"auto:{name}"), HOPPING, count=5, epochs=2) for name in ("hop", "fifo")
     }
     at = {
         name: [line.time for line in found if isinstance(line.entry, Finished)]
@@ -186,17 +177,13 @@ def test_the_objective_decides_what_is_followed(objective: str, follows: str) ->
     assert max(at["hop"]) < max(at["fifo"]) and min(at["fifo"]) < min(at["hop"])
 
 
-@pytest.mark.parametrize(
-    "said", ["auto", "auto:fifo,hop-lrw", "auto(objective=mean_completion)"]
-)
+@pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-lrw", "auto(objective=mean_completion)"])
 def test_a_head_gives_back_what_was_said(said: str) -> None:
     assert candidates.said(candidates.described(said)) == said
     if "(" in said:
         return
     usual = (*candidates.USUAL, *candidates.WIDE)
-    assert tuple(auto(said).candidates) == (
-        usual if said == "auto" else ("fifo", "hop-lrw")
-    )
+    assert tuple(auto(said).candidates) == (usual if said == "auto" else ("fifo", "hop-lrw"))
 
 
 def test_candidates_may_have_arguments() -> None:
@@ -222,9 +209,7 @@ def test_wide_lanes_are_looked_at_where_trials_may_have_several_slots() -> None:
     assert among(replace(may, shards={}))[0] == "doubling", "it measures as it goes"
     many = view_of(started(*(replace(trial(name), widths=(1, 3)) for name in "abcd")))
     assert among(many)[0] == "hop-packs", "trials enough: the usual choice is as it was"
-    assert set(among(view_of(started(replace(trial("a"), widths=(2, 3)))))) == set(
-        candidates.WIDE
-    )
+    assert set(among(view_of(started(replace(trial("a"), widths=(2, 3)))))) == set(candidates.WIDE)
     assert "hybrid" not in among(replace(may, shards={})), "it hops"
 
 
@@ -289,9 +274,7 @@ def test_names_that_are_none_are_refused(said: str, says: str) -> None:
         auto(said)
 
 
-def test_the_better_policy_is_followed_in_opposite_situations_and_the_journal_says_why() -> (
-    None
-):
+def test_the_better_policy_is_followed_in_opposite_situations_and_the_journal_says_why() -> None:
     for table, follows in ((HOPPING, "hop"), (STAYING, "fifo")):
         lines, state = study(auto("auto:hop,hop-quick4,fifo"), table, count=4, epochs=2)
         assert not state.trials
@@ -343,9 +326,7 @@ def measured(policy: Auto, truth: Table, count: int = 6) -> list[Line]:
 
 
 def test_it_begins_with_the_usual_choice_and_decides_once_there_are_figures() -> None:
-    lines = measured(
-        auto("auto:fifo,hop"), Table((Row((10.0,), evaluate=1.0, build=1.5),))
-    )
+    lines = measured(auto("auto:fifo,hop"), Table((Row((10.0,), evaluate=1.0, build=1.5),)))
     (first, why), *later = choices(lines)
     assert (first, why) == (
         "hop",
@@ -353,9 +334,7 @@ def test_it_begins_with_the_usual_choice_and_decides_once_there_are_figures() ->
     )
     assert later and "would take" in later[0][1]
     assert len(set(choices(lines))) == len({why for _, why in choices(lines)}) <= 4
-    assert later[0][0] == "fifo", (
-        "building each model at each slot takes longer than to train it"
-    )
+    assert later[0][0] == "fifo", "building each model at each slot takes longer than to train it"
     found = reporting.summary(lines)
     assert found["policy"] == {
         "objective": "makespan",
@@ -368,9 +347,7 @@ def test_it_begins_with_the_usual_choice_and_decides_once_there_are_figures() ->
     )
     page = reporting.page(lines)
     assert (
-        "auto: fifo" in page
-        and "What auto followed" in page
-        and "nothing is measured yet" in page
+        "auto: fifo" in page and "What auto followed" in page and "nothing is measured yet" in page
     )
 
 
@@ -386,9 +363,7 @@ def test_the_local_backend_writes_the_choice_down_and_resumes_with_it(
     )
     made.resume(progress=False)
     assert all(each.status == "finished" for each in made.trials)
-    assert {name for name, _ in choices(made.lines())} == {
-        "pack"
-    } and made.state.run == 2
+    assert {name for name, _ in choices(made.lines())} == {"pack"} and made.state.run == 2
     said = "auto(objective=first_result):fifo,hop"
     made.optimize(policy=said, max_epochs=4, progress=False)
     assert last_head(made.lines())["policy"] == {
@@ -406,9 +381,7 @@ def test_plan_compares_the_candidates_and_says_what_auto_would_follow(
         ("slow", 30.0, "pack"),
     ):
         profile = tmp_path / f"{name}.toml"
-        costs = "".join(
-            f"{name} = 0.0\n" for name in ("memory", "build", "evaluate", "save")
-        )
+        costs = "".join(f"{name} = 0.0\n" for name in ("memory", "build", "evaluate", "save"))
         profile.write_text(f"[[rows]]\nrates = [1.0]\nswitch = {switch}\n{costs}")
         made = shoal.create_study(
             blobs(),
@@ -431,9 +404,7 @@ def test_plan_compares_the_candidates_and_says_what_auto_would_follow(
         assert rows["auto"]["follows"].startswith(follows)
         assert forecast_lines(found)[
             -1
-        ] == f"\nauto: {rows['auto']['follows']}, because {rows['auto']['why']}".strip(
-            "\n"
-        )
+        ] == f"\nauto: {rows['auto']['follows']}, because {rows['auto']['why']}".strip("\n")
         written = list(read(tmp_path / f"{name}-plan" / "auto" / "journal.jsonl"))
         assert choices(written)[-1] == (rows["auto"]["follows"], rows["auto"]["why"])
         assert last_head(written)["policy"] == {"name": "auto"}
@@ -445,9 +416,7 @@ def test_a_plan_and_a_run_foresee_the_evaluations_that_were_asked_for(
 ) -> None:
     profile = tmp_path / "given.toml"
     costs = "".join(f"{name} = 0.0\n" for name in ("memory", "build", "save"))
-    profile.write_text(
-        f"[[rows]]\nrates = [100.0]\nswitch = 0.0\nevaluate = 50.0\n{costs}"
-    )
+    profile.write_text(f"[[rows]]\nrates = [100.0]\nswitch = 0.0\nevaluate = 50.0\n{costs}")
     made = shoal.create_study(
         blobs(samples=600),
         storage=tmp_path / "s",
@@ -480,9 +449,7 @@ class Checked:
     def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
         plan, after = self.inner.decide(view, memory)
         check(plan, view)
-        assert all(gang in plan.gangs for gang in view.plan.gangs), (
-            "a change of mind stops nothing"
-        )
+        assert all(gang in plan.gangs for gang in view.plan.gangs), "a change of mind stops nothing"
         assert json.loads(json.dumps(after)) == after
         return plan, after
 
@@ -499,9 +466,7 @@ def test_with_its_own_measurements_too_everything_finishes(world: World) -> None
     """Choices change in the middle: after the usual one come figures, slots that go, and shards
     that move.
     """
-    sim = Sim(
-        world.table.of, world.slots, world.script, shards=world.shards, seed=world.seed
-    )
+    sim = Sim(world.table.of, world.slots, world.script, shards=world.shards, seed=world.seed)
     journal, opened = Journal(), Opened(1, world.shards)
     journal.append(0.0, opened)
     state = run(
@@ -514,9 +479,7 @@ def test_with_its_own_measurements_too_everything_finishes(world: World) -> None
     )
     check_journal(journal.lines, state)
     assert not state.trials
-    assert all(
-        how == "finished" or "died under it" in how for how in state.ended.values()
-    )
+    assert all(how == "finished" or "died under it" in how for how in state.ended.values())
     assert len(memories(journal.lines)) <= 1 + len(journal.lines) // 2
 
 

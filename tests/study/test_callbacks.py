@@ -41,9 +41,7 @@ class Notes(shoal.Callback):
 
 
 def made(folder: Path, recipe: Any, **more: Any) -> shoal.Study:
-    return shoal.create_study(
-        recipe, storage=folder, search_space=ONE, load_if_exists=True, **more
-    )
+    return shoal.create_study(recipe, storage=folder, search_space=ONE, load_if_exists=True, **more)
 
 
 def test_they_are_called_in_order_and_again_when_the_study_goes_on(
@@ -120,9 +118,7 @@ def test_warnings_that_are_errors_end_nothing(tmp_path: Path, blobs: Any) -> Non
     assert all(trial.status == "finished" for trial in study.trials)
 
 
-def test_a_trial_is_stopped_and_others_are_added_from_within(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_trial_is_stopped_and_others_are_added_from_within(tmp_path: Path, blobs: Any) -> None:
     class Steering(shoal.Callback):
         def on_epoch(self, study: Any, trial: Any, epoch: float, values: Any) -> None:
             if trial.id == "t001" and epoch == 1:
@@ -147,9 +143,7 @@ def test_the_run_is_stopped_from_within_and_functions_are_called_at_the_end(
         study.stop()
 
     study = made(tmp_path / "s", blobs())
-    study.optimize(
-        policy="fifo", max_epochs=30, callbacks=[stop_after_one], progress=False
-    )
+    study.optimize(policy="fifo", max_epochs=30, callbacks=[stop_after_one], progress=False)
     assert ended == [("t000", "finished", "t000")]
     assert study.state.stopped and study.trials[1].status == "running"
 
@@ -188,8 +182,7 @@ def weights_of(model: Any) -> Weights:
 
 def agree(some: Weights, others: Weights, rounding: float = 0.0) -> bool:
     return some.keys() == others.keys() and all(
-        torch.allclose(some[name], others[name], rtol=rounding, atol=rounding)
-        for name in some
+        torch.allclose(some[name], others[name], rtol=rounding, atol=rounding) for name in some
     )
 
 
@@ -270,9 +263,7 @@ def test_they_get_the_model_of_the_epoch_they_are_told_of(
         assert agree(seen.ends[trial.id], last)
 
 
-def test_models_of_trials_that_are_taken_out_or_fail(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_models_of_trials_that_are_taken_out_or_fail(tmp_path: Path, blobs: Any) -> None:
     """One fails in its first epoch, another one is stopped before anything of it is durable."""
 
     class Stops(TakesModels):
@@ -287,9 +278,7 @@ def test_models_of_trials_that_are_taken_out_or_fail(
 
     space = {"width": shoal.grid([4, 8]), "lr": 0.01}
     study = shoal.create_study(blobs(fail=4), storage=tmp_path, search_space=space)
-    study.optimize(
-        policy="fifo", max_epochs=50, callbacks=[seen, plain], progress=False
-    )
+    study.optimize(policy="fifo", max_epochs=50, callbacks=[seen, plain], progress=False)
     assert [trial.status.partition(":")[0] for trial in study.trials] == [
         "failed",
         "retired",
@@ -366,14 +355,10 @@ def test_functions_have_no_model_but_their_checkpoints_are_there(
     assert found == [(1, {"epoch": 0}), (2, {"epoch": 1})]
 
 
-def test_a_state_that_cannot_be_had_is_said_with_the_remedy(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_state_that_cannot_be_had_is_said_with_the_remedy(tmp_path: Path, blobs: Any) -> None:
     class Within(LoadsModels):
         """Evaluated within visits."""
 
     study = made(tmp_path / "s", blobs())
     with pytest.warns(UserWarning, match="within a visit to a shard.*validate_every=1"):
-        study.optimize(
-            validate_every=0.1, callbacks=[Within()], policy="fifo", progress=False
-        )
+        study.optimize(validate_every=0.1, callbacks=[Within()], policy="fifo", progress=False)

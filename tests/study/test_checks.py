@@ -137,13 +137,9 @@ def test_a_metric_of_which_more_is_better_foretells_no_end(
 ) -> None:
     """Said by its name, or by the study's mode; before any work starts."""
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
-    with pytest.raises(
-        ValueError, match="got 'val_acc'|'val_acc': say foretell='loss'"
-    ):
+    with pytest.raises(ValueError, match="got 'val_acc'|'val_acc': say foretell='loss'"):
         study.optimize(policy=f"{policy}(foretell='val_acc')", progress=False)
-    ranked = shoal.create_study(
-        blobs(), storage=tmp_path / "t", metric="score", mode="max"
-    )
+    ranked = shoal.create_study(blobs(), storage=tmp_path / "t", metric="score", mode="max")
     with pytest.raises(StudyError, match="more is better of 'score': say foretell"):
         ranked.optimize(
             policy=f"every(seconds=9, policy={policy}(foretell='score'))",
@@ -163,9 +159,7 @@ def test_a_metric_that_nothing_can_give_is_refused(tmp_path: Path, blobs: Any) -
     refused(study, "ranked by 'accuracy'.*no validation part")
 
 
-def test_all_trials_failing_raises_with_the_first_errors(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_all_trials_failing_raises_with_the_first_errors(tmp_path: Path, blobs: Any) -> None:
     class Raising(blobs):  # type: ignore[misc,valid-type]
         def training_step(self, model: Any, batch: Any, epoch: int) -> Any:
             if epoch:
@@ -173,9 +167,7 @@ def test_all_trials_failing_raises_with_the_first_errors(
             return super().training_step(model, batch)
 
     study = shoal.create_study(Raising(), storage=tmp_path / "s")
-    with pytest.raises(
-        TrialsFailed, match="all of 4 trials failed: .*no such luck .4 trials"
-    ):
+    with pytest.raises(TrialsFailed, match="all of 4 trials failed: .*no such luck .4 trials"):
         study.optimize(progress=False)
     assert all(trial.status.startswith("failed") for trial in study.trials)
 
@@ -317,9 +309,7 @@ class Small(shoal.Recipe):
 """
 
 
-@pytest.mark.parametrize(
-    "backend", ["local", pytest.param("ray", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_recipe_may_import_what_lies_beside_it(tmp_path: Path, backend: str) -> None:
     """Run by the command; then added to, resumed and replayed by processes that start anew."""
     if backend == "ray":
@@ -367,15 +357,11 @@ def test_a_lazy_layer_without_a_shape_is_refused(tmp_path: Path, blobs: Any) -> 
 # -- replay ------------------------------------------------------------------------------------
 
 
-def test_replay_of_a_fused_trial_notices_a_wrong_learning_rate(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_replay_of_a_fused_trial_notices_a_wrong_learning_rate(tmp_path: Path, blobs: Any) -> None:
     space = {"width": 8, "lr": shoal.grid([1e-3, 2e-3])}
     study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space)
     study.optimize(policy="pack", max_epochs=3, progress=False)
-    assert all(
-        row["fused"] and row["verdict"] in ("equal", "agrees") for row in study.replay()
-    )
+    assert all(row["fused"] and row["verdict"] in ("equal", "agrees") for row in study.replay())
     text = unsealed(study.folder.journal.read_text())
     study.folder.journal.write_text(text.replace('"lr":0.001', '"lr":0.0015'))
     rows = shoal.load_study(tmp_path / "s").replay()
@@ -393,9 +379,7 @@ def test_replay_says_in_what_another_place_differs(
     assert row["equal"] and row["elsewhere"] == []
     journal = study.folder.journal
     torchs = version("torch")
-    moved = unsealed(journal.read_text()).replace(
-        f'"torch":"{torchs}"', '"torch":"1.0"'
-    )
+    moved = unsealed(journal.read_text()).replace(f'"torch":"{torchs}"', '"torch":"1.0"')
     moved = moved.replace('"instructions":"', '"instructions":"NEON and ')
     journal.write_text(moved.replace('"lr":0.1', '"lr":0.2'))
     (row,) = shoal.load_study(tmp_path / "s").replay()

@@ -85,9 +85,7 @@ def test_an_edited_script_runs_as_it_is_now_and_no_more_of_it(tmp_path: Path) ->
     assert "return value *" in text
     text = text.replace("import argparse", "import argparse\nimport math")
     text = text.replace("return value *", "return math.sqrt(4) * doubled(value) / 2 *")
-    text = text.replace(
-        "@dataclass", "def doubled(value):\n    return 2 * value\n\n\n@dataclass"
-    )
+    text = text.replace("@dataclass", "def doubled(value):\n    return 2 * value\n\n\n@dataclass")
     script.write_text(text + "\nraise SystemExit('the whole script ran')\n")
     kit.python(tmp_path, "-c", EDITED)
 

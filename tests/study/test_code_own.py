@@ -218,9 +218,7 @@ READING = (
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_of_a_foreign_study_runs(
-    study: Path, another_user: Path, attack: Any
-) -> None:
+def test_nothing_of_a_foreign_study_runs(study: Path, another_user: Path, attack: Any) -> None:
     values = [trial.value for trial in shoal.load_study(study).trials]
     attack(study, another_user)
     for words in (*READING, *COMMANDS):
@@ -315,9 +313,7 @@ def test_a_trusted_path_that_leads_out_of_the_folder_is_refused(
     assert not another_user.exists()
 
 
-def test_a_pickle_of_an_earlier_shoal_is_trusted_once(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_pickle_of_an_earlier_shoal_is_trusted_once(tmp_path: Path, blobs: Any) -> None:
     from shoal.train.recipe import pickled
 
     made = shoal.create_study(blobs(), storage=tmp_path / "s")
@@ -458,9 +454,7 @@ def test_modules_are_not_imported_from_a_folder_that_has_become_somebody_elses(
     """In the temporary folder, say, which was emptied meanwhile."""
     name = f"shoal_test_later_{kind}"
     late = LATER.replace("shoal_test_later", name)
-    file.write_text(
-        NET.replace(LATER.split(":", maxsplit=1)[0] + ":\n        width", late)
-    )
+    file.write_text(NET.replace(LATER.split(":", maxsplit=1)[0] + ":\n        width", late))
     assert name in file.read_text()
     ran = CliRunner().invoke(app, ["run", str(file), "--storage", f"{study}2"])
     assert ran.exit_code == 0, ran.output
@@ -506,20 +500,14 @@ def test_a_module_that_is_put_into_a_package_after_it_was_trusted_is_not_importe
     first = ["run", str(tmp_path / "code" / "net.py"), "--storage", str(tmp_path / "s")]
     program = [sys.executable, "-m", "shoal.cli"]
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "other")}
-    subprocess.run(
-        [*program, *first], env=env, check=True, capture_output=True, cwd="/"
-    )
+    subprocess.run([*program, *first], env=env, check=True, capture_output=True, cwd="/")
     shutil.rmtree(tmp_path / "code")
     code = "import shoal, sys; shoal.load_study(sys.argv[1], trust=bool(sys.argv[2])).best_model()"
-    subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "s"), "yes"], check=True, cwd="/"
-    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "s"), "yes"], check=True, cwd="/")
     (stored,) = (tmp_path / "s" / "recipe").glob("*/shoal_test_package")
     for name in ("quick.py", "late.py"):
         (stored / name).write_text(f"import os\nos.system('touch {another_user}')\n")
-    subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "s"), ""], check=True, cwd="/"
-    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "s"), ""], check=True, cwd="/")
     assert not another_user.exists()
 
 
@@ -534,9 +522,7 @@ def test_the_record_says_which_code_each_run_had(study: Path, file: Path) -> Non
     ]
     first, second = (head["imports"] for head in heads)
     assert first.keys() == second.keys() and str(file.resolve()) in first
-    assert {name for name in first if first[name] != second[name]} == {
-        str(file.resolve())
-    }
+    assert {name for name in first if first[name] != second[name]} == {str(file.resolve())}
     assert [head["stored"] for head in heads] == ["source", "source"]
     stored = [path.read_text() for path in (study / "recipe").glob("*/net.py")]
     assert sorted(stored) == sorted([NET, NET + "\n# another\n"])

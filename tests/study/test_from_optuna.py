@@ -98,9 +98,7 @@ def test_callbacks_stop_a_study_and_time_limits_do(tmp_path: Path) -> None:
         ({"func": objective}, "give the function first"),
     ],
 )
-def test_other_arguments_of_optimize(
-    tmp_path: Path, given: dict[str, Any], says: str
-) -> None:
+def test_other_arguments_of_optimize(tmp_path: Path, given: dict[str, Any], says: str) -> None:
     study = made(tmp_path)
     with pytest.raises(StudyError) as caught:
         study.optimize(objective, n_trials=2, **given)
@@ -163,15 +161,11 @@ SPACE = {"x": shoal.uniform(0.0, 1.0)}
             "of lambda is called 't': call it trial",
         ),
         (
-            lambda new: new(searcher=optuna.samplers.TPESampler()).optimize(
-                objective, 2
-            ),
+            lambda new: new(searcher=optuna.samplers.TPESampler()).optimize(objective, 2),
             r'write searcher=shoal.Optuna\("tpe"',
         ),
         (
-            lambda new: new(searcher=optuna.pruners.MedianPruner()).optimize(
-                objective, 2
-            ),
+            lambda new: new(searcher=optuna.pruners.MedianPruner()).optimize(objective, 2),
             'MedianPruner write searcher="median"',
         ),
         (
@@ -192,31 +186,23 @@ SPACE = {"x": shoal.uniform(0.0, 1.0)}
         ),
         (
             lambda new: new(
-                search_space={
-                    "x": optuna.distributions.FloatDistribution(1, 9, log=True)
-                }
+                search_space={"x": optuna.distributions.FloatDistribution(1, 9, log=True)}
             ),
             r"write shoal.loguniform\(1.0, 9.0\)",
         ),
         (
-            lambda new: new(
-                search_space={"x": optuna.distributions.IntDistribution(1, 9)}
-            ),
+            lambda new: new(search_space={"x": optuna.distributions.IntDistribution(1, 9)}),
             r"write shoal.randint\(1, 10\)",
         ),
         (
             lambda new: new(
-                search_space={
-                    "x": optuna.distributions.CategoricalDistribution(["a", 2])
-                }
+                search_space={"x": optuna.distributions.CategoricalDistribution(["a", 2])}
             ),
             r"write shoal.choice\(\['a', 2\]\)",
         ),
     ],
 )
-def test_what_optuna_has_says_what_to_write(
-    tmp_path: Path, call: Any, why: str
-) -> None:
+def test_what_optuna_has_says_what_to_write(tmp_path: Path, call: Any, why: str) -> None:
     def new(**given: Any) -> shoal.Study:
         return made(tmp_path, **{"search_space": SPACE, **given})
 
@@ -250,7 +236,5 @@ def test_what_an_objective_never_asks_for_is_warned_of(tmp_path: Path) -> None:
     assert [t.status for t in study.trials] == ["finished"]
     name = "lr"
     study = made(tmp_path / "other", search_space=space)
-    with pytest.warns(
-        UserWarning, match="never asked for optimizer.lr.*ask for 'optim"
-    ):
+    with pytest.warns(UserWarning, match="never asked for optimizer.lr.*ask for 'optim"):
         study.optimize(asks, 1, progress=False)

@@ -25,9 +25,7 @@ def scores(study: shoal.Study) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("policy", ["fifo", "hop", "auto"])
-def test_more_epochs_equal_as_many_at_once(
-    tmp_path: Path, blobs: Any, policy: str
-) -> None:
+def test_more_epochs_equal_as_many_at_once(tmp_path: Path, blobs: Any, policy: str) -> None:
     study = opened(tmp_path / "s", blobs())
     options = {"policy": policy, "fuse": False, "progress": False}
     study.optimize(max_epochs=3, **options)
@@ -39,9 +37,7 @@ def test_more_epochs_equal_as_many_at_once(
     assert same_weights(longer, at_once)
     assert scores(longer) == scores(at_once)
     assert all(row["equal"] for row in longer.replay())
-    with pytest.raises(
-        StudyError, match=r"begun with seed=0, and is opened with seed=5"
-    ):
+    with pytest.raises(StudyError, match=r"begun with seed=0, and is opened with seed=5"):
         opened(tmp_path / "s", blobs(), seed=5).replay()
 
 
@@ -78,9 +74,7 @@ def test_a_grid_grows_and_only_the_new_ones_run(tmp_path: Path, blobs: Any) -> N
     before = grid([4, 8], [1e-2]).state
     study = grid([2, 4, 8], [1e-1, 1e-2])
     study.optimize(progress=False)
-    configs = {
-        trial.id: (trial.config["width"], trial.config["lr"]) for trial in study.trials
-    }
+    configs = {trial.id: (trial.config["width"], trial.config["lr"]) for trial in study.trials}
     assert configs == {
         "t000": (4, 1e-2),
         "t001": (8, 1e-2),
@@ -90,9 +84,7 @@ def test_a_grid_grows_and_only_the_new_ones_run(tmp_path: Path, blobs: Any) -> N
         "t005": (8, 1e-1),
     }
     assert study.state.visits["t000"] == before.visits["t000"]
-    assert study.state.kept["t001"] == before.kept["t001"], (
-        "they were not trained again"
-    )
+    assert study.state.kept["t001"] == before.kept["t001"], "they were not trained again"
     study.resume(progress=False)
     grid([2, 4, 8, 16], [1e-1, 1e-2]).optimize(progress=False)
     assert len(study.trials) == 8
@@ -127,9 +119,7 @@ def test_a_wider_space_and_more_samples_leave_earlier_trials_as_they_are(
     assert {name: after[name] for name in before} == before
     new = [config for name, config in after.items() if name not in before]
     assert any(config["width"] == 6 or config["lr"] > 0.02 for config in new)
-    with pytest.raises(
-        StudyError, match=r"space: trial t00\d has (width|lr)=.*could not give"
-    ):
+    with pytest.raises(StudyError, match=r"space: trial t00\d has (width|lr)=.*could not give"):
         opened(tmp_path / "s", blobs(), search_space=narrow).optimize(
             searcher, num_samples=12, progress=False
         )
@@ -209,9 +199,7 @@ def test_what_would_make_the_past_untrue_is_refused_field_by_field(
     assert study.folder.journal.stat().st_size == size
 
 
-def test_a_changed_seed_or_grid_of_random_search_is_refused(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_changed_seed_or_grid_of_random_search_is_refused(tmp_path: Path, blobs: Any) -> None:
     space = {"width": shoal.grid([4, 8]), "lr": LR}
     options = {"num_samples": 1, "progress": False}
     opened(tmp_path / "s", blobs(), search_space=space).optimize(**options)
@@ -246,9 +234,7 @@ class ReadsEpochs:
         return optimizer, shoal.LRSchedule(lambda epoch: 1 - epoch / epochs / 9)
 
 
-def test_schedules_that_were_made_for_fewer_epochs_are_said(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_schedules_that_were_made_for_fewer_epochs_are_said(tmp_path: Path, blobs: Any) -> None:
     rates = torch.optim.lr_scheduler
     with_rates = partial(scheduled, blobs)
 
@@ -260,9 +246,7 @@ def test_schedules_that_were_made_for_fewer_epochs_are_said(
             study.optimize(max_epochs=3, progress=False)
         return [str(each.message) for each in caught]
 
-    (cosine,) = said(
-        "cosine", with_rates(lambda o: rates.CosineAnnealingLR(o, T_max=2))
-    )
+    (cosine,) = said("cosine", with_rates(lambda o: rates.CosineAnnealingLR(o, T_max=2)))
     assert "1 trials are to go on from 2 to 3 epochs" in cosine
     assert "CosineAnnealingLR(T_max=2)" in cosine
     (own,) = said("own", type("Own", (ReadsEpochs, blobs), {"search_space": SPACE})())
@@ -279,9 +263,7 @@ def test_trials_whose_weights_are_gone_cannot_go_on(tmp_path: Path, blobs: Any) 
     for path in (tmp_path / "s" / "checkpoints").rglob("*"):
         if path.is_file() and path.name != "RUN":
             path.unlink()
-    with pytest.raises(
-        StudyError, match="4 trials cannot go on, .*checkpoints are gone"
-    ):
+    with pytest.raises(StudyError, match="4 trials cannot go on, .*checkpoints are gone"):
         study.optimize(max_epochs=3, progress=False)
 
 
@@ -312,9 +294,7 @@ def test_functions_that_returned_are_done_and_others_go_on(tmp_path: Path) -> No
 def test_a_study_gives_its_data_unless_that_changed(tmp_path: Path, blobs: Any) -> None:
     class Table(blobs):  # type: ignore[misc,valid-type]
         def data(self) -> shoal.Data:
-            return shoal.Data.csv(
-                tmp_path / "t.csv", label="y", encode={"kind": "onehot"}
-            )
+            return shoal.Data.csv(tmp_path / "t.csv", label="y", encode={"kind": "onehot"})
 
     pytest.importorskip("pyarrow", reason="pip install pyarrow")
     rows = [f"{'abcde'[n % 5]},{n % 3}" for n in range(40)]
@@ -389,31 +369,20 @@ def test_a_failed_study_goes_on_from_durable_states(tmp_path: Path, blobs: Any) 
     gone.unlink()
     recipe.broken = False
     before = len(study.lines())
-    with pytest.warns(
-        UserWarning, match="stay failed, because their checkpoints are gone .t001."
-    ):
+    with pytest.warns(UserWarning, match="stay failed, because their checkpoints are gone .t001."):
         study.resume(progress=False, retry_failed=True)
     assert [t.status.partition(":")[0] for t in study.trials] == ["finished", "failed"]
     entries = [line.entry for line in study.lines()[before:]]
-    visits = [
-        v
-        for each in entries
-        if isinstance(each, Advanced)
-        for v in each.visits.values()
-    ]
+    visits = [v for each in entries if isinstance(each, Advanced) for v in each.visits.values()]
     assert len(visits) == 3, "the last epoch, of three shards"
     assert study.clone("t001", warm_start=False) == "t001-c1"
     assert study.replay(["t000"])[0]["equal"]
 
 
-def test_another_metric_has_to_be_one_that_trials_have(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_another_metric_has_to_be_one_that_trials_have(tmp_path: Path, blobs: Any) -> None:
     opened(tmp_path / "s", blobs()).optimize(progress=False)
     before = (tmp_path / "s" / "journal.jsonl").read_bytes()
-    with pytest.raises(
-        StudyError, match="no trial .* 'acuracy'; they have accuracy, loss: run"
-    ):
+    with pytest.raises(StudyError, match="no trial .* 'acuracy'; they have accuracy, loss: run"):
         opened(tmp_path / "s", blobs(), metric="acuracy").optimize(progress=False)
     assert (tmp_path / "s" / "journal.jsonl").read_bytes() == before
     study = opened(tmp_path / "s", blobs(), metric="loss", mode="min")

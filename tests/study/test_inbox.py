@@ -47,9 +47,7 @@ def test_a_second_interrupt_ends_a_run_in_a_shells_background_too(former: Any) -
 
 
 @contextmanager
-def running(
-    study: shoal.Study, **options: Any
-) -> Iterator[Callable[[Callable[[], Any]], None]]:
+def running(study: shoal.Study, **options: Any) -> Iterator[Callable[[Callable[[], Any]], None]]:
     """The study runs in a thread; gives a way to wait for something. At the end it has ended."""
     failed: list[BaseException] = []
 
@@ -62,9 +60,7 @@ def running(
     def until(met: Callable[[], Any]) -> None:
         deadline = time.monotonic() + 60
         while not met():
-            assert thread.is_alive() and time.monotonic() < deadline, (
-                failed or "waited in vain"
-            )
+            assert thread.is_alive() and time.monotonic() < deadline, failed or "waited in vain"
             time.sleep(0.005)
 
     thread = threading.Thread(target=optimize)
@@ -78,10 +74,7 @@ def running(
 
 def visits(folder: Path) -> int:
     return sum(
-        len(v)
-        for _, e in lines_of(folder)
-        if isinstance(e, Advanced)
-        for v in e.visits.values()
+        len(v) for _, e in lines_of(folder) if isinstance(e, Advanced) for v in e.visits.values()
     )
 
 
@@ -103,12 +96,7 @@ def test_a_running_study_takes_in_trials_and_gives_up_others(
     folder = tmp_path / "s"
     study = shoal.create_study(Steady(slow=0.005), storage=folder)
     with running(study, policy=policy) as until:
-        until(
-            lambda: (
-                visits(folder) >= 2
-                and any(isinstance(e, Kept) for _, e in lines_of(folder))
-            )
-        )
+        until(lambda: visits(folder) >= 2 and any(isinstance(e, Kept) for _, e in lines_of(folder)))
         other = shoal.load_study(folder)  # as another process would
         assert other.enqueue({"width": 9}, max_epochs=2) == "added1"
         assert other.enqueue({"width": 10}, max_epochs=2) == "added2"
@@ -125,9 +113,7 @@ def test_a_running_study_takes_in_trials_and_gives_up_others(
         ]
     found = {t.id: (t.status, t.epochs) for t in study.trials}
     assert found["added1"] == ("finished", 2) and found["t000"] == ("finished", 3)
-    assert (
-        found["t003"][0] == found["added2"][0] == "retired" and found["added2"][1] == 0
-    )
+    assert found["t003"][0] == found["added2"][0] == "retired" and found["added2"][1] == 0
     assert not study.state.plan.gangs
     study.recipe.slow = 0
     assert all(row["equal"] for row in study.replay())
@@ -138,15 +124,11 @@ def resumed(study: shoal.Study, folder: Path, policy: Any) -> None:
     """Cut just after the journal had what was asked for, and gone on with: the same."""
     lines = study.folder.journal.read_bytes().splitlines(keepends=True)
     cut = max(i for i, line in enumerate(lines) if b'"e":"Retired"' in line) + 1
-    again = shoal.create_study(
-        study.recipe, storage=folder / "again", load_if_exists=True
-    )
+    again = shoal.create_study(study.recipe, storage=folder / "again", load_if_exists=True)
     shutil.copytree(study.folder.path / "checkpoints", folder / "again" / "checkpoints")
     again.folder.journal.write_bytes(b"".join(lines[:cut]))
     again.optimize(policy=policy, **OPTIONS)
-    assert {t.id: t.status for t in again.trials} == {
-        t.id: t.status for t in study.trials
-    }
+    assert {t.id: t.status for t in again.trials} == {t.id: t.status for t in study.trials}
     for trial in (t.id for t in study.trials if t.status == "finished"):
         one, two = (s.load_model(trial).state_dict() for s in (study, again))
         assert all(np.array_equal(one[k].numpy(), two[k].numpy()) for k in one), trial
@@ -158,9 +140,7 @@ def test_a_copy_of_a_trial_that_runs(tmp_path: Path) -> None:
         until(lambda: any(isinstance(e, Kept) for _, e in lines_of(tmp_path / "s")))
         assert study.clone("t000", {"width": 4}, max_epochs=4) == "t000-c1"
         assert study.clone("t003", warm_start=False) == "t003-c1"
-        with pytest.raises(
-            shoal.StudyError, match="nothing of trial t003-c1 is durable yet"
-        ):
+        with pytest.raises(shoal.StudyError, match="nothing of trial t003-c1 is durable yet"):
             study.clone("t003-c1")
     found = {t.id: (t.status, t.epochs) for t in study.trials}
     assert found["t000-c1"] == ("finished", 4) and found["t003-c1"] == ("finished", 3)
@@ -234,9 +214,9 @@ def test_what_no_run_has_read_is_read_first(tmp_path: Path) -> None:
         "not a note to a study" in text for text in texts
     )
     assert not box and study.state.stopped is None
-    assert [t.status for t in study.trials] == ["finished"] * 5 and study.trials[
-        -1
-    ].config == {"width": 9}
+    assert [t.status for t in study.trials] == ["finished"] * 5 and study.trials[-1].config == {
+        "width": 9
+    }
 
 
 def test_names_of_notes_that_wait_are_taken(tmp_path: Path) -> None:
@@ -249,9 +229,7 @@ def test_names_of_notes_that_wait_are_taken(tmp_path: Path) -> None:
         ]
         study.stop("added1")
         assert study.trials[-1].id == "t003"
-    assert study.enqueue({"width": 11}, max_epochs=1) == "added3", (
-        "what was left is taken in first"
-    )
+    assert study.enqueue({"width": 11}, max_epochs=1) == "added3", "what was left is taken in first"
     assert not Inbox(tmp_path / "s")
     assert {t.id: t.status for t in study.trials if t.id[0] == "a"} == {
         "added1": "retired",

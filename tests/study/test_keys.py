@@ -44,9 +44,7 @@ class HandedOn(Margins):
     """Hands the whole configuration to other code."""
 
     def configure_model(self, config: Any) -> nn.Module:
-        return nn.Linear(
-            **{"in_features": 2, "out_features": 1, **config.get("more", {})}
-        )
+        return nn.Linear(**{"in_features": 2, "out_features": 1, **config.get("more", {})})
 
 
 @pytest.fixture
@@ -112,9 +110,7 @@ def test_functions_and_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", [Margins, HandedOn])
-def test_a_dimension_that_nobody_reads_is_warned_of(
-    tmp_path: Path, recipe: type[Margins]
-) -> None:
+def test_a_dimension_that_nobody_reads_is_warned_of(tmp_path: Path, recipe: type[Margins]) -> None:
     space = {**SPACE, "margins": shoal.grid([1, 2])}
     study = shoal.create_study(recipe(), storage=tmp_path / "s", search_space=space)
     with warnings.catch_warnings(record=True) as caught:
@@ -122,6 +118,4 @@ def test_a_dimension_that_nobody_reads_is_warned_of(
         study.optimize(progress=False)
     said = [str(each.message) for each in caught if "search space" in str(each.message)]
     assert len(said) == (recipe is Margins)
-    assert all(
-        "does not read 'margins' (did you mean 'margin'?)" in each for each in said
-    )
+    assert all("does not read 'margins' (did you mean 'margin'?)" in each for each in said)

@@ -24,9 +24,7 @@ def test_progress_is_logged_and_a_quiet_run_prints_nothing(
     values = f"accuracy {scores['accuracy']:.6g}, loss {scores['loss']:.6g}"
     assert ("INFO", f"t000: epoch 1: {values}") in said
     assert ("INFO", "t000: finished") in said
-    assert [level for level, text in said if text.startswith("t002: failed: ")] == [
-        "WARNING"
-    ]
+    assert [level for level, text in said if text.startswith("t002: failed: ")] == ["WARNING"]
     assert any(level == "DEBUG" and "t001: kept as" in text for level, text in said)
     assert capsys.readouterr() == ("", "")
 

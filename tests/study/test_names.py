@@ -38,9 +38,7 @@ def test_every_name_that_people_try(study: shoal.Study, tmp_path: Path) -> None:
     drawn = {}
     for name in ("n_trials", "num_samples"):
         other = shoal.create_study(storage=tmp_path / name, direction="maximize")
-        other.optimize(
-            lambda trial: trial.suggest_float("x", 0, 1), progress=False, **{name: 3}
-        )
+        other.optimize(lambda trial: trial.suggest_float("x", 0, 1), progress=False, **{name: 3})
         drawn[name] = [t.params for t in other.get_trials()]
         assert other.setup.mode == "max"
         best = max(drawn[name], key=lambda params: float(params["x"]))
@@ -76,9 +74,7 @@ def test_the_best_weights_of_the_best_trial(study: shoal.Study) -> None:
         ({}, "max"),
     ],
 )
-def test_direction_is_mode(
-    tmp_path: Path, blobs: Any, given: dict[str, str], mode: str
-) -> None:
+def test_direction_is_mode(tmp_path: Path, blobs: Any, given: dict[str, str], mode: str) -> None:
     assert shoal.create_study(blobs(), storage=tmp_path, **given).setup.mode == mode
 
 
@@ -131,9 +127,7 @@ def test_names_like_nothing_have_no_hint(study: shoal.Study) -> None:
         ("thread", "did you mean threads"),
     ],
 )
-def test_misnomers_of_arguments(
-    tmp_path: Path, blobs: Any, name: str, says: str
-) -> None:
+def test_misnomers_of_arguments(tmp_path: Path, blobs: Any, name: str, says: str) -> None:
     made = shoal.create_study(blobs(), storage=tmp_path / "s")
     with pytest.raises(StudyError) as caught:
         made.optimize(**{name: 2})

@@ -142,14 +142,10 @@ def test_a_function_of_python_is_tried_too(study: shoal.Study) -> None:
         return [-rate for rate in rates]
 
     with pytest.raises(shoal.StudyError, match="objective cost gives -100"):
-        study.optimize(
-            policy=Elastic(objective=cost), num_samples=1, max_epochs=1, progress=False
-        )
+        study.optimize(policy=Elastic(objective=cost), num_samples=1, max_epochs=1, progress=False)
 
 
-def test_it_is_tried_with_a_configuration_of_the_space(
-    aims: Path, study: shoal.Study
-) -> None:
+def test_it_is_tried_with_a_configuration_of_the_space(aims: Path, study: shoal.Study) -> None:
     study.optimize(
         policy=f"elastic(objective={aims}:by_rate)",
         num_samples=2,

@@ -119,9 +119,7 @@ def test_values_states_and_names(tmp_path: Path) -> None:
         ((1, 1.0, "gone"), StudyError, "state must be one of complete, "),
     ],
 )
-def test_what_cannot_be_told(
-    tmp_path: Path, told: Any, error: type[Exception], why: str
-) -> None:
+def test_what_cannot_be_told(tmp_path: Path, told: Any, error: type[Exception], why: str) -> None:
     study = made(tmp_path)
     looped(study, 1)
     open_ = study.ask()
@@ -189,9 +187,7 @@ def test_a_loop_has_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("asha(stopping=True)", "max_epochs="),
     ],
 )
-def test_searchers_that_schedule_are_refused(
-    tmp_path: Path, searcher: str, why: str
-) -> None:
+def test_searchers_that_schedule_are_refused(tmp_path: Path, searcher: str, why: str) -> None:
     study = made(tmp_path, searcher=searcher)
     with pytest.raises(StudyError, match=why):
         study.ask()
@@ -348,8 +344,6 @@ def test_an_enqueued_configuration_comes_once(tmp_path: Path) -> None:
         (lambda s: s.get_trials(states=("RUNNING",)), "t.status =="),
     ],
 )
-def test_optunas_arguments_say_what_to_write(
-    tmp_path: Path, call: Any, why: str
-) -> None:
+def test_optunas_arguments_say_what_to_write(tmp_path: Path, call: Any, why: str) -> None:
     with pytest.raises(StudyError, match=why):
         call(made(tmp_path))

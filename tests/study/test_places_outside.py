@@ -54,9 +54,9 @@ def test_a_forged_place_of_checkpoints_is_refused_and_nothing_there_is_touched(
         lambda: shoal.load_study(folder).resume(progress=False),
         lambda: shoal.load_study(folder).best_model(),
         lambda: shoal.load_study(folder).replay(),
-        lambda: shoal.create_study(
-            blobs(), storage=folder, load_if_exists=True
-        ).optimize(num_samples=3, progress=False),
+        lambda: shoal.create_study(blobs(), storage=folder, load_if_exists=True).optimize(
+            num_samples=3, progress=False
+        ),
     ):
         with pytest.raises(shoal.StudyError, match="not known as your own choice"):
             act()

@@ -37,9 +37,7 @@ def function(call: Callable[[], Any], folder: Path) -> shoal.Study:
         call()
         shoal.report({"loss": config["k"]})
 
-    return shoal.create_study(
-        train, storage=folder, metric="loss", mode="min", search_space=SPACE
-    )
+    return shoal.create_study(train, storage=folder, metric="loss", mode="min", search_space=SPACE)
 
 
 def recipe(call: Callable[[], Any], folder: Path, blobs: Any) -> shoal.Study:
@@ -290,9 +288,7 @@ def test_data_of_another_folder_is_said_to_be_where_the_study_began(
     monkeypatch.chdir(other)
     study = shoal.load_study(began / "s")
     for read in (lambda: study.resume(progress=False), study.replay, study.data):
-        with pytest.raises(
-            shoal.StudyError, match=f"begun in {began}, and this process"
-        ):
+        with pytest.raises(shoal.StudyError, match=f"begun in {began}, and this process"):
             read()
     monkeypatch.chdir(began)
     study.resume(progress=False)

@@ -99,9 +99,7 @@ def test_it_changes_no_result_and_nothing_of_the_recipe(
     assert all(map(torch.equal, weights_of(with_it), weights_of(without)))
 
 
-def test_only_a_new_study_is_rehearsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_new_study_is_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(run, "check_by_rehearsal", lambda *_: seen.append(1))
     study = study_of(Noting(), tmp_path)
@@ -116,9 +114,7 @@ def test_only_a_new_study_is_rehearsed(
 
 
 @pytest.mark.parametrize("bad", [4, 8])
-def test_one_bad_configuration_is_left_to_its_trial(
-    tmp_path: Path, blobs: Any, bad: int
-) -> None:
+def test_one_bad_configuration_is_left_to_its_trial(tmp_path: Path, blobs: Any, bad: int) -> None:
     study = study_of(blobs(fail=bad), tmp_path)
     study.optimize(max_epochs=1, progress=False)
     statuses = {trial.config["width"]: trial.status for trial in study.trials}
@@ -126,9 +122,7 @@ def test_one_bad_configuration_is_left_to_its_trial(
     assert statuses[12 - bad] == "finished"
 
 
-def test_a_key_that_only_a_step_reads_must_be_in_the_space(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_key_that_only_a_step_reads_must_be_in_the_space(tmp_path: Path, blobs: Any) -> None:
     class Reading(blobs):  # type: ignore[misc,valid-type]
         def training_step(self, model: Any, batch: Any, config: Any) -> Any:
             return super().training_step(model, batch) * config["weight"]
@@ -136,9 +130,7 @@ def test_a_key_that_only_a_step_reads_must_be_in_the_space(
     refused(study_of(Reading(), tmp_path), r"Reading reads config\['weight'\]")
 
 
-def test_scores_that_few_samples_do_not_have_are_no_mistake(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_scores_that_few_samples_do_not_have_are_no_mistake(tmp_path: Path, blobs: Any) -> None:
     class Whole(blobs):  # type: ignore[misc,valid-type]
         def validation_epoch(self, outputs: Any) -> Any:
             if len(outputs["accuracy"]) < 30:
@@ -332,9 +324,7 @@ def test_a_recipe_may_keep_what_changes_no_result(tmp_path: Path) -> None:
         study_of(Noting(), tmp_path / "b").optimize(max_epochs=1, progress=False)
 
 
-def test_weights_that_validation_changes_are_refused(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_weights_that_validation_changes_are_refused(tmp_path: Path, blobs: Any) -> None:
     class Decaying(blobs):  # type: ignore[misc,valid-type]
         def validation_step(self, model: Any, batch: Any) -> Any:
             with torch.no_grad():
@@ -418,16 +408,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_data_of_any_kind_that_can_be_read_by_rows_is_rehearsed(
-    tmp_path: Path, kind: str
-) -> None:
+def test_data_of_any_kind_that_can_be_read_by_rows_is_rehearsed(tmp_path: Path, kind: str) -> None:
     space = dict(Classes.search_space)
     if kind == "folds":
         space["fold"] = shoal.grid(range(4))
     Classes.made = staticmethod(KINDS[kind])
-    refused(
-        study_of(Classes(), tmp_path, search_space=space), "did you mean 'accuracy'"
-    )
+    refused(study_of(Classes(), tmp_path, search_space=space), "did you mean 'accuracy'")
 
 
 def test_folds_that_the_data_lacks_are_refused(tmp_path: Path) -> None:
@@ -569,6 +555,4 @@ def test_the_smallest_batch_of_a_validation_is_tried(tmp_path: Path) -> None:
         def validation_step(self, model: nn.Module, batch: Any) -> Any:
             return {"loss": torch.stack(list(model(batch[0]).squeeze()))}
 
-    refused(
-        study_of(Squeezing(), tmp_path), r"validation_step raised .*float32 \(1, 5\)"
-    )
+    refused(study_of(Squeezing(), tmp_path), r"validation_step raised .*float32 \(1, 5\)")

@@ -231,9 +231,7 @@ def with_old_moments(study: shoal.Study) -> dict[str, Any]:
     wrong = without_step(EPOCHS * STEPS)(study)["optimizer"]["state"]
     state = kept(study)
     for number, moments in state["optimizer"]["state"].items():
-        moments |= {
-            name: value for name, value in wrong[number].items() if name != "step"
-        }
+        moments |= {name: value for name, value in wrong[number].items() if name != "step"}
     return state
 
 
@@ -320,9 +318,7 @@ class Unlearning(Plain):
         return {"loss": loss}
 
 
-def test_an_earlier_state_that_is_another_one_is_found(
-    tmp_path: Path, company: str
-) -> None:
+def test_an_earlier_state_that_is_another_one_is_found(tmp_path: Path, company: str) -> None:
     """The best state, from which `best_model` comes."""
     study = trained(tmp_path, Unlearning(), company, checkpoint_every=0)
     assert {row["verdict"] for row in study.replay()} <= {"equal", "agrees"}
@@ -354,15 +350,9 @@ def undone(fused: Fused, what: str) -> Callable[[], None]:
     def put_back() -> None:
         with torch.no_grad():
             if what != "a moment":
-                for now, then in zip(
-                    lane.model.state_dict().values(), arrays, strict=True
-                ):
+                for now, then in zip(lane.model.state_dict().values(), arrays, strict=True):
                     now.copy_(then)
-            now_own = [
-                value
-                for each in lane.optimizer.state.values()
-                for value in each.values()
-            ]
+            now_own = [value for each in lane.optimizer.state.values() for value in each.values()]
             if what != "weights":
                 for now, then in zip(now_own, moments, strict=False):
                     now.copy_(then)
@@ -405,9 +395,7 @@ def test_a_fused_step_that_leaves_out_a_trial_is_found(
     assert list(verdicts.values()).count("not comparable") == 0, verdicts
 
 
-def test_a_rounded_trial_agrees_and_an_integer_does_not(
-    tmp_path: Path, company: str
-) -> None:
+def test_a_rounded_trial_agrees_and_an_integer_does_not(tmp_path: Path, company: str) -> None:
     """A bit of the weights may be another one only where sums are rounded otherwise."""
     study = trained(tmp_path, Plain(), company)
     state = kept(study)
@@ -472,9 +460,7 @@ class Scored(Net):
 
 
 @pytest.mark.parametrize("form", ["alone", "interleaved"])
-def test_a_score_that_was_altered_in_the_journal_is_found(
-    tmp_path: Path, form: str
-) -> None:
+def test_a_score_that_was_altered_in_the_journal_is_found(tmp_path: Path, form: str) -> None:
     study = trained(tmp_path, Scored(), form)
     assert {row["verdict"] for row in study.replay()} == {"equal"}
     lines = unsealed(study.folder.journal.read_text())
@@ -512,9 +498,7 @@ def said(study: shoal.Study, code: int) -> str:
     return done.output
 
 
-@pytest.mark.parametrize(
-    ("recipe", "why"), [(Normed, "batch norm"), (Random, "random numbers")]
-)
+@pytest.mark.parametrize(("recipe", "why"), [(Normed, "batch norm"), (Random, "random numbers")])
 def test_layers_that_see_a_slots_part_of_a_batch_are_not_comparable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: type[Net], why: str
 ) -> None:
@@ -550,9 +534,7 @@ def test_a_rate_at_which_rounding_grows_is_not_comparable(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("fault", ["gone", "damaged"])
-def test_one_missing_checkpoint_is_a_line_and_the_others_go_on(
-    tmp_path: Path, fault: str
-) -> None:
+def test_one_missing_checkpoint_is_a_line_and_the_others_go_on(tmp_path: Path, fault: str) -> None:
     study = trained(tmp_path, Net(), "alone")
     file = Path(study.folder.checkpoints) / study.state.kept["t001"].name
     if fault == "gone":
@@ -571,9 +553,7 @@ def test_a_finished_trial_whose_checkpoint_is_older_than_the_journal_differs(
     study = trained(tmp_path, Net(), "alone")
     older = study.state.kept["t001"]
     state = study.state
-    monkeypatch.setitem(
-        state.kept, "t001", older.__class__(older.trial, 3, 0.0, "old.pt")
-    )
+    monkeypatch.setitem(state.kept, "t001", older.__class__(older.trial, 3, 0.0, "old.pt"))
     vault(study).save("old.pt", again(study, 3))
     rows = results.replayed(study.setup, state)
     assert [row["verdict"] for row in rows] == ["equal", "differs", "equal"]
@@ -589,7 +569,5 @@ def test_other_code_that_makes_another_model_is_one_error(tmp_path: Path) -> Non
         code = text.replace("(6, 8)", f"(6, {hidden})")
         file.write_text(code.replace("(8, 2)", f"({hidden}, 2)"))
         assert CliRunner().invoke(app, run).exit_code == 0
-    with pytest.raises(
-        StudyError, match="the code differs from the one that trained t000"
-    ):
+    with pytest.raises(StudyError, match="the code differs from the one that trained t000"):
         shoal.load_study(tmp_path / "s").replay()

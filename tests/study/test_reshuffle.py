@@ -29,9 +29,7 @@ def test_a_study_trains_on_deals_and_replays_to_the_bit(dealing, tmp_path):
     for across in (True, False):
         recipe = dealing()
         recipe.across = across
-        study = shoal.create_study(
-            recipe, storage=tmp_path / f"{across}", search_space=space
-        )
+        study = shoal.create_study(recipe, storage=tmp_path / f"{across}", search_space=space)
         study.optimize(policy="fifo", num_samples=1)
         assert all(row["verdict"] in ("equal", "agrees") for row in study.replay())
         found.append(weights(study))

@@ -120,9 +120,7 @@ def test_the_check_is_of_each(file: Path) -> None:
         ),
     ],
 )
-def test_mistakes_are_one_line(
-    file: Path, tmp_path: Path, more: list[str], words: str
-) -> None:
+def test_mistakes_are_one_line(file: Path, tmp_path: Path, more: list[str], words: str) -> None:
     said = typed("run", file, "--storage", tmp_path / "s", *more, code=2)
     assert words in said and len(said.strip().splitlines()) == 1
 
@@ -152,9 +150,7 @@ def test_each_trial_is_ranked_by_its_own_metric(study: shoal.Study) -> None:
     pictures, table = study.trials[:2], study.trials[2:]
     assert best["pictures"].value == max(each.value for each in pictures)
     assert best["table"].value == min(each.value for each in table)
-    with pytest.raises(
-        StudyError, match=r"do not compare: pictures accuracy \(max\), ta"
-    ):
+    with pytest.raises(StudyError, match=r"do not compare: pictures accuracy \(max\), ta"):
         _ = study.best_trial
 
 
@@ -190,9 +186,7 @@ def test_schedules_watch_the_metric_of_their_recipe(file: Path, tmp_path: Path) 
 
         def configure_optimizers(self, model: Any, config: Any) -> Any:
             made = super().configure_optimizers(model, config)
-            plan = torch.optim.lr_scheduler.ReduceLROnPlateau(
-                made, patience=0, threshold=0.5
-            )
+            plan = torch.optim.lr_scheduler.ReduceLROnPlateau(made, patience=0, threshold=0.5)
             return {"optimizer": made, "lr_scheduler": plan}
 
     def weights(recipe: Any, name: str) -> Any:
@@ -212,9 +206,7 @@ def test_searches_that_compare_need_one_metric(file: Path, tmp_path: Path) -> No
     assert not study.folder.journal.exists()
 
 
-def test_one_name_with_two_meanings_is_no_common_metric(
-    file: Path, tmp_path: Path
-) -> None:
+def test_one_name_with_two_meanings_is_no_common_metric(file: Path, tmp_path: Path) -> None:
     module = load_module(file)
     module.Pictures.metric = "loss"  # of which more is better there
     study = shoal.create_study(

@@ -86,9 +86,7 @@ def both() -> dict[str, shoal.Recipe]:
     return {"waves": Waves(), "lines": Lines()}
 
 
-def trained(
-    recipe: Any, folder: Path, policy: str = "fifo", **more: Any
-) -> shoal.Study:
+def trained(recipe: Any, folder: Path, policy: str = "fifo", **more: Any) -> shoal.Study:
     study = shoal.create_study(recipe, storage=folder)
     study.optimize(policy=policy, progress=False, **more)
     return study
@@ -103,9 +101,7 @@ def weights(study: shoal.Study) -> list[list[np.ndarray]]:
 def are_equal(one: list[list[np.ndarray]], other: list[list[np.ndarray]]) -> bool:
     """Whether all weights are equal to the bit."""
     pairs = zip(one, other, strict=True)
-    return all(
-        np.array_equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True)
-    )
+    return all(np.array_equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
 def packs(study: shoal.Study) -> set[frozenset[str]]:
@@ -237,9 +233,7 @@ def test_mistakes_are_one_error(
     tmp_path: Path, recipes: Any, more: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(StudyError, match=words):
-        shoal.create_study(recipes, storage=tmp_path / "s", **more).optimize(
-            progress=False
-        )
+        shoal.create_study(recipes, storage=tmp_path / "s", **more).optimize(progress=False)
 
 
 def test_where_wide_trials_are_evaluated_is_checked_for_each_recipe(
@@ -281,9 +275,7 @@ def test_a_copy_with_another_recipe_has_the_values_of_that_recipe(
     study = trained(both(), tmp_path / "s", max_epochs=1)
     first, *_, last = study.trials
     assert first.config == {"recipe": "waves", "recipe.width": 4, "recipe.lr": 0.05}
-    with pytest.raises(
-        ValueError, match="'lines' needs recipe.lr, which the copied trial"
-    ):
+    with pytest.raises(ValueError, match="'lines' needs recipe.lr, which the copied trial"):
         study.clone(first.id, {"recipe": "lines"}, warm_start=False)
     other = {"recipe": "lines", "recipe.lr": 0.5}
     copy = study.clone(first.id, other, warm_start=False)
@@ -306,16 +298,12 @@ def test_evaluations_at_unlike_times_are_no_default(tmp_path: Path) -> None:
 
 def test_copies_are_for_one_recipe(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="PBT copies weights"):
-        trained(
-            both(), tmp_path / "s", searcher="pbt(mutate=['recipe.lr'])", num_samples=4
-        )
+        trained(both(), tmp_path / "s", searcher="pbt(mutate=['recipe.lr'])", num_samples=4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pack(grouping=random)", "hop"])
-def test_on_ray_each_equals_its_visits_made_again_alone(
-    tmp_path: Path, policy: str
-) -> None:
+def test_on_ray_each_equals_its_visits_made_again_alone(tmp_path: Path, policy: str) -> None:
     study = trained(both(), tmp_path / "ray", policy, backend="ray", slots=2)
     rows = study.replay()
     assert len(rows) == 4

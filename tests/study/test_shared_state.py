@@ -208,9 +208,7 @@ def changes(texts: list[str]) -> str:
     names = [
         name
         for text in found
-        for name in text.removeprefix("training changes what ")
-        .partition(" holds. ")[0]
-        .split(", ")
+        for name in text.removeprefix("training changes what ").partition(" holds. ")[0].split(", ")
     ]
     assert len(names) == len(set(names))
     return ", ".join(sorted(names))
@@ -255,18 +253,14 @@ def test_a_variable_of_a_function_around_the_recipe(tmp_path: Path, blobs: Any) 
         def training_step(self, model: Any, batch: Any) -> Any:
             seen.append(1)
             type(self).shared += 1
-            return super().training_step(model, batch) * (
-                1 + 0.01 * len(seen) + self.shared
-            )
+            return super().training_step(model, batch) * (1 + 0.01 * len(seen) + self.shared)
 
     told = changes(warned(Recipe(), tmp_path))
     assert told.startswith("self.shared of Recipe, ")
     assert told.endswith(".training_step.seen")
 
 
-def test_variables_of_each_function_that_a_decorator_makes(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_variables_of_each_function_that_a_decorator_makes(tmp_path: Path, blobs: Any) -> None:
     def counting(method: Any) -> Any:
         calls = 0
 
@@ -454,9 +448,7 @@ def test_what_code_only_adds_to() -> None:
         assert not is_only_added_to(name, [codes["adds"], codes[where]])
 
 
-def test_looks_take_a_hundredth_of_the_time(
-    monkeypatch: pytest.MonkeyPatch, blobs: Any
-) -> None:
+def test_looks_take_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch, blobs: Any) -> None:
     class Recipe(Late, blobs):  # type: ignore[misc,valid-type]
         change = grown
 
@@ -502,9 +494,7 @@ class Fitting(shoal.ShardRecipe):
     def init(self, config: Mapping[str, Any]) -> Any:
         return Estimator() if self.one is None else self.one
 
-    def train_shard(
-        self, state: Any, batches: Iterator[Any], config: Mapping[str, Any]
-    ) -> Any:
+    def train_shard(self, state: Any, batches: Iterator[Any], config: Mapping[str, Any]) -> Any:
         samples = 0
         for (x,) in batches:
             state.w += config["lr"] * x.mean(0)
@@ -512,9 +502,7 @@ class Fitting(shoal.ShardRecipe):
         HISTORY.append(1.0)
         return {"loss": (float(len(HISTORY)), samples)}
 
-    def validate_shard(
-        self, state: Any, batches: Iterator[Any], config: Mapping[str, Any]
-    ) -> Any:
+    def validate_shard(self, state: Any, batches: Iterator[Any], config: Mapping[str, Any]) -> Any:
         samples = sum(len(x) for (x,) in batches)
         return {"loss": (float(abs(state.w).sum()) * samples, samples)}
 
@@ -553,9 +541,7 @@ def test_features_are_looked_at(tmp_path: Path, blobs: Any) -> None:
     assert changes(warned(Recipe(), tmp_path)) == f"{__name__}.HISTORY"
 
 
-def test_one_model_for_all_trials_is_refused_with_features(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_one_model_for_all_trials_is_refused_with_features(tmp_path: Path, blobs: Any) -> None:
     class Recipe(blobs):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             super().__init__()
@@ -610,9 +596,7 @@ def test_lightning_modules_are_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_slots_of_ray_look_too_and_the_study_says_so(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_slots_of_ray_look_too_and_the_study_says_so(tmp_path: Path, blobs: Any) -> None:
     class Recipe(Late, blobs):  # type: ignore[misc,valid-type]
         change = grown
 

@@ -82,9 +82,7 @@ def test_what_cannot_be_is_one_clear_error() -> None:
     board = {"asked": 3, "room": 4}  # one is starting
     with pytest.raises(StudyError, match="has 2 slots, and one must stay: remove"):
         slots_asked(of_run(board=board), state, "-3")
-    with pytest.raises(
-        StudyError, match="room for 4 slots of this .* would be 5: ask for fewer"
-    ):
+    with pytest.raises(StudyError, match="room for 4 slots of this .* would be 5: ask for fewer"):
         slots_asked(of_run(board=board), state, "+2")
     with pytest.raises(StudyError, match="backend local.*again with --backend ray"):
         slots_asked(of_run("local"), state, "+1")
@@ -201,9 +199,7 @@ def until(what: Callable[[], bool], seconds: float = 240.0) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(platform.system() != "Linux", reason="slots of Ray on Linux")
-def test_slots_are_added_and_removed_while_a_study_trains(
-    tmp_path: Path, shoal_: Shoal
-) -> None:
+def test_slots_are_added_and_removed_while_a_study_trains(tmp_path: Path, shoal_: Shoal) -> None:
     pytest.importorskip("ray", reason="more than one slot needs Ray")
     values = ",".join(str((i + 1) / 20) for i in range(16))
     study = shoal_(

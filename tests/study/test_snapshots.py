@@ -24,9 +24,7 @@ def opened(folder: Path, recipe: Any) -> shoal.Study:
     return shoal.create_study(recipe, storage=folder, load_if_exists=True)
 
 
-def test_a_resumed_study_is_as_one_without_snapshots(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_resumed_study_is_as_one_without_snapshots(tmp_path: Path, blobs: Any) -> None:
     """Also if its journal was damaged before the snapshot, which costs nothing."""
     options = {"policy": "fifo", "fuse": False, "progress": False}
     with_one = opened(tmp_path / "a" / "s", blobs())

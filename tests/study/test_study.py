@@ -36,8 +36,7 @@ def finished(study: shoal.Study) -> bool:
 
 def same_weights(one: shoal.Study, two: shoal.Study) -> bool:
     pairs = [
-        (one.load_model(t).state_dict(), two.load_model(t).state_dict())
-        for t in one.state.known
+        (one.load_model(t).state_dict(), two.load_model(t).state_dict()) for t in one.state.known
     ]
     return all(np.array_equal(a[k].numpy(), b[k].numpy()) for a, b in pairs for k in a)
 
@@ -48,15 +47,9 @@ def test_a_grid_is_trained_ranked_and_loaded(tmp_path: Path, blobs: Any) -> None
     assert [t.config for t in study.trials] == [
         {"width": w, "lr": lr} for w in (4, 8) for lr in (1e-2, 1e-3)
     ]
-    assert finished(study) and all(
-        t.epochs == 2 and t.samples == 180 for t in study.trials
-    )
+    assert finished(study) and all(t.epochs == 2 and t.samples == 180 for t in study.trials)
     best = study.best_trial
-    assert (
-        best.value
-        == max(t.value for t in study.trials)
-        == best.scores[-1][1]["accuracy"]
-    )
+    assert best.value == max(t.value for t in study.trials) == best.scores[-1][1]["accuracy"]
     model = study.best_model()
     assert not model.training
     data = study.recipe.data()
@@ -70,10 +63,7 @@ def test_a_grid_is_trained_ranked_and_loaded(tmp_path: Path, blobs: Any) -> None
     assert right == pytest.approx(best.value)
     assert len(study.models(top=3)) == 3
     table = study.trials_dataframe()
-    assert (
-        list(table["config.width"]) == [4, 4, 8, 8]
-        and table["last.accuracy"].notna().all()
-    )
+    assert list(table["config.width"]) == [4, 4, 8, 8] and table["last.accuracy"].notna().all()
     log = (tmp_path / "s" / "log.txt").read_text().splitlines()
     assert any("t000" in line and "accuracy" in line for line in log)
 
@@ -90,9 +80,7 @@ def test_each_policy_visits_every_shard_once_an_epoch_and_replays_bit_for_bit(
             (e, s) for e in (0, 1) for s in ("s000", "s001", "s002")
         ]
     rows = study.replay()
-    assert len(rows) == 4 and all(
-        row["equal"] and row["difference"] == 0 for row in rows
-    )
+    assert len(rows) == 4 and all(row["equal"] and row["difference"] == 0 for row in rows)
 
 
 def test_training_on_the_whole_data_equals_hopping_in_the_same_order(
@@ -126,18 +114,14 @@ def test_equal_seeds_give_equal_journals_with_a_given_profile(
     tmp_path: Path, blobs: Any, policy: str
 ) -> None:
     profile = tmp_path / "p.toml"
-    costs = "".join(
-        f"{name} = 0.0\n" for name in ("memory", "build", "evaluate", "save", "switch")
-    )
+    costs = "".join(f"{name} = 0.0\n" for name in ("memory", "build", "evaluate", "save", "switch"))
     profile.write_text(
         f"[[rows]]\nrates = [50.0]\n{costs}"
     )  # 90 samples an epoch: a state is kept every 2 of 3 visits
     journals = []
     for name in ("a", "b"):
         study = shoal.create_study(blobs(), storage=tmp_path / name)
-        study.optimize(
-            policy=policy, profile=profile, checkpoint_every=1.0, progress=False
-        )
+        study.optimize(policy=policy, profile=profile, checkpoint_every=1.0, progress=False)
         journals.append(timeless(tmp_path / name / "journal.jsonl"))
     assert journals[0] == journals[1]
     assert sum('"Kept"' in line for line in journals[0]) > 4
@@ -150,14 +134,8 @@ def test_what_a_profile_leaves_open_is_measured_and_the_report_says_which(
     profile.write_text("[[rows]]\npoints = { 1 = 50.0, 2 = 90.0 }\nup = 3.0\n")
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     study.optimize(policy="fifo", profile=profile, progress=False)
-    (head,) = [
-        entry.head
-        for _, entry in read(study.folder.journal)
-        if isinstance(entry, Opened)
-    ]
-    assert head["given"] == [
-        {"config": {}, "figures": {"rate": 50.0, "rate@2": 90.0, "up": 3.0}}
-    ]
+    (head,) = [entry.head for _, entry in read(study.folder.journal) if isinstance(entry, Opened)]
+    assert head["given"] == [{"config": {}, "figures": {"rate": 50.0, "rate@2": 90.0, "up": 3.0}}]
     believed = believer(profile_of(profile))(study.state)
     trial = study.trials[0].id
     assert believed.curve(trial, 2) == pytest.approx([50.0, 90.0])
@@ -171,9 +149,7 @@ def test_what_a_profile_leaves_open_is_measured_and_the_report_says_which(
     )
 
 
-def test_a_raising_and_a_diverging_trial_harm_no_other(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_raising_and_a_diverging_trial_harm_no_other(tmp_path: Path, blobs: Any) -> None:
     space = {"width": shoal.grid([4, 6, 8]), "lr": 1e-2}
     recipe = blobs(fail=4, diverge=6)
     recipe.nan_patience = 3
@@ -200,9 +176,7 @@ def test_resume_from_every_prefix_of_the_journal(
             Checkpoints, "delete", lambda self, name: None
         )  # later prefixes need states that are replaced by then
         whole.optimize(policy="hop", checkpoint_every=0, progress=False)
-    journal = (
-        (tmp_path / "whole" / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    )
+    journal = (tmp_path / "whole" / "journal.jsonl").read_bytes().splitlines(keepends=True)
     stored = {
         str(p.relative_to(tmp_path / "whole" / "checkpoints")): p
         for p in (tmp_path / "whole" / "checkpoints").rglob("*")
@@ -269,23 +243,17 @@ def test_an_optimized_study_is_left_as_it_is_and_more_samples_extend_it(
     assert len(study.trials) == 2
     study.optimize(num_samples=4, progress=False)
     assert (
-        [t.config for t in study.trials][:2] == first
-        and len(study.trials) == 4
-        and finished(study)
+        [t.config for t in study.trials][:2] == first and len(study.trials) == 4 and finished(study)
     )
 
 
-def test_what_must_not_go_on_is_refused_before_any_work(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_what_must_not_go_on_is_refused_before_any_work(tmp_path: Path, blobs: Any) -> None:
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     study.optimize(progress=False)
     size = (tmp_path / "s" / "journal.jsonl").stat().st_size
     with pytest.raises(StudyError, match="holds a study already"):
         shoal.create_study(blobs(), storage=tmp_path / "s")
-    changed = shoal.create_study(
-        blobs(seed=5), storage=tmp_path / "s", load_if_exists=True
-    )
+    changed = shoal.create_study(blobs(seed=5), storage=tmp_path / "s", load_if_exists=True)
     with pytest.raises(StudyError, match="the data changed"):
         changed.optimize(progress=False)
     other = shoal.create_study(
@@ -360,16 +328,12 @@ def test_widths_are_on_record_and_resume_keeps_them(tmp_path: Path, blobs: Any) 
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     search = shoal.Random(blobs.search_space, 2, 1, widths=(1, 2))
     study.optimize(search, progress=False, timeout=0.0)
-    head = next(
-        line.entry.head for line in study.lines() if isinstance(line.entry, Opened)
-    )
+    head = next(line.entry.head for line in study.lines() if isinstance(line.entry, Opened))
     assert head["searcher"]["widths"] == [1, 2]
     with pytest.raises(StudyError, match="begun with another search"):
         study.optimize(progress=False)
     study.resume(progress=False)
-    assert finished(study) and {t.widths for t in study.state.known.values()} == {
-        (1, 2)
-    }
+    assert finished(study) and {t.widths for t in study.state.known.values()} == {(1, 2)}
 
 
 def test_a_study_is_open_once(tmp_path: Path, blobs: Any) -> None:
@@ -404,9 +368,7 @@ def test_a_full_disk_pauses_and_resume_goes_on(
 
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     monkeypatch.setattr(Checkpoints, "save", full)
-    with pytest.raises(
-        shoal.StudyPaused, match=r"No space left on device.*the same command"
-    ):
+    with pytest.raises(shoal.StudyPaused, match=r"No space left on device.*the same command"):
         study.optimize(policy="fifo", progress=False)
     assert study.trials[0].status == "finished" and not any(
         t.status.startswith("failed") for t in study.trials
@@ -468,17 +430,13 @@ def test_retention_keeps_last_and_best_and_a_limit_spares_final_weights(
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     study.optimize(max_epochs=6, checkpoint_every=0, progress=False)
     for trial in study.trials:
-        files = {
-            p.name for p in (tmp_path / "s" / "checkpoints" / trial.id).glob("*.pt")
-        }
+        files = {p.name for p in (tmp_path / "s" / "checkpoints" / trial.id).glob("*.pt")}
         assert f"{18:06d}-1.pt" in files and len(files) <= 2
         best = study.load_model(trial, "best")
         assert best is not None
     tight = shoal.create_study(blobs(), storage=tmp_path / "t")
     with pytest.warns(UserWarning, match="max_checkpoint_gb"):
-        tight.optimize(
-            max_epochs=3, checkpoint_every=0, max_checkpoint_gb=1e-6, progress=False
-        )
+        tight.optimize(max_epochs=3, checkpoint_every=0, max_checkpoint_gb=1e-6, progress=False)
     assert all(row["equal"] for row in tight.replay())
 
 
@@ -488,8 +446,7 @@ def test_checkpoints_may_lie_at_another_url(tmp_path: Path, blobs: Any) -> None:
     )
     study.optimize(checkpoint_every=0, progress=False)
     assert (
-        list((tmp_path / "weights").rglob("*.pt"))
-        and not (tmp_path / "s" / "checkpoints").exists()
+        list((tmp_path / "weights").rglob("*.pt")) and not (tmp_path / "s" / "checkpoints").exists()
     )
     assert shoal.load_study(tmp_path / "s").best_model() is not None
 
@@ -521,18 +478,11 @@ def test_a_study_keeps_its_checkpoints_wherever_it_is_opened_from(
         and sorted((tmp_path / "moved").rglob("*.pt")) == held
     )
     space = {"width": 4, "lr": shoal.loguniform(1e-3, 1e-1)}
-    away = shoal.create_study(
-        blobs(), storage="t", checkpoints="weights", search_space=space
-    )
+    away = shoal.create_study(blobs(), storage="t", checkpoints="weights", search_space=space)
     away.optimize(num_samples=1, checkpoint_every=0, progress=False)
-    again = shoal.create_study(
-        blobs(), storage="t", search_space=space, load_if_exists=True
-    )
+    again = shoal.create_study(blobs(), storage="t", search_space=space, load_if_exists=True)
     again.optimize(num_samples=2, checkpoint_every=0, progress=False)
-    assert (
-        len(list(Path("weights").rglob("*.pt"))) >= 2
-        and not Path("t/checkpoints").exists()
-    )
+    assert len(list(Path("weights").rglob("*.pt"))) >= 2 and not Path("t/checkpoints").exists()
     for _ in range(2):
         with pytest.raises(
             StudyError,
@@ -542,19 +492,12 @@ def test_a_study_keeps_its_checkpoints_wherever_it_is_opened_from(
                 blobs(), storage="u", checkpoints="weights", load_if_exists=True
             ).optimize(progress=False)
     assert again.best_model() is not None
-    like_its_own = shoal.create_study(
-        blobs(), storage="v", checkpoints="far/v/checkpoints"
-    )
+    like_its_own = shoal.create_study(blobs(), storage="v", checkpoints="far/v/checkpoints")
     like_its_own.optimize(max_epochs=1, checkpoint_every=0, progress=False)
-    assert (
-        shoal.load_study("v").best_model() is not None
-        and not Path("v/checkpoints").exists()
-    )
+    assert shoal.load_study("v").best_model() is not None and not Path("v/checkpoints").exists()
 
 
-def test_scores_that_are_not_finite_are_not_the_best(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_scores_that_are_not_finite_are_not_the_best(tmp_path: Path, blobs: Any) -> None:
     class Odd(blobs):  # type: ignore[misc]
         def validation_step(self, model: Any, batch: Any) -> Any:
             scores = super().validation_step(model, batch)["accuracy"]
@@ -572,12 +515,8 @@ def test_scores_that_are_not_finite_are_not_the_best(
     study.optimize(max_epochs=1, checkpoint_every=0, progress=False)
     assert study.best_trial.id == "t001" and 0 < study.trials[1].best_value <= 1
     assert study.trials[0].best_value != study.trials[0].best_value, "nan"
-    (
-        tmp_path / "s" / "checkpoints" / study.state.kept[study.trials[1].id].name
-    ).unlink()
-    with pytest.raises(
-        StudyError, match="checkpoint t001/.* of trial t001 is not in .* any more"
-    ):
+    (tmp_path / "s" / "checkpoints" / study.state.kept[study.trials[1].id].name).unlink()
+    with pytest.raises(StudyError, match="checkpoint t001/.* of trial t001 is not in .* any more"):
         study.best_model()
 
 
@@ -602,9 +541,7 @@ study.optimize(max_epochs=60, policy={policy!r}, checkpoint_every=0.05, progress
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "hop"])
-def test_kill_9_of_the_process_loses_no_trial(
-    tmp_path: Path, blobs: Any, policy: str
-) -> None:
+def test_kill_9_of_the_process_loses_no_trial(tmp_path: Path, blobs: Any, policy: str) -> None:
     script = KILLED.format(
         tests=str(Path(__file__).parents[1]), folder=str(tmp_path / "s"), policy=policy
     )
@@ -619,9 +556,7 @@ def test_kill_9_of_the_process_loses_no_trial(
     running.kill()
     running.wait()
     assert any(isinstance(x.entry, Planned) for x in Folder(tmp_path / "s").lines())
-    study = shoal.create_study(
-        blobs(samples=1500), storage=tmp_path / "s", load_if_exists=True
-    )
+    study = shoal.create_study(blobs(samples=1500), storage=tmp_path / "s", load_if_exists=True)
     assert study.state.trials, "killed too late: the test did not test"
     study.optimize(max_epochs=60, policy=policy, progress=False)
     undisturbed = shoal.create_study(blobs(samples=1500), storage=tmp_path / "u")
@@ -646,9 +581,7 @@ def test_sigterm_stops_at_the_next_moment_and_keeps_what_was_done(
     running.terminate()
     assert running.wait(timeout=60) == 0
     lines: list[Line] = Folder(tmp_path / "s").lines()
-    assert any(
-        isinstance(x.entry, Commanded) and x.entry.why == "SIGTERM" for x in lines
-    )
+    assert any(isinstance(x.entry, Commanded) and x.entry.why == "SIGTERM" for x in lines)
     state = replay(lines)
     assert all(
         len(state.visits[t]) == (state.kept[t].visits if t in state.kept else 0)
@@ -675,18 +608,12 @@ def test_events_come_in_the_order_that_backends_owe(tmp_path: Path, blobs: Any) 
     assert not any(isinstance(x.entry, Failed) for x in study.lines())
     evaluated = [x.entry for x in study.lines() if isinstance(x.entry, Evaluated)]
     assert [e.epoch for e in evaluated if e.trial == "t000"] == [1, 2]
-    assert (
-        json.loads(json.dumps(study.lines()[0].entry.head))["recipe"]["name"] == "Blobs"
-    )
+    assert json.loads(json.dumps(study.lines()[0].entry.head))["recipe"]["name"] == "Blobs"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "policy", ["equi", "doubling", "elastic", "waterfill", "hop-lrw"]
-)
-def test_policies_of_the_papers_drive_real_slots(
-    tmp_path: Path, blobs: Any, policy: str
-) -> None:
+@pytest.mark.parametrize("policy", ["equi", "doubling", "elastic", "waterfill", "hop-lrw"])
+def test_policies_of_the_papers_drive_real_slots(tmp_path: Path, blobs: Any, policy: str) -> None:
     """No policy knows where it runs: the objects that the simulator runs train for real."""
     pytest.importorskip("ray")
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
@@ -718,9 +645,7 @@ def test_what_a_study_looks_like(tmp_path: Path, blobs: Any) -> None:
     assert repr(study).startswith(f"<Study in {tmp_path / 's'}: ")
 
 
-def test_a_trial_is_named_by_its_id_or_is_one_of_those_listed(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_trial_is_named_by_its_id_or_is_one_of_those_listed(tmp_path: Path, blobs: Any) -> None:
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     with pytest.raises(StudyError, match="there is no study in"):
         study.report()

@@ -77,9 +77,7 @@ def test_by_name(
     study.resume(progress=False)
     assert len(study.trials) == trials
     with pytest.raises(shoal.StudyError, match="begun with another search"):
-        study.optimize(
-            "asha(grace_period=2)", num_samples=4, max_epochs=2, progress=False
-        )
+        study.optimize("asha(grace_period=2)", num_samples=4, max_epochs=2, progress=False)
     with pytest.raises(shoal.StudyError, match="widths: .*earlier trials have these"):
         study.optimize(name, num_samples=4, max_epochs=2, progress=False)
 
@@ -95,36 +93,26 @@ def test_copies_replay_bit_for_bit_and_survive_a_kill_anywhere(
         )  # earlier prefixes need states that are replaced by then
         study.optimize(search, checkpoint_every=0, progress=False)
     copies = [t for t in study.state.known.values() if t.start is not None]
-    assert len(copies) == 2 and all(
-        trial.epochs == 3 for trial in study.trials if "-g" in trial.id
-    )
+    assert len(copies) == 2 and all(trial.epochs == 3 for trial in study.trials if "-g" in trial.id)
     assert all(
-        t.config["lr"] != study.state.known[t.start[0]].config["lr"]
-        for t in copies
-        if t.start
+        t.config["lr"] != study.state.known[t.start[0]].config["lr"] for t in copies if t.start
     )
     assert all(row["equal"] for row in study.replay())
-    lines = (
-        (tmp_path / "whole" / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    )
+    lines = (tmp_path / "whole" / "journal.jsonl").read_bytes().splitlines(keepends=True)
     for cut in range(20, len(lines), 17):
         folder = tmp_path / f"cut{cut}"
         folder.mkdir()
         (folder / "journal.jsonl").write_bytes(b"".join(lines[:cut]))
         (folder / "checkpoints").mkdir()
         (folder / "checkpoints" / "RUN").write_text("1")
-        for name in {
-            e.name for _, e in read(folder / "journal.jsonl") if isinstance(e, Kept)
-        }:
+        for name in {e.name for _, e in read(folder / "journal.jsonl") if isinstance(e, Kept)}:
             (folder / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(
-                tmp_path / "whole" / "checkpoints" / name, folder / "checkpoints" / name
-            )
+            shutil.copy(tmp_path / "whole" / "checkpoints" / name, folder / "checkpoints" / name)
         again = made(folder, blobs)
         again.optimize(search, checkpoint_every=0, progress=False)
-        assert {
-            t: (x.config, x.start, x.samples) for t, x in again.state.known.items()
-        } == {t: (x.config, x.start, x.samples) for t, x in study.state.known.items()}
+        assert {t: (x.config, x.start, x.samples) for t, x in again.state.known.items()} == {
+            t: (x.config, x.start, x.samples) for t, x in study.state.known.items()
+        }
         for t in study.state.known:
             one, two = (s.load_model(t).state_dict() for s in (study, again))
             assert all(np.array_equal(one[k].numpy(), two[k].numpy()) for k in one), (
@@ -135,13 +123,9 @@ def test_copies_replay_bit_for_bit_and_survive_a_kill_anywhere(
 @pytest.mark.parametrize("policy", ["hop", "fifo"])
 def test_copies_of_trials_that_run_on(tmp_path: Path, blobs: Any, policy: str) -> None:
     """Nobody waits: a copy may start from a state that its donor is past already."""
-    search = shoal.PBT(
-        num_samples=4, max_epochs=4, asynchronous=True, quantile_fraction=0.5
-    )
+    search = shoal.PBT(num_samples=4, max_epochs=4, asynchronous=True, quantile_fraction=0.5)
     study = made(tmp_path / "s", blobs)
-    study.optimize(
-        search, policy, checkpoint_every=0, max_checkpoint_gb=1e-9, progress=False
-    )
+    study.optimize(search, policy, checkpoint_every=0, max_checkpoint_gb=1e-9, progress=False)
     copies = [t for t in study.state.known.values() if t.start is not None]
     assert copies and all(t.status == "finished" for t in study.trials)
     assert all(row["equal"] for row in study.replay())
@@ -153,13 +137,10 @@ def test_checkpoints_that_copies_start_from_are_there_when_needed(
     tmp_path: Path, blobs: Any
 ) -> None:
     study = made(tmp_path / "s", blobs)
-    study.optimize(
-        "pbt", num_samples=4, max_epochs=4, max_checkpoint_gb=1e-9, progress=False
-    )
+    study.optimize("pbt", num_samples=4, max_epochs=4, max_checkpoint_gb=1e-9, progress=False)
     assert all(t.status == "finished" for t in study.trials)
     assert all(
-        row["equal"]
-        for row in study.replay([t for t in study.state.known if "-g" in t][-1:])
+        row["equal"] for row in study.replay([t for t in study.state.known if "-g" in t][-1:])
     )
 
 
@@ -178,9 +159,7 @@ def test_optuna_opens_the_log(tmp_path: Path, blobs: Any) -> None:
     assert seen.best_trial.user_attrs["trial"] == study.best_trial.id
 
 
-def test_a_searcher_of_ones_own_gets_what_it_leaves_open(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_searcher_of_ones_own_gets_what_it_leaves_open(tmp_path: Path, blobs: Any) -> None:
     @dataclass(frozen=True)
     class Mine:
         metric: str | None = None
@@ -194,9 +173,7 @@ def test_a_searcher_of_ones_own_gets_what_it_leaves_open(
             return Proposal(), None
 
     made(tmp_path / "s", blobs).optimize(Mine(), progress=False)
-    head = json.loads((tmp_path / "s" / "journal.jsonl").read_bytes().splitlines()[1])[
-        "d"
-    ]["head"]
+    head = json.loads((tmp_path / "s" / "journal.jsonl").read_bytes().splitlines()[1])["d"]["head"]
     assert "Mine" in head["searcher"]["own"]
 
 
@@ -216,9 +193,7 @@ def test_a_misspelt_metric_is_told_at_the_first_score_and_set_right(
         )
     assert not study.trials
     study = made(tmp_path / "s", blobs, metric="accuracy")
-    study.optimize(
-        "halving(reduction_factor=2)", num_samples=4, max_epochs=2, progress=False
-    )
+    study.optimize("halving(reduction_factor=2)", num_samples=4, max_epochs=2, progress=False)
     assert len(study.trials) == 4 and max(t.epochs for t in study.trials) == 2
     assert all(found["equal"] for found in study.replay())
     with pytest.raises(shoal.StudyError, match="begun with another search"):
@@ -231,19 +206,13 @@ def test_numbers_may_grow_within_another_searcher_but_not_a_population(
     tmp_path: Path, blobs: Any
 ) -> None:
     study = made(tmp_path / "s", blobs)
-    study.optimize(
-        "median(inner='patience')", num_samples=2, max_epochs=1, progress=False
-    )
-    study.optimize(
-        "median(inner='patience')", "fifo", num_samples=3, max_epochs=1, progress=False
-    )
+    study.optimize("median(inner='patience')", num_samples=2, max_epochs=1, progress=False)
+    study.optimize("median(inner='patience')", "fifo", num_samples=3, max_epochs=1, progress=False)
     assert len(study.trials) == 3
     for name in ("pbt", "median(inner='pbt')"):
         study = made(tmp_path / name, blobs)
         study.optimize(name, num_samples=2, max_epochs=1, progress=False)
-        with pytest.raises(
-            shoal.StudyError, match="num_samples: 2, now 3: its population"
-        ):
+        with pytest.raises(shoal.StudyError, match="num_samples: 2, now 3: its population"):
             study.optimize(name, num_samples=3, max_epochs=1, progress=False)
 
 
@@ -296,9 +265,7 @@ def test_equal_trials_are_warned_of(
     def train(config: dict[str, Any]) -> float:
         return float(config["k"])
 
-    study = shoal.create_study(
-        train, storage=tmp_path / "s", metric="value", search_space=space
-    )
+    study = shoal.create_study(train, storage=tmp_path / "s", metric="value", search_space=space)
     if added is not None:
         study.enqueue(added)
     with pytest.warns(UserWarning, match=names) as caught:
@@ -381,9 +348,7 @@ def test_as_many_under_way_as_leave_something_to_learn() -> None:
     assert room(8, Fifo()) == room(4) == 1 and room(12) == 3 and room(1000) == 8
     assert room(8, Pack(most=5)) == room(8, Every(9, Pack(most=5))) == 5
     assert room(64, backend="ray", slots=4) == 4
-    assert room(64, backend="ray", address="auto") == 1, (
-        "nobody knows how many slots there are"
-    )
+    assert room(64, backend="ray", address="auto") == 1, "nobody knows how many slots there are"
 
 
 def test_left_without_a_number(tmp_path: Path, blobs: Any) -> None:
@@ -418,16 +383,10 @@ def test_trials_added_copied_and_stopped_by_hand(tmp_path: Path, blobs: Any) -> 
     )
 
 
-def test_priority_and_widths_of_trials_by_hand_are_on_record(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_priority_and_widths_of_trials_by_hand_are_on_record(tmp_path: Path, blobs: Any) -> None:
     study = made(tmp_path / "s", blobs)
-    study.optimize(
-        num_samples=1, max_epochs=1, progress=False, priority=2.0, searcher="random"
-    )
-    added = study.enqueue(
-        {"width": 4, "lr": 0.01}, max_epochs=1, widths=(1, 2), priority=5
-    )
+    study.optimize(num_samples=1, max_epochs=1, progress=False, priority=2.0, searcher="random")
+    added = study.enqueue({"width": 4, "lr": 0.01}, max_epochs=1, widths=(1, 2), priority=5)
     copy = study.clone(added, warm_start=False)
     known = study.state.known
     assert [known[t].priority for t in ("t000", added, copy)] == [2.0, 5.0, 5.0]  # type: ignore[index]
@@ -464,9 +423,7 @@ def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
         pytest.raises(shoal.StudyError, match="there is no trial t007"),
     ):
         study.stop("t007")
-    with pytest.raises(
-        shoal.StudyError, match="is not running: there is nothing to stop"
-    ):
+    with pytest.raises(shoal.StudyError, match="is not running: there is nothing to stop"):
         study.stop()
     assert len(study.trials) == 1
 
@@ -474,13 +431,9 @@ def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
 def test_a_space_may_hold_what_json_lacks(tmp_path: Path, blobs: Any) -> None:
     """A study that was resumed draws what it would have drawn; nothing became None on the way."""
     space = {"width": 4, "lr": 0.01, "clip": shoal.choice([1.0, float("inf")])}
-    study = shoal.create_study(
-        blobs(), storage=tmp_path / "s", search_space=space, seed=1
-    )
+    study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space, seed=1)
     study.optimize("asha", num_samples=3, max_epochs=1, progress=False)
-    whole = shoal.create_study(
-        blobs(), storage=tmp_path / "whole", search_space=space, seed=1
-    )
+    whole = shoal.create_study(blobs(), storage=tmp_path / "whole", search_space=space, seed=1)
     whole.optimize("asha", num_samples=8, max_epochs=1, progress=False)
     searcher = rebuild(last_head(study.folder.lines())).searcher
     drawn = [replace(searcher, num_samples=8)._draws(i)["clip"] for i in range(8)]  # type: ignore[type-var]
@@ -490,13 +443,9 @@ def test_a_space_may_hold_what_json_lacks(tmp_path: Path, blobs: Any) -> None:
     }
 
 
-def test_no_epochs_are_refused_and_not_taken_for_the_recipes(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_no_epochs_are_refused_and_not_taken_for_the_recipes(tmp_path: Path, blobs: Any) -> None:
     with pytest.raises(ValueError, match="max_epochs must be >= 1; got 0"):
-        made(tmp_path / "s", blobs).optimize(
-            "asha", num_samples=2, max_epochs=0, progress=False
-        )
+        made(tmp_path / "s", blobs).optimize("asha", num_samples=2, max_epochs=0, progress=False)
 
 
 def test_progress_tells_a_pause_at_a_rung_from_an_end(
@@ -513,9 +462,7 @@ def test_progress_tells_a_pause_at_a_rung_from_an_end(
         f"{best} finished at epoch 2",
     ]
     (other,) = {"t000", "t001"} - {best}
-    assert [line for line in said if line.startswith(other)] == [
-        f"{other} paused at epoch 1"
-    ]
+    assert [line for line in said if line.startswith(other)] == [f"{other} paused at epoch 1"]
 
 
 def test_progress_tells_who_was_stopped_at_which_epoch(

@@ -128,8 +128,7 @@ def typed(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 def weights(folder: Path) -> Any:
     study = shoal.load_study(folder)
     return {
-        each.id: study.load_model(each).state_dict()["weight"].tolist()
-        for each in study.trials
+        each.id: study.load_model(each).state_dict()["weight"].tolist() for each in study.trials
     }
 
 
@@ -146,9 +145,7 @@ def test_a_run_stops_before_the_end(job: Lab, tmp_path: Path, blobs: Any) -> Non
 
 
 @pytest.mark.slow
-def test_a_run_stops_before_the_end_and_its_job_starts_again(
-    job: Lab, tmp_path: Path
-) -> None:
+def test_a_run_stops_before_the_end_and_its_job_starts_again(job: Lab, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW.format(visit=1.5))
     job(25)
     first = typed(tmp_path, "--stop-before", "12", "--requeue")
@@ -184,9 +181,7 @@ def test_visits_that_take_too_long_are_given_up(job: Lab, tmp_path: Path) -> Non
     assert study.state.stopped.startswith("Slurm job 7 ends at ")
 
 
-def test_a_limit_that_was_moved_is_the_new_one(
-    job: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_that_was_moved_is_the_new_one(job: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     job(600)
     told: list[Commanded] = []
     before = Allocation("7", ("n1",), (1,), 0, "n1", end=time.time() + 1.5)
@@ -314,9 +309,7 @@ def test_requeue_is_for_batch_jobs(job: Lab, tmp_path: Path, monkeypatch) -> Non
 
 def test_an_allocation_that_is_over(job: Lab) -> None:
     job(600, JobState="CANCELLED")
-    with pytest.raises(
-        StudyError, match=r"SLURM_JOB_ID is set.*CANCELLED: leave the sh"
-    ):
+    with pytest.raises(StudyError, match=r"SLURM_JOB_ID is set.*CANCELLED: leave the sh"):
         place_of(Options(backend="ray"), Path())
     assert place_of(Options(), Path()) == RunPlace()
     assert place_of(Options(backend="ray", address="1.2.3.4:5"), Path()) == RunPlace()
@@ -325,9 +318,7 @@ def test_an_allocation_that_is_over(job: Lab) -> None:
 def test_a_margin_that_leaves_nothing(job: Lab, tmp_path: Path, blobs: Any) -> None:
     job(30)
     study = shoal.create_study(blobs(), storage=tmp_path / "study")
-    with pytest.raises(
-        StudyError, match="stop_before=60 leaves no time of Slurm job 7"
-    ):
+    with pytest.raises(StudyError, match="stop_before=60 leaves no time of Slurm job 7"):
         study.optimize(progress=False, stop_before=60)
     assert not (tmp_path / "study" / "journal.jsonl").exists()
     with pytest.raises(StudyError, match="stop_before must be seconds >= 0"):

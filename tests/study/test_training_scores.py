@@ -95,19 +95,13 @@ def test_they_are_the_same_under_policies_of_one_order(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(
-    "searcher", ["asha", "hyperband", "pbt", "patience", "median", "optuna"]
-)
+@pytest.mark.parametrize("searcher", ["asha", "hyperband", "pbt", "patience", "median", "optuna"])
 def test_searchers_work_with_them(tmp_path: Path, searcher: str) -> None:
     if searcher == "optuna":
         pytest.importorskip("optuna", reason="optuna is optional")
     space = {"lr": shoal.loguniform(1e-3, 0.5)}
-    study = shoal.create_study(
-        Unvalidated(), storage=tmp_path / "s", search_space=space
-    )
-    study.optimize(
-        searcher, num_samples=None if searcher == "hyperband" else 4, progress=False
-    )
+    study = shoal.create_study(Unvalidated(), storage=tmp_path / "s", search_space=space)
+    study.optimize(searcher, num_samples=None if searcher == "hyperband" else 4, progress=False)
     assert study.best_trial.value < 0.7
 
 

@@ -33,14 +33,10 @@ class Normed(shoal.Recipe):
         rng = torch.Generator().manual_seed(0)
         x = torch.randn(125, 5, generator=rng)
         y = (x[:, 0] > 0).long()
-        return shoal.Data.arrays(
-            x.numpy(), y.numpy(), shards=self.shards, validation=0.2
-        )
+        return shoal.Data.arrays(x.numpy(), y.numpy(), shards=self.shards, validation=0.2)
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2)
-        )
+        return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2))
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         return torch.optim.Adam(model.parameters(), lr=config["lr"])
@@ -86,9 +82,7 @@ def test_fractions_that_fall_on_shards(tmp_path: Path, policy: str, blobs: Any) 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("shards", [1, 2])
-def test_they_change_nothing_of_the_training(
-    tmp_path: Path, policy: str, shards: int
-) -> None:
+def test_they_change_nothing_of_the_training(tmp_path: Path, policy: str, shards: int) -> None:
     recipe = Normed()
     recipe.shards = shards
     plain = made(tmp_path / "plain", recipe, policy=policy)
@@ -206,9 +200,7 @@ def test_a_search_with_rungs_goes_by_whole_epochs(tmp_path: Path) -> None:
     options = {"searcher": "halving(grace_period=1)", "num_samples": 4, "max_epochs": 2}
     plain = made(tmp_path / "plain", recipe, **options)
     study = made(tmp_path / "s", recipe, validate_every=0.25, **options)
-    assert [each.epochs for each in study.trials] == [
-        each.epochs for each in plain.trials
-    ]
+    assert [each.epochs for each in study.trials] == [each.epochs for each in plain.trials]
 
 
 def test_a_plateau_sees_the_ends_of_epochs(tmp_path: Path) -> None:
@@ -222,9 +214,7 @@ def test_a_plateau_sees_the_ends_of_epochs(tmp_path: Path) -> None:
 
     plain = made(tmp_path / "plain", Plateau(), max_epochs=3)
     for every in (0.4, "5 steps"):
-        study = made(
-            tmp_path / f"{every}", Plateau(), max_epochs=3, validate_every=every
-        )
+        study = made(tmp_path / f"{every}", Plateau(), max_epochs=3, validate_every=every)
         assert not list(differences(states(study), states(plain)))
         assert all(row["equal"] for row in study.replay())
 
@@ -245,24 +235,18 @@ def test_a_recipe_may_not_say_never(tmp_path: Path) -> None:
 
 def test_other_tools_are_told_of_it(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna", reason="optuna is not installed")
-    study = made(
-        tmp_path / "s", Normed(), validate_every=0.5, loggers=["csv"], optuna_log=True
-    )
+    study = made(tmp_path / "s", Normed(), validate_every=0.5, loggers=["csv"], optuna_log=True)
     with (study.folder.path / "csv" / "scores.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["trial"] == "t000"]
     assert [float(row["epoch"]) for row in rows] == [0.5, 1.0, 1.5, 2.0]
     assert [float(row["loss"]) for row in rows] == [
         values["loss"] for _, values in study.trials[0].scores
     ]
-    file = optuna.storages.journal.JournalFileBackend(
-        str(study.folder.path / "optuna.log")
-    )
+    file = optuna.storages.journal.JournalFileBackend(str(study.folder.path / "optuna.log"))
     storage = optuna.storages.JournalStorage(file)
     trials = optuna.load_study(study_name=None, storage=storage).trials
     assert trials[0].intermediate_values == {
-        int(epoch): values["loss"]
-        for epoch, values in study.trials[0].scores
-        if epoch.is_integer()
+        int(epoch): values["loss"] for epoch, values in study.trials[0].scores if epoch.is_integer()
     }
 
 
@@ -275,9 +259,7 @@ def test_on_two_slots_of_ray(tmp_path: Path) -> None:
     ray = {"backend": "ray", "slots": 2, "validate_every": every}
     study = made(tmp_path / "ray", recipe, **ray)
     assert not list(differences(states(study), states(alone)))
-    assert [each.scores for each in study.trials] == [
-        each.scores for each in alone.trials
-    ]
+    assert [each.scores for each in study.trials] == [each.scores for each in alone.trials]
     hopped = made(tmp_path / "hop", recipe, policy="hop", **ray)
     assert all(row["equal"] for row in hopped.replay())
     assert epochs(hopped) == epochs(alone)

@@ -72,9 +72,7 @@ def play(moments):
 
 def kept(name, visits):
     return [
-        Advanced(
-            {name: 10.0}, visits={name: (Visit(0, list(SHARDS)[visits - 1], 0, 10),)}
-        ),
+        Advanced({name: 10.0}, visits={name: (Visit(0, list(SHARDS)[visits - 1], 0, 10),)}),
         Kept(name, visits, 10.0 * visits, f"{name}/{visits}"),
     ]
 
@@ -245,9 +243,7 @@ def idle(searcher, slots):
 
 def test_slots_that_a_rung_leaves_idle():
     x = {"x": uniform(0, 1)}
-    with pytest.warns(
-        UserWarning, match="slots stood idle for 50 % of the time so far"
-    ):
+    with pytest.warns(UserWarning, match="slots stood idle for 50 % of the time so far"):
         idle(SuccessiveHalving(x, 4, 4, reduction_factor=2, metric="s"), 8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -17,9 +17,7 @@ def typed(*args: object, code: int = 0) -> str:
     return done.output
 
 
-def test_files_are_registered_and_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_registered_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b", "held"):
         np.savez(tmp_path / f"{name}.npz", x=np.zeros((5, 2)), y=np.arange(5))
@@ -59,9 +57,7 @@ def test_two_names_of_one_machine_are_no_two_copies(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((5, 2)))
     file = tmp_path / "c.toml"
     typed("register", file, tmp_path / "a.npz")
-    refused = typed(
-        "register", file, tmp_path / "a.npz", "--node", platform.node(), code=2
-    )
+    refused = typed("register", file, tmp_path / "a.npz", "--node", platform.node(), code=2)
     assert "a lies at local already" in refused and "is the same machine" in refused
     typed("register", file, tmp_path / "a.npz", "--node", "local")
     typed("register", file, "/far/a.npz", "--node", "n2")
@@ -69,9 +65,7 @@ def test_two_names_of_one_machine_are_no_two_copies(tmp_path: Path) -> None:
 
 def test_what_cannot_be_registered_is_one_error(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
-    assert "is not on this machine, which is local" in typed(
-        "register", file, "x.npz", code=2
-    )
+    assert "is not on this machine, which is local" in typed("register", file, "x.npz", code=2)
     wrong = typed("register", file, "x.npz", "--node", "n2", code=2)
     assert "at another node, n2, a path is absolute; got x.npz" in wrong
     twice = typed("register", file, "/a/x.npz", "/b/x.npz", "--node", "n2", code=2)

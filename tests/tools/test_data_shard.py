@@ -56,9 +56,7 @@ def test_given_speeds_are_read_and_others_refused(tmp_path):
 def test_the_command_writes_shards_by_speed(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(600))
     source, folder = str(tmp_path / "x.npy"), str(tmp_path / "out")
-    typed = (
-        f"data shard {source} {folder} --shards 2 --nodes a,b --proportional a=2,b=1"
-    )
+    typed = f"data shard {source} {folder} --shards 2 --nodes a,b --proportional a=2,b=1"
     ran = CliRunner().invoke(app, [*typed.split(), "--json"])
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.output)["rows"] == {"s000": 400, "s001": 200}

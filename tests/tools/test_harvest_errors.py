@@ -84,9 +84,7 @@ def test_a_folder_without_a_study(tmp_path: Path) -> None:
     assert "there is no study" in only_line(str(tmp_path), *SLURM)
 
 
-def test_without_slurm_nothing_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_slurm_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     out = only_line(RECIPE, *SLURM, "--storage", str(tmp_path / "s"))
     assert "Slurm's squeue, sinfo, sbatch, scancel cannot be found" in out
@@ -104,12 +102,8 @@ def test_a_log_of_the_site_gives_the_policy(
     found: list[Any] = []
     monkeypatch.setattr(command, "harvesting", lambda *_: nullcontext("127.0.0.10:1"))
     monkeypatch.setattr(command, "concluded", lambda *_: nullcontext())
-    monkeypatch.setattr(
-        shoal.Study, "optimize", lambda _, policy, **__: found.append(policy)
-    )
-    monkeypatch.setattr(
-        command, "train", lambda _, request: found.append(request.deciders.policy)
-    )
+    monkeypatch.setattr(shoal.Study, "optimize", lambda _, policy, **__: found.append(policy))
+    monkeypatch.setattr(command, "train", lambda _, request: found.append(request.deciders.policy))
     new = [RECIPE, "--storage", str(tmp_path / "new")]
     for target in (new, [begun]):
         assert not refused(*target, *SLURM, "--log", str(site), code=0)
@@ -128,9 +122,7 @@ def test_a_log_is_refused_beside_a_policy_or_for_a_function(tmp_path: Path) -> N
     function = ["--command", "true", "--storage", str(tmp_path / "s")]
     assert "leave out --log" in only_line(*function, *given)
     assert not (tmp_path / "s").exists()
-    study = shoal.create_study(
-        command="echo loss=1", storage=tmp_path / "of a function"
-    )
+    study = shoal.create_study(command="echo loss=1", storage=tmp_path / "of a function")
     study.optimize(num_samples=1, progress=False)
     assert "leave out --log" in only_line(str(study.folder.path), *given)
 

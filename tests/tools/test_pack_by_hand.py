@@ -40,9 +40,7 @@ def test_each_learns_what_it_learns_in_a_study(tmp_path: Path, blobs: Any) -> No
     scores = packed.evaluate()
     for name, trial in zip(packed.names, study.trials, strict=True):
         assert scores[name]["accuracy"] == trial.scores[-1][1]["accuracy"]
-        assert str(packed.model(name).state_dict()) == str(
-            study.load_model(trial).state_dict()
-        )
+        assert str(packed.model(name).state_dict()) == str(study.load_model(trial).state_dict())
         assert not packed.model(name).training
 
 
@@ -53,9 +51,7 @@ def test_models_come_and_go(blobs: Any) -> None:
     packed.train(2)
     state = packed.free("m0")
     assert packed.names == ("m1", third) and len(packed.evaluate()) == 2
-    with pytest.raises(
-        shoal.StudyError, match="no model named m0 is loaded; loaded: m1, third"
-    ):
+    with pytest.raises(shoal.StudyError, match="no model named m0 is loaded; loaded: m1, third"):
         packed.free("m0")
     with pytest.raises(shoal.StudyError, match="named third is loaded already"):
         packed.load(CONFIGS[0], name="third")
@@ -81,9 +77,7 @@ def test_one_that_goes_wrong_is_freed(blobs: Any) -> None:
     assert packed.names == ("m0", "m1") and packed.failed == dict.fromkeys(
         ("m2", "m3"), "RuntimeError: no such width"
     )
-    with pytest.raises(
-        shoal.StudyError, match="it failed: RuntimeError: no such width"
-    ):
+    with pytest.raises(shoal.StudyError, match="it failed: RuntimeError: no such width"):
         packed.state("m2")
     assert list(differences(packed.state("m1"), alone(blobs(), CONFIGS[1], 1))) == []
 
@@ -121,9 +115,7 @@ def shoal_scores(recipe: Any, epochs: int) -> dict[str, Any]:
     return packed.evaluate()
 
 
-def test_a_schedule_follows_the_validation_as_in_a_study(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_schedule_follows_the_validation_as_in_a_study(tmp_path: Path, blobs: Any) -> None:
     class Falling(blobs):  # type: ignore[misc]
         def configure_optimizers(self, model: Any, config: Any) -> Any:
             made = torch.optim.Adam(model.parameters(), lr=config["lr"])
@@ -141,12 +133,10 @@ def test_a_schedule_follows_the_validation_as_in_a_study(
     study.optimize(policy=Fifo(), max_epochs=4, progress=False)
     made = shoal.pack(Falling(), CONFIGS[:1], metric="accuracy")
     made.train(4)
-    assert (
-        made.state("m0")["optimizer"]["param_groups"][0]["lr"] <= CONFIGS[0]["lr"] / 4
-    ), "there were epochs without gain"
-    assert str(made.model("m0").state_dict()) == str(
-        study.load_model(study.trials[0]).state_dict()
+    assert made.state("m0")["optimizer"]["param_groups"][0]["lr"] <= CONFIGS[0]["lr"] / 4, (
+        "there were epochs without gain"
     )
+    assert str(made.model("m0").state_dict()) == str(study.load_model(study.trials[0]).state_dict())
 
 
 def test_a_validation_that_raises_takes_no_model(blobs: Any) -> None:
@@ -196,17 +186,10 @@ def test_a_model_that_waits_elsewhere_is_read_and_freed_where_it_is(blobs: Any) 
 
     made = shoal.pack(Small(), CONFIGS)
     made.train(2)
-    away = [
-        name for name in made.names if made._models.by_name[name].source is not None
-    ]
+    away = [name for name in made.names if made._models.by_name[name].source is not None]
     assert made.failed == {} and len(away) == 2 and made._turns.most == 2
     for name in away:
-        assert (
-            list(
-                differences(made.state(name), alone(blobs(), CONFIGS[int(name[1:])], 2))
-            )
-            == []
-        )
+        assert list(differences(made.state(name), alone(blobs(), CONFIGS[int(name[1:])], 2))) == []
         assert len(alive) == 2
     made.free(away[0])
     room = 3
@@ -235,9 +218,7 @@ def test_fused(blobs: Any) -> None:
     ), "tried"
     for name, config in zip(packed.names, CONFIGS, strict=True):
         assert (
-            compare(
-                packed.state(name)["model"], alone(Plain(), config, 3)["model"]
-            ).difference
+            compare(packed.state(name)["model"], alone(Plain(), config, 3)["model"]).difference
             < 1e-4
         )
 

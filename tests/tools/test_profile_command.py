@@ -48,13 +48,9 @@ class Sizes(package.Recipe):
         return samples
 
     def configure_model(self, config: Any) -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(8, config["size"]), nn.Tanh(), nn.Linear(config["size"], 1)
-        )
+        return nn.Sequential(nn.Linear(8, config["size"]), nn.Tanh(), nn.Linear(config["size"], 1))
 
-    def configure_optimizers(
-        self, model: nn.Module, config: Any
-    ) -> torch.optim.Optimizer:
+    def configure_optimizers(self, model: nn.Module, config: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=config["lr"])
 
     def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
@@ -66,9 +62,7 @@ class Sizes(package.Recipe):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    study = package.create_study(
-        Sizes(), storage=tmp_path_factory.mktemp("profile") / "study"
-    )
+    study = package.create_study(Sizes(), storage=tmp_path_factory.mktemp("profile") / "study")
     request = profiling.ProfileRequest(widths=[2], slots=2, feeders=(1, 2))
     data = data_of(study.recipe)
     trials = profiling.trials_of(study, data, {})
@@ -100,10 +94,7 @@ def test_rates_are_drawn_against_width(found: dict[str, Any], tmp_path: Path) ->
 
 
 def test_one_width_is_no_curve(found: dict[str, Any], tmp_path: Path) -> None:
-    short = [
-        {**kind, "widths": dict(list(kind["widths"].items())[:1])}
-        for kind in found["kinds"]
-    ]
+    short = [{**kind, "widths": dict(list(kind["widths"].items())[:1])} for kind in found["kinds"]]
     assert chart({**found, "kinds": short}) is None
     assert write_page({**found, "kinds": short}, tmp_path / "none.html") is None
     assert not (tmp_path / "none.html").exists()
@@ -115,13 +106,9 @@ def timed(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_every_kind_has_its_times_at_every_width(found: dict[str, Any]) -> None:
     kinds = timed(found)
-    assert [[config["lr"] for config in kind["configs"]] for kind in kinds] == [
-        [0.1, 0.01]
-    ] * 2
+    assert [[config["lr"] for config in kind["configs"]] for kind in kinds] == [[0.1, 0.01]] * 2
     for kind in kinds:
-        assert sorted(kind["widths"]) == [1, 2], (
-            "width 1 always: efficiency is told against it"
-        )
+        assert sorted(kind["widths"]) == [1, 2], "width 1 always: efficiency is told against it"
         for width, row in kind["widths"].items():
             assert (
                 row["batch"] == 16
@@ -137,9 +124,7 @@ def test_every_kind_has_its_times_at_every_width(found: dict[str, Any]) -> None:
             assert row["efficiency"] == pytest.approx(
                 row["rate"] / (width * kind["widths"][1]["rate"])
             )
-        assert {"memory", "build", "evaluate", "save", "up", "down"} <= kind[
-            "figures"
-        ].keys()
+        assert {"memory", "build", "evaluate", "save", "up", "down"} <= kind["figures"].keys()
         assert all(kind["figures"][name] > 0 for name in ("memory", "up", "down"))
 
 
@@ -156,17 +141,14 @@ def test_feeders_are_timed_and_the_number_that_keeps_up_is_named(
 ) -> None:
     assert sorted(found["feeders"]) == [1, 2] and min(found["feeders"].values()) > 0
     alone = max(kind["widths"][1]["rate"] for kind in timed(found))
-    assert (
-        profiling.feeders_needed([alone], {1: alone / 2, 2: alone, 4: 2 * alone}) == 2
-    )
+    assert profiling.feeders_needed([alone], {1: alone / 2, 2: alone, 4: 2 * alone}) == 2
     assert profiling.feeders_needed([alone], {1: alone / 2}) is None
 
 
 def test_what_is_written_is_a_profile(found: dict[str, Any], tmp_path: Path) -> None:
     path = write(found, tmp_path / "p.toml")
     trials = [
-        Trial(TrialId(f"t{n}"), 1.0, {"size": size, "lr": 0.5})
-        for n, size in enumerate((4, 64))
+        Trial(TrialId(f"t{n}"), 1.0, {"size": size, "lr": 0.5}) for n, size in enumerate((4, 64))
     ]
     table = Table.load(path).of({trial.id: trial for trial in trials})
     one, two = (SlotId("a"),), (SlotId("a"), SlotId("b"))
@@ -174,15 +156,9 @@ def test_what_is_written_is_a_profile(found: dict[str, Any], tmp_path: Path) -> 
         rates = [kind["widths"][width]["rate"] for width in (1, 2)]
         assert table.curve(trial.id, 2) == pytest.approx(rates, rel=1e-4)
         narrow, wide = Gang((Lane(trial.id, one),)), Gang((Lane(trial.id, two),))
-        assert table.switch(narrow, wide) == pytest.approx(
-            kind["figures"]["up"], rel=1e-4
-        )
-        assert table.switch(wide, narrow) == pytest.approx(
-            kind["figures"]["down"], rel=1e-4
-        )
-        assert table.cost(trial.id).memory == pytest.approx(
-            kind["figures"]["memory"], rel=1e-4
-        )
+        assert table.switch(narrow, wide) == pytest.approx(kind["figures"]["up"], rel=1e-4)
+        assert table.switch(wide, narrow) == pytest.approx(kind["figures"]["down"], rel=1e-4)
+        assert table.cost(trial.id).memory == pytest.approx(kind["figures"]["memory"], rel=1e-4)
 
 
 def test_the_simulator_reads_it(found: dict[str, Any], tmp_path: Path) -> None:
@@ -194,9 +170,7 @@ def test_the_simulator_reads_it(found: dict[str, Any], tmp_path: Path) -> None:
         f"{1000 * rate}\nconfig = {{ size = 64 }}\n"
         '[policies.fifo]\nname = "fifo"\n'
     )
-    row = json.loads(shoal("simulate", str(spec), "--json"))["specs"][0]["policies"][
-        "fifo"
-    ]
+    row = json.loads(shoal("simulate", str(spec), "--json"))["specs"][0]["policies"]["fifo"]
     assert row["makespan_s"] == pytest.approx(1000.0, rel=1e-2)
 
 
@@ -297,9 +271,7 @@ def test_what_the_study_has_measured_is_not_timed_again(
     request = profiling.ProfileRequest(slots=1, feeders=())
     data = data_of(study.recipe)
     said: list[str] = []
-    trials = [
-        trial for trial in study.state.known.values() if trial.config["size"] == 4
-    ]
+    trials = [trial for trial in study.state.known.values() if trial.config["size"] == 4]
     (kind,) = profiling.profiled(study, data, trials, request, said.append)["kinds"]
     figures = study.state.figures[kind["signature"]]
     assert "1 speed known from the study" in said
@@ -356,6 +328,4 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     )
     assert "all-reduce" in text and "width=16" in text and "profile: " in text
     assert Table.load(out).rows[0].config == {"width": 16}
-    assert "--widths takes whole numbers" in shoal(
-        "profile", DIGITS, "--widths", "1,x", code=2
-    )
+    assert "--widths takes whole numbers" in shoal("profile", DIGITS, "--widths", "1,x", code=2)

@@ -45,9 +45,7 @@ def said(folder: Path, *command: str) -> str:
     assert done.exit_code == 2, done.output
     [line] = [line for line in done.output.splitlines() if "error" in line]
     number = SOURCE[: SOURCE.index("# RAISES")].count("\n") + 1
-    assert (
-        f"KeyError: 'no such layer', in training_step ({file}, line {number})" in line
-    )
+    assert f"KeyError: 'no such layer', in training_step ({file}, line {number})" in line
     return line
 
 
@@ -55,9 +53,7 @@ def test_plan_names_the_trial_the_line_and_the_remedy(tmp_path: Path) -> None:
     line = said(tmp_path, "plan", "--policy", "fifo")
     assert "trial t000 cannot be trained" in line
     assert "its configuration is {'lr': 0.5}" in line
-    assert line.endswith(
-        "mend the recipe, or leave this configuration out of the space"
-    )
+    assert line.endswith("mend the recipe, or leave this configuration out of the space")
 
 
 @pytest.mark.slow

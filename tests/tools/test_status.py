@@ -32,9 +32,7 @@ def folder(tmp_path: Path) -> Path:
     )
     study.optimize(progress=False)
     lines = list(study.lines())
-    (last,) = [
-        n for n, line in enumerate(lines) if line.entry == Finished(study.trials[1].id)
-    ]
+    (last,) = [n for n, line in enumerate(lines) if line.entry == Finished(study.trials[1].id)]
     (tmp_path / "s" / "journal.jsonl").unlink()
     journal = Journal(tmp_path / "s" / "journal.jsonl")
     for line in lines[:last]:

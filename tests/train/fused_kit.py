@@ -52,9 +52,7 @@ class Transformer(nn.Module):
         self.leave = nn.Linear(16, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.leave(
-            self.inner(self.enter(x.squeeze(1)) + self.place).mean(1)
-        )
+        out: Tensor = self.leave(self.inner(self.enter(x.squeeze(1)) + self.place).mean(1))
         return out
 
 
@@ -82,23 +80,15 @@ OPTIMIZERS: dict[str, Callable[[Any, Mapping[str, Any]], torch.optim.Optimizer]]
     "momentum": lambda p, c: torch.optim.SGD(
         p, lr=c["lr"], momentum=c.get("momentum", 0.9), weight_decay=1e-3
     ),
-    "adam": lambda p, c: torch.optim.Adam(
-        p, lr=c["lr"] / 10, betas=(c.get("beta", 0.9), 0.99)
-    ),
-    "adamw": lambda p, c: torch.optim.AdamW(
-        p, lr=c["lr"] / 10, weight_decay=c.get("decay", 0.01)
-    ),
+    "adam": lambda p, c: torch.optim.Adam(p, lr=c["lr"] / 10, betas=(c.get("beta", 0.9), 0.99)),
+    "adamw": lambda p, c: torch.optim.AdamW(p, lr=c["lr"] / 10, weight_decay=c.get("decay", 0.01)),
     "adadelta": lambda p, c: torch.optim.Adadelta(p, lr=c["lr"]),
 }
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "none": lambda o: None,
     "steps": lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5),
-    "samples": lambda o: LRSchedule(
-        lambda samples: 0.99 ** (samples / 10), unit="samples"
-    ),
-    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(
-        o, 0.05, total_steps=100
-    ),
+    "samples": lambda o: LRSchedule(lambda samples: 0.99 ** (samples / 10), unit="samples"),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.05, total_steps=100),
 }
 
 
@@ -118,9 +108,7 @@ class Images(Recipe):
         return MODELS[config.get("model", "mlp")]().to(self.dtype)
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
-        optimizer = OPTIMIZERS[config.get("optimizer", "adam")](
-            model.parameters(), config
-        )
+        optimizer = OPTIMIZERS[config.get("optimizer", "adam")](model.parameters(), config)
         return optimizer, SCHEDULES[config.get("schedule", "none")](optimizer)
 
     def training_step(self, model: nn.Module, batch: Any) -> Any:
@@ -164,9 +152,7 @@ def configs(k: int, **same: Any) -> list[dict[str, Any]]:
     ]
 
 
-def lanes(
-    recipe: Recipe, configured: Sequence[Mapping[str, Any]]
-) -> list[TrainingLane]:
+def lanes(recipe: Recipe, configured: Sequence[Mapping[str, Any]]) -> list[TrainingLane]:
     return [
         TrainingLane(recipe, config, seed=3 + i, device=HERE, epoch=72.0)
         for i, config in enumerate(configured)
@@ -199,10 +185,7 @@ def together(fused: Fused, data: Any, passes: int = 1) -> None:
 
 def weights(lane: TrainingLane) -> Tensor:
     return torch.cat(
-        [
-            p.detach().reshape(-1).double()
-            for p in [*lane.model.parameters(), *lane.model.buffers()]
-        ]
+        [p.detach().reshape(-1).double() for p in [*lane.model.parameters(), *lane.model.buffers()]]
     )
 
 

@@ -19,9 +19,7 @@ class Gan(Small):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         generator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6))
-        judge = nn.Sequential(
-            nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(8, 1)
-        )
+        judge = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(8, 1))
         return nn.ModuleDict({"generator": generator, "judge": judge})
 
     def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
@@ -77,9 +75,7 @@ class Closure(Small):
             line_search_fn=search,
         )
         if config.get("schedules"):
-            return optimizer, OneCycleLR(
-                optimizer, 0.1, total_steps=100, cycle_momentum=False
-            )
+            return optimizer, OneCycleLR(optimizer, 0.1, total_steps=100, cycle_momentum=False)
         return optimizer
 
     def training_step(  # type: ignore[override]

@@ -36,13 +36,9 @@ SCHEDULES: dict[str, Any] = {
     "none": lambda o: None,
     "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 4),
     "steps": lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5),
-    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(
-        o, patience=0, threshold=10.0
-    ),
+    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=10.0),
     "epochs": lambda o: LRSchedule(lambda epoch: 1 / (1 + epoch)),
-    "samples": lambda o: LRSchedule(
-        lambda samples: 0.99 ** (samples / 10), unit="samples"
-    ),
+    "samples": lambda o: LRSchedule(lambda samples: 0.99 ** (samples / 10), unit="samples"),
 }
 
 
@@ -81,11 +77,7 @@ class Zoo(Images):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         model = super().configure_model(config)
-        made = (
-            nn.Sequential(nn.Dropout(config["drop"]), model)
-            if "drop" in config
-            else model
-        )
+        made = nn.Sequential(nn.Dropout(config["drop"]), model) if "drop" in config else model
         made.register_buffer("steps", torch.zeros(()))
         made.wrong = (config.get("fail_at"), config.get("nan_at"))  # type: ignore[assignment]
         return made
@@ -144,11 +136,7 @@ def epochs_of(what: Trial, data: Data) -> int:
 
 
 def plan(data: Data, epochs: int) -> list[Visit]:
-    return [
-        Visit(epoch, shard, epoch, 0)
-        for epoch in range(epochs)
-        for shard in data.shards
-    ]
+    return [Visit(epoch, shard, epoch, 0) for epoch in range(epochs) for shard in data.shards]
 
 
 def packed(
@@ -184,11 +172,7 @@ def packed(
         for each in going:
             record, visits = found[each.id], plan(data, epochs_of(each, data))
             visit = visits[len(record.visits)]
-            units.append(
-                Unit(
-                    each, record.visits, visit, evaluate=visit.shard == data.shards[-1]
-                )
-            )
+            units.append(Unit(each, record.visits, visit, evaluate=visit.shard == data.shards[-1]))
         losses: dict[TrialId, float] = {each.id: 0.0 for each in going}
         for name, news in station.together(units, fuse):
             record = found[name]
@@ -217,9 +201,7 @@ def packed(
 def by_hand(recipe: Recipe, data: Data, what: Trial) -> Record:
     """A trial by its lane's methods alone, without a station."""
     stream = Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0)
-    lane = TrainingLane(
-        recipe, what.config, seed=SEED, device=HERE, epoch=float(data.samples)
-    )
+    lane = TrainingLane(recipe, what.config, seed=SEED, device=HERE, epoch=float(data.samples))
     made = Record()
     for visit in plan(data, epochs_of(what, data)):
         lane.begin(data.size(visit.shard))

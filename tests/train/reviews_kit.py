@@ -34,9 +34,7 @@ def tokenizer() -> Any:
     numbers = {word: number for number, word in enumerate(words)}
     made = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]")
 
 
 def classifier(config: Mapping[str, Any] | None = None) -> Any:

@@ -53,9 +53,7 @@ assert compiled(torch.ones(1, 4)).shape == (1, 4)
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_it_comes_when_it_is_wanted(way: str) -> None:
-    subprocess.run(
-        [sys.executable, "-c", BEGIN + WAYS[way] + END], check=True, timeout=120
-    )
+    subprocess.run([sys.executable, "-c", BEGIN + WAYS[way] + END], check=True, timeout=120)
 
 
 def test_it_stays_away() -> None:

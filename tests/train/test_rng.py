@@ -17,9 +17,7 @@ from shoal.train.rng import Rng, global_state
 
 def draw(count: int = 1) -> list[float]:
     """From all three; an odd count of normal numbers leaves one waiting in NumPy and in Python."""
-    normal = [
-        f() for _ in range(count) for f in (np.random.randn, lambda: random.gauss(0, 1))
-    ]
+    normal = [f() for _ in range(count) for f in (np.random.randn, lambda: random.gauss(0, 1))]
     return [*normal, np.random.rand(), random.random(), float(torch.rand(()))]
 
 

@@ -29,13 +29,9 @@ SCHEDULES = {
     "none": lambda o: None,
     "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 4),
     "steps": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [1, 2]),
-    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(
-        o, patience=0, threshold=10.0
-    ),
+    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=10.0),
     "epochs": lambda o: LRSchedule(lambda epoch: 1 / (1 + epoch)),
-    "samples": lambda o: LRSchedule(
-        lambda samples: 0.99 ** (samples / 10), unit="samples"
-    ),
+    "samples": lambda o: LRSchedule(lambda samples: 0.99 ** (samples / 10), unit="samples"),
     "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=100),
     "each step": lambda o: {
         "scheduler": torch.optim.lr_scheduler.LambdaLR(o, lambda step: 0.95**step),
@@ -80,9 +76,7 @@ class Linear(Small):
         return nn.Linear(6, 3)
 
 
-def blobs(
-    samples: int = 120, shards: int = 3, chunk: int | None = None, **options: Any
-) -> Data:
+def blobs(samples: int = 120, shards: int = 3, chunk: int | None = None, **options: Any) -> Data:
     rng = np.random.default_rng(5)
     y = rng.integers(0, 3, samples)
     x = (rng.normal(size=(samples, 6)) + 2 * np.eye(3, 6)[y]).astype(np.float32)
@@ -97,11 +91,7 @@ def trial(name: str = "a", **config: Any) -> Trial:
 
 
 def planned(data: Data, epochs: int) -> list[Visit]:
-    return [
-        Visit(epoch, shard, epoch, 0)
-        for epoch in range(epochs)
-        for shard in data.shards
-    ]
+    return [Visit(epoch, shard, epoch, 0) for epoch in range(epochs) for shard in data.shards]
 
 
 def drive(generator: Generator[Part, None, Done]) -> tuple[list[Part], Done]:
@@ -124,9 +114,7 @@ def go(
     shards = len(station.at.data.shards)
     for visit in plan:
         evaluate = (len(made) + 1) % shards == 0
-        _, done = drive(
-            station.train(Unit(what, made, visit, **{"evaluate": evaluate, **first}))
-        )
+        _, done = drive(station.train(Unit(what, made, visit, **{"evaluate": evaluate, **first})))
         made, first = (*made, done.visit), {}
     return made
 

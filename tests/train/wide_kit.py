@@ -79,11 +79,7 @@ class Exact(Recipe):
 
     def _perhaps(self, when: str, loss: Any) -> None:
         """Die in the middle of a step, on order."""
-        if (
-            self.die is not None
-            and self.wide is not None
-            and self.wide.position >= self.die[0]
-        ):
+        if self.die is not None and self.wide is not None and self.wide.position >= self.die[0]:
             if self.die[1] == "forward":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.die[1] == "raise":
@@ -169,9 +165,7 @@ class What:
 
     def parts(self) -> tuple[Data, TrainingLane, Stream]:
         here = data(self.samples, self.shards)
-        lane = TrainingLane(
-            self.recipe, self.config, seed=7, device=CPU, epoch=float(self.samples)
-        )
+        lane = TrainingLane(self.recipe, self.config, seed=7, device=CPU, epoch=float(self.samples))
         return here, lane, Stream(self.recipe, here, seed=3, device=CPU, memory_gb=1.0)
 
     def visits(self) -> list[Visit]:
@@ -232,9 +226,7 @@ def snapshot(lane: TrainingLane) -> Any:
         ],
         "lr": [float(group["lr"]) for group in state["optimizer"]["param_groups"]],
         "scheduler": {
-            k: v
-            for k, v in (state["scheduler"] or {}).items()
-            if k in ("last_epoch", "_last_lr")
+            k: v for k, v in (state["scheduler"] or {}).items() if k in ("last_epoch", "_last_lr")
         },
         "visits": state["visits"],
     }
@@ -247,9 +239,7 @@ def differ(one: Any, other: Any) -> float:
     pairs = [(one["model"][name], other["model"][name]) for name in one["model"]]
     pairs += zip(one["optimizer"], other["optimizer"], strict=True)
     pairs += [(np.array(one["lr"]), np.array(other["lr"]))]
-    return max(
-        float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-12)) for a, b in pairs
-    )
+    return max(float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-12)) for a, b in pairs)
 
 
 # -- the process
@@ -412,9 +402,7 @@ class Lanes:
     def seats(self, who: Sequence[int], **more: Any) -> dict[int, Seat]:
         """The next generation: these members in gang order."""
         self.generation += 1
-        joining = tuple(
-            rank for rank, member in enumerate(who) if member not in self.seated
-        )
+        joining = tuple(rank for rank, member in enumerate(who) if member not in self.seated)
         address = self.members[who[0]].address
         options = {"patience": 10.0, "stall": 20.0, **more}
         common = Seat(
@@ -453,14 +441,10 @@ class Lanes:
         before, seats = self.seated, self.seats(who)
         for member in who:
             if member not in before:
-                self.members[member].tell(
-                    "begin", (seats[member], set(stops), made, None)
-                )
+                self.members[member].tell("begin", (seats[member], set(stops), made, None))
         for member in before:
             if self.members[member].process.is_alive():
-                self.members[member].tell(
-                    "move", Move(self.generation, seats.get(member), broken)
-                )
+                self.members[member].tell("move", Move(self.generation, seats.get(member), broken))
         self.seated = list(who)
         joining = seats[who[0]].joining
         if joining:  # the others are paused: they find them there when they go on

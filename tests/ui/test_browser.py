@@ -109,9 +109,7 @@ def _row(name: str) -> str:
 
 def _column(page: Any, number: int) -> list[str]:
     """The texts of a column of the table of trials."""
-    texts: list[str] = page.locator(
-        f"#trials-part tbody td:nth-child({number})"
-    ).all_inner_texts()
+    texts: list[str] = page.locator(f"#trials-part tbody td:nth-child({number})").all_inner_texts()
     return [text.strip() for text in texts]
 
 
@@ -170,9 +168,7 @@ def test_a_running_study_is_watched_and_steered(page: Any, running: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_click_counts_though_news_come_while_the_button_is_down(
-    page: Any, running: Path
-) -> None:
+def test_a_click_counts_though_news_come_while_the_button_is_down(page: Any, running: Path) -> None:
     """A button that is replaced between press and release is never clicked."""
     with serving(running) as server:
         _ready(page, server.address)
@@ -258,9 +254,7 @@ class Neighbour(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_another_port_gets_the_cookie_and_can_do_nothing(
-    page: Any, tmp_path: Path
-) -> None:
+def test_another_port_gets_the_cookie_and_can_do_nothing(page: Any, tmp_path: Path) -> None:
     folder = many(tmp_path / "few", 3)
     neighbour = ThreadingHTTPServer(("127.0.0.1", 0), Neighbour)
     threading.Thread(target=neighbour.serve_forever, daemon=True).start()
@@ -282,9 +276,7 @@ def test_another_port_gets_the_cookie_and_can_do_nothing(
                 assert client.post("do", json=asked, headers=origin).status_code == 403
                 assert "few" not in client.get("").text
             assert not (folder / "inbox").exists()
-            _ready(
-                other, f"{plain}?study=few"
-            )  # the owner's further windows need no key
+            _ready(other, f"{plain}?study=few")  # the owner's further windows need no key
             other.close()
     finally:
         neighbour.shutdown()

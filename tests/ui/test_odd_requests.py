@@ -61,22 +61,16 @@ def fuzz(folder: Path, examples: int) -> None:
         st.one_of(
             JSON.map(lambda said: json.dumps(said).encode()),
             st.builds(
-                lambda deed, more: json.dumps(
-                    {**more, "study": folder.name, "do": deed}
-                ).encode(),
+                lambda deed, more: json.dumps({**more, "study": folder.name, "do": deed}).encode(),
                 DEEDS,
-                st.dictionaries(
-                    st.sampled_from(["trial", "values", "max_epochs", "cold"]), JSON
-                ),
+                st.dictionaries(st.sampled_from(["trial", "values", "max_epochs", "cold"]), JSON),
             ),
             st.binary(max_size=100),
             st.sampled_from([b"[" * 90_000, b"x" * 200_000]),
         ),
         st.sampled_from(["application/json", "", "text/html"]),
     )
-    def check(
-        path: str, rest: str, query: dict[str, str], body: bytes, kind: str
-    ) -> None:
+    def check(path: str, rest: str, query: dict[str, str], body: bytes, kind: str) -> None:
         place = f"/{path}"
         if path.endswith("/"):
             place += "".join(c for c in rest if c.isascii() and c.isalnum())

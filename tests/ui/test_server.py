@@ -108,9 +108,7 @@ def test_the_token_becomes_a_strict_cookie_and_leaves_the_address(folder: Path) 
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS[1:] if "static" not in path])
-def test_the_cookie_alone_shows_nothing_and_does_nothing(
-    folder: Path, path: str
-) -> None:
+def test_the_cookie_alone_shows_nothing_and_does_nothing(folder: Path, path: str) -> None:
     """It goes to every port of this machine; the key does not."""
     client = client_of(folder, key=False)
     asked = {"do": "pause", "study": "few"}
@@ -200,9 +198,7 @@ def test_the_oldest_strangers_go_first_and_the_owner_stays() -> None:
     assert ended == [0, 3, 4, 5, 6]
 
 
-def test_a_stranger_is_not_waited_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stranger_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for the rest of its request, nor for a body once it is refused."""
     monkeypatch.setattr(serve, "PATIENCE", 0.3)
     begun = b"POST /do HTTP/1.1\r\nHost: %s\r\nContent-Length: 9999\r\n"
@@ -268,13 +264,9 @@ def test_names_that_anybody_can_let_lead_here_get_nothing(folder: Path) -> None:
                 headers = {"host": name, "origin": f"http://{name}"}
                 for path in (f"/?token={token}", "/", "/static/ui.js", "/list"):
                     assert client.get(path, headers=headers).status_code == 403
-                assert (
-                    client.post("/do", json=asked, headers=headers).status_code == 403
-                )
+                assert client.post("/do", json=asked, headers=headers).status_code == 403
             here = f"localhost:{port}"
-            cookie = {
-                "cookie": "; ".join(f"{a}={b}" for a, b in client.cookies.items())
-            }
+            cookie = {"cookie": "; ".join(f"{a}={b}" for a, b in client.cookies.items())}
             headers = {"host": here, **cookie}
             assert client.get("/list", headers=headers).status_code == 200
             for origin in (
@@ -496,9 +488,7 @@ def test_what_is_not_seen_is_shown_as_escapes_and_sent_back_as_it_is(
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 0, done.output
     report = (folder / "report.html").read_text().split("<script>")[0]
-    report, _, drawn = report.partition(
-        '<script type="application/json" id="drawings">'
-    )
+    report, _, drawn = report.partition('<script type="application/json" id="drawings">')
     pages += [table, report]
     texts = [text for page in pages for text in Shown(page).texts]
     figures = json.loads(drawn.partition("</script>")[0])
@@ -523,9 +513,7 @@ def test_an_error_file_outside_the_study_is_not_shown(tmp_path: Path) -> None:
     journal.write_text(journal.read_text().replace('"out"', f'"{outside}"'))
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "error.txt").write_text("hidden words")
-    answer = client_of(folder).get(
-        "/part/trial", params={"study": "s", "trial": outside}
-    )
+    answer = client_of(folder).get("/part/trial", params={"study": "s", "trial": outside})
     assert "hidden words" not in answer.text
 
 
@@ -633,9 +621,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def test_actions_are_the_commands_of_the_command_line(
-    folder: Path, typed: list[list[str]]
-) -> None:
+def test_actions_are_the_commands_of_the_command_line(folder: Path, typed: list[list[str]]) -> None:
     client = client_of(folder)
     place = str(folder)
     values = {"lr": "0.01", "act": "--cold"}
@@ -662,9 +648,7 @@ def test_actions_are_the_commands_of_the_command_line(
         assert typed.pop() == command
 
 
-def test_what_cannot_be_done_is_one_clear_error(
-    folder: Path, typed: list[list[str]]
-) -> None:
+def test_what_cannot_be_done_is_one_clear_error(folder: Path, typed: list[list[str]]) -> None:
     client = client_of(folder)
     refused = {
         "there is no trial gone": {"do": "stop", "trial": "gone"},

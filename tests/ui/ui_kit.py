@@ -50,9 +50,7 @@ def opened(name: str, run: int = 1, **more: Any) -> Opened:
 
 
 def submitted(name: str, config: Mapping[str, Any], epochs: int = 2) -> Submitted:
-    return Submitted(
-        Trial(TrialId(name), epochs * EPOCH, config, shards=frozenset({SHARD}))
-    )
+    return Submitted(Trial(TrialId(name), epochs * EPOCH, config, shards=frozenset({SHARD})))
 
 
 def epoch(name: str, number: int, accuracy: float) -> list[Entry]:
@@ -96,19 +94,12 @@ def many(folder: Path, trials: int, slots: int = 4, epochs: int = 2) -> Path:
         config = {"lr": 10 ** draw.uniform(-4, -1), "width": 2 ** draw.randint(4, 6)}
         times[0.0].append(submitted(f"t{number:05d}", config, epochs))
     for turn, first in enumerate(range(0, trials, slots)):
-        group = [
-            f"t{number:05d}" for number in range(first, min(first + slots, trials))
-        ]
+        group = [f"t{number:05d}" for number in range(first, min(first + slots, trials))]
         begin = turn * epochs
-        gangs = [
-            solo(TrialId(name), slot, turn)
-            for name, slot in zip(group, names, strict=False)
-        ]
+        gangs = [solo(TrialId(name), slot, turn) for name, slot in zip(group, names, strict=False)]
         times.setdefault(begin * 0.1, []).append(Planned((), tuple(gangs)))
         for number in range(epochs):
-            trained = [
-                entry for name in group for entry in epoch(name, number, draw.random())
-            ]
+            trained = [entry for name in group for entry in epoch(name, number, draw.random())]
             times[(begin + number + 1) * 0.1] = trained
         for name in group:
             done = epochs * EPOCH

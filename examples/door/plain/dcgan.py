@@ -71,9 +71,7 @@ def train(width, lr):
             fake = generator(torch.randn(len(real), LATENT, 1, 1))
 
             discriminator.zero_grad()
-            d_loss = score(discriminator(real), 1.0) + score(
-                discriminator(fake.detach()), 0.0
-            )
+            d_loss = score(discriminator(real), 1.0) + score(discriminator(fake.detach()), 0.0)
             d_loss.backward()
             of_discriminator.step()
 

@@ -18,9 +18,7 @@ def train(model, x, y, batch_size):
 
 def main(epochs=4, batch_size=50):
     x, y = load_digits(return_X_y=True)
-    train_x, valid_x, train_y, valid_y = train_test_split(
-        x / 16, y, test_size=0.25, random_state=0
-    )
+    train_x, valid_x, train_y, valid_y = train_test_split(x / 16, y, test_size=0.25, random_state=0)
     best = 0.0
     for alpha, eta0 in itertools.product([1e-4, 1e-3], [0.01, 0.1]):
         model = SGDClassifier(

@@ -88,9 +88,7 @@ class Ray:
         ValueError: no node has room for a slot.
     """
 
-    def __init__(
-        self, recipe: Recipe, data: Data, course: Positions, setup: RaySetup
-    ) -> None:
+    def __init__(self, recipe: Recipe, data: Data, course: Positions, setup: RaySetup) -> None:
         self.course = course
         self._waking = Waking(setup.since)
         self.now = self._waking.now
@@ -109,14 +107,10 @@ class Ray:
             self._leave()
             raise
 
-    def _open(
-        self, recipe: Recipe, data: Data, setup: RaySetup, limit: int | None
-    ) -> None:
+    def _open(self, recipe: Recipe, data: Data, setup: RaySetup, limit: int | None) -> None:
         """Start the slots, up to `limit`; the data that this process has serves those here."""
         own_slots = limit if self._own else None
-        share = cluster.share_of(
-            setup.cpus_per_slot, setup.gpus_per_slot, setup.threads, own_slots
-        )
+        share = cluster.share_of(setup.cpus_per_slot, setup.gpus_per_slot, setup.threads, own_slots)
         slot = setup.slot(recipe, data, self.course.seed, share.gpus)
         self._fleet = Fleet(
             slot,
@@ -135,9 +129,7 @@ class Ray:
         self._waiting = NodeWait(self._fleet.shards)
         self._states = States(self.course, self._fleet, setup)
         self.forget = self._states.release
-        self._work = Work(
-            self.course, self._fleet, self._states, self._depart, self._settled
-        )
+        self._work = Work(self.course, self._fleet, self._states, self._depart, self._settled)
         looks = self._work, self._waking, self._remove
         self._looks = Looks(self._pulse, hangs, *looks)
         self._narrow = OneSlotGangs(self._work)
@@ -304,9 +296,7 @@ class Ray:
         self._begin()
         return events
 
-    def _on_news(
-        self, process: SlotProcess, number: int, at: Mapping[TrialId, Reached]
-    ) -> Events:
+    def _on_news(self, process: SlotProcess, number: int, at: Mapping[TrialId, Reached]) -> Events:
         """How far the units of a round are; of those that are over, their results tell it."""
         trials = self._narrow.at_work(process, number)
         trials = trials or self._wides.at_work(process, number)

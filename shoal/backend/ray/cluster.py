@@ -65,9 +65,7 @@ Gradients = Literal["gloo", "nccl"]
 # then gets its pages, which are mapped already. Measured for 100 MB: 25 ms to hop, against 200 ms
 # through fresh pages.
 TUNED = {"free_objects_period_milliseconds": 0}
-_former: dict[
-    str, str | None
-] = {}  # the environment before Shoal's own token was shown
+_former: dict[str, str | None] = {}  # the environment before Shoal's own token was shown
 
 
 class Unanswered(ConnectionError):  # noqa: N818
@@ -226,9 +224,7 @@ def _meant_by(address: str) -> str:
         elif len(there) == 1:
             address = there[0]
         if address == "auto":
-            found = (
-                f"several run here: {', '.join(there)}" if there else "none runs here"
-            )
+            found = f"several run here: {', '.join(there)}" if there else "none runs here"
             raise ConnectionError(f"{found} that others may join")
     return canonicalize_bootstrap_address(address) or address
 
@@ -268,9 +264,7 @@ def _check_head(address: str) -> None:
 def _no_cluster(address: str, why: str) -> ConnectionError:
     """The error of an address that cannot be joined."""
     why = why.partition("\n")[0]
-    remedy = (
-        "give the address that `ray start --head` printed where the cluster was started"
-    )
+    remedy = "give the address that `ray start --head` printed where the cluster was started"
     if "AuthToken" in why:
         why, remedy = (
             "the cluster asks for a token that this process does not show",
@@ -406,9 +400,7 @@ def here() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def share_of(
-    cpus: float | None, gpus: float | None, threads: int, slots: int | None
-) -> Share:
+def share_of(cpus: float | None, gpus: float | None, threads: int, slots: int | None) -> Share:
     """What a slot takes, where the user does not say.
 
     That is a GPU if the cluster has any, and a CPU for each thread.
@@ -471,8 +463,7 @@ def live_nodes(share: Share = Share(0.0, 0.0)) -> list[Node]:
     for node in all_nodes():
         if node["Alive"]:
             name, machine, address = (
-                node[key]
-                for key in ("NodeID", "NodeManagerHostname", "NodeManagerAddress")
+                node[key] for key in ("NodeID", "NodeManagerHostname", "NodeManagerAddress")
             )
             given = node.get("NodeName") or address
             host = machine

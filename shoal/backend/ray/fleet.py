@@ -164,9 +164,7 @@ class Fleet:
         served = known.keys() | {each.node for each in self.processes.values()}
         self._fill([node for name, node in seen.items() if name not in served])
         # Nodes without slots are looked at again: they may be of use later.
-        self._nodes = {
-            name: node for name, node in seen.items() if name in known or self.at(name)
-        }
+        self._nodes = {name: node for name, node in seen.items() if name in known or self.at(name)}
 
     def _fill(self, fresh: Sequence[Node]) -> None:
         """Start slots on these nodes, in turn, until they or the limit are full.

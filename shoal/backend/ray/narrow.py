@@ -157,9 +157,7 @@ class OneSlotGangs:
 
         return events
 
-    def _settle(
-        self, process: SlotProcess, run: GangRun, call: Call, outcomes: Outcomes
-    ) -> Events:
+    def _settle(self, process: SlotProcess, run: GangRun, call: Call, outcomes: Outcomes) -> Events:
         """What came of the round's units."""
         here = _counting(run, call, outcomes)
         if call.void:
@@ -196,8 +194,7 @@ class OneSlotGangs:
             return [*events, Ended(run.gang)]
 
         if any(
-            trial not in lost and not isinstance(outcome, Cut)
-            for trial, outcome in here.items()
+            trial not in lost and not isinstance(outcome, Cut) for trial, outcome in here.items()
         ):
             events += self._over(process, run, failed, lost)
         return events

@@ -36,9 +36,7 @@ class NextRounds:
         self._course = work.course
         self._reported = reported
         # Trials after the units given out.
-        self._ahead = Positions(
-            work.course.seed, work.course.sizes, work.course.validate_every
-        )
+        self._ahead = Positions(work.course.seed, work.course.sizes, work.course.validate_every)
 
     def fill(self, process: SlotProcess) -> None:
         """Give the slot its gang's next rounds."""
@@ -109,9 +107,7 @@ class NextRounds:
         call.origins = origins
         return parcels
 
-    def _units_after(
-        self, run: GangRun, trials: Trials, calls: Sequence[Call]
-    ) -> Units:
+    def _units_after(self, run: GangRun, trials: Trials, calls: Sequence[Call]) -> Units:
         """The trials' units after those that these calls give."""
         units: Units = {}
         for trial in trials:
@@ -132,9 +128,7 @@ class NextRounds:
         return Position(at.trial, tuple(visits), samples)
 
 
-def rated_before(
-    units: Mapping[TrialId, Unit], rated: Collection[str]
-) -> frozenset[str] | None:
+def rated_before(units: Mapping[TrialId, Unit], rated: Collection[str]) -> frozenset[str] | None:
     """The signatures whose rates are known (`rated`), for the slot that makes these units.
 
     None where all trials have made visits: they told their rates then, whichever slot it was.

@@ -92,9 +92,7 @@ class RaySetup:
         """Warn if the user asked for feeders, and there will be none."""
         why = why_no_feeders(recipe, data)
         if self.feeders not in ("auto", 0) and why is not None:
-            warnings.warn(
-                f"feeders={self.feeders} has no effect, since {why}", stacklevel=2
-            )
+            warnings.warn(f"feeders={self.feeders} has no effect, since {why}", stacklevel=2)
 
     def resting_gb(self) -> GiB:
         """What models at rest may take in main memory, per slot."""

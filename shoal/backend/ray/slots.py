@@ -149,9 +149,7 @@ class SlotProcess:
         self.signs = Signs.at(monotonic())
         self.meeting = hello.meeting
         self.holds = hello.shards
-        self.slot = Slot(
-            self.id, hello.host, hello.kind, hello.memory, until=self.until
-        )
+        self.slot = Slot(self.id, hello.host, hello.kind, hello.memory, until=self.until)
 
     def reading(self) -> set[Reading]:
         """The slot with each shard that a gang of one shard after another reads here."""
@@ -168,9 +166,7 @@ def check_known(slots: Iterable[SlotId], known: Iterable[SlotId]) -> None:
     """Raise ValueError if there are no such slots."""
     unknown = sorted(set(slots) - set(known))
     if unknown:
-        raise ValueError(
-            f"no slot {', '.join(unknown)}; there are {', '.join(sorted(known))}"
-        )
+        raise ValueError(f"no slot {', '.join(unknown)}; there are {', '.join(sorted(known))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +186,7 @@ def staying(processes: Iterable[SlotProcess]) -> list[SlotProcess]:
     return [each for each in processes if not each.leaving]
 
 
-def balance(
-    processes: Collection[SlotProcess], n: int
-) -> tuple[int, list[SlotId], int]:
+def balance(processes: Collection[SlotProcess], n: int) -> tuple[int, list[SlotId], int]:
     """How many slots have to start so that there are `n`, or which leave so that `n` stay.
 
     The third is how many leave already, as they were asked to.
@@ -239,9 +233,7 @@ class ShardRegister:
         names = [process.id for process in ready]
         return self._give(ready, spread(self._shards, names, self._copies))
 
-    def again(
-        self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]
-    ) -> Events:
+    def again(self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]) -> Events:
         """Put every shard at enough slots, evenly; tell what changed, and of `fresh` slots.
 
         No shard is taken from where it is being read.
@@ -268,9 +260,7 @@ class ShardRegister:
                     barred.add((process.id, shard))
         return barred
 
-    def _give(
-        self, processes: Iterable[SlotProcess], placed: Holders
-    ) -> tuple[Slot, ...]:
+    def _give(self, processes: Iterable[SlotProcess], placed: Holders) -> tuple[Slot, ...]:
         """The slots, with their shards."""
         slots: list[Slot] = []
         for process in processes:

@@ -89,9 +89,7 @@ class States:
 
     # -- units that were made -----------------------------------------------------------------
 
-    def trained(
-        self, process: SlotProcess, call: Call, trial: TrialId, outcome: Trained
-    ) -> Events:
+    def trained(self, process: SlotProcess, call: Call, trial: TrialId, outcome: Trained) -> Events:
         """The events of a unit that was made."""
         moved = 0
         if call.origins.get(trial) != process.id:
@@ -233,9 +231,7 @@ class States:
         elif trial not in self.saving:
             self.saving.add(trial)
             saved = self._save(trial, at, _maker(at, self._fleet.ready))
-            self._fleet.follow(
-                saved, partial(self._saved, trial, at.visits, at.samples)
-            )
+            self._fleet.follow(saved, partial(self._saved, trial, at.visits, at.samples))
 
     def _save(self, trial: TrialId, at: Position, process: SlotProcess) -> Any:
         """Have the process make a stored state durable."""

@@ -94,9 +94,7 @@ def with_work_left(view: View) -> View:
     That they are finished is an event that is still to come. A simulation knows no such event, so
     it would wait for these trials for ever.
     """
-    over = frozenset(
-        name for name, trial in view.trials.items() if is_met(trial, view.done[name])
-    )
+    over = frozenset(name for name, trial in view.trials.items() if is_met(trial, view.done[name]))
     if not over:
         return view
     pruned = [prune(gang, over) for gang in view.plan.gangs]
@@ -193,9 +191,7 @@ class Ahead:
         times = [ahead(part, policy, profile, often, aim) for part in views]
         found = times[0]
         if len(views) > 1 and found < inf:
-            found = _drawn_on(
-                times, [_seconds(part) for part in views], _seconds(short)
-            )
+            found = _drawn_on(times, [_seconds(part) for part in views], _seconds(short))
         return found * factor
 
     def _most(self, view: View) -> Seconds:
@@ -204,9 +200,7 @@ class Ahead:
         return min(self.most, self.part * _seconds(view) / slots)
 
 
-def _drawn_on(
-    times: Sequence[Seconds], works: Sequence[Seconds], whole: Seconds
-) -> Seconds:
+def _drawn_on(times: Sequence[Seconds], works: Sequence[Seconds], whole: Seconds) -> Seconds:
     """The time that the whole work takes, on a line through the times of two parts of it."""
     longer, shorter = times
     some, half = works
@@ -271,9 +265,7 @@ def _units(view: View, name: TrialId) -> float:
 
 def _seconds(view: View) -> Seconds:
     """The seconds of the work left, one trial after the other on one slot."""
-    return sum(
-        _left(view, name) / view.profile.curve(name, 1)[0] for name in view.trials
-    )
+    return sum(_left(view, name) / view.profile.curve(name, 1)[0] for name in view.trials)
 
 
 def _shorter(view: View, most: Seconds) -> View:

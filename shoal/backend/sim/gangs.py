@@ -36,9 +36,7 @@ class SimulatedGangs:
     next unit fails, given the trial and its visits so far; None: it does not fail.
     """
 
-    def __init__(
-        self, truth: Profile, units: SimulatedUnits, fault: Fault, now: Seconds
-    ) -> None:
+    def __init__(self, truth: Profile, units: SimulatedUnits, fault: Fault, now: Seconds) -> None:
         self.truth = truth
         self.units = units
         self.fault = fault
@@ -77,9 +75,7 @@ class SimulatedGangs:
         if after is not None:
             self._turn(before, old, after)
 
-    def _turn(
-        self, before: Gang | None, old: SimulatedGang | None, after: Gang
-    ) -> None:
+    def _turn(self, before: Gang | None, old: SimulatedGang | None, after: Gang) -> None:
         """Start a gang, at once or when its slots and trials are free.
 
         Units of the `old` gang may go on in it; None: `before` has left already.
@@ -135,9 +131,7 @@ class SimulatedGangs:
                 events.append(Ended(gang))
         return events
 
-    def _shrink_refusals(
-        self, trials: Trials = frozenset(), slots: Slots = frozenset()
-    ) -> None:
+    def _shrink_refusals(self, trials: Trials = frozenset(), slots: Slots = frozenset()) -> None:
         """Gangs that are to be refused go on without these trials and slots."""
         for gang, (at, reports) in list(self.refusals.items()):
             rest = prune(gang, trials, slots)
@@ -263,9 +257,7 @@ class SimulatedGangs:
         position.over = is_met(position.trial, position.samples)
         return events
 
-    def _after(
-        self, run: SimulatedGang, position: SimulatedTrial, why: str | None
-    ) -> list[Event]:
+    def _after(self, run: SimulatedGang, position: SimulatedTrial, why: str | None) -> list[Event]:
         """What follows from the end of a unit. `why`: it failed."""
         if why is None:
             return self._go_on(run, position)

@@ -132,16 +132,13 @@ class Sim:
         signature = self._state.signature.get(trial.id, "")
         return SimulatedTrial(trial, visits, kept[1], kept, signature=signature)
 
-    def _begun(
-        self, parent: TrialId, visits: int
-    ) -> tuple[tuple[Visit, ...], tuple[int, Samples]]:
+    def _begun(self, parent: TrialId, visits: int) -> tuple[tuple[Visit, ...], tuple[int, Samples]]:
         """The visits and the durable state of a trial that starts from another's."""
         if parent not in self._gangs.positions:
             self.submit(self._state.known[parent])
         position = self._gangs.positions[parent]
         assert position.kept[0] == visits, (
-            f"a trial starts from {parent} after {visits} visits,"
-            f" but durable is {position.kept}"
+            f"a trial starts from {parent} after {visits} visits, but durable is {position.kept}"
         )
         return position.visits[:visits], position.kept
 

@@ -21,9 +21,7 @@ class Timetable:
         # Samples of data that is not divided, not yet reported.
         self._made: dict[TrialId, Samples] = {}
 
-    def schedule(
-        self, run: SimulatedGang, unit: UnitAtWork, wait: Seconds = 0.0
-    ) -> None:
+    def schedule(self, run: SimulatedGang, unit: UnitAtWork, wait: Seconds = 0.0) -> None:
         """The unit goes on at the gang's rate from now on, after this wait."""
         self.advance(unit)
         unit.lanes = len(run.sharing(unit.position.trial.id))

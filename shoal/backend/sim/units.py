@@ -73,9 +73,7 @@ class SimulatedUnits:
             return self._visit(run, position, now)
         return self._stretch(run, position, now, until)
 
-    def _visit(
-        self, run: SimulatedGang, position: SimulatedTrial, now: Seconds
-    ) -> UnitAtWork:
+    def _visit(self, run: SimulatedGang, position: SimulatedTrial, now: Seconds) -> UnitAtWork:
         """One pass over a shard: the gang's next one, or the one that the trial's order says."""
         trial = position.trial
         shards = trial.shards or frozenset(self.shards)
@@ -154,9 +152,7 @@ class SimulatedUnits:
 
     # -- after ---------------------------------------------------------------------------------
 
-    def reported(
-        self, run: SimulatedGang, unit: UnitAtWork, made: Samples
-    ) -> list[Event]:
+    def reported(self, run: SimulatedGang, unit: UnitAtWork, made: Samples) -> list[Event]:
         """Complete a unit of this gang; returns what it reports.
 
         That is Advanced, Measured, Evaluated, Kept, in this order.

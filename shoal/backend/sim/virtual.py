@@ -280,9 +280,7 @@ class SlotEnds:
             return inf
         return max(self._until.get(slot, inf) for slot in slots)
 
-    def has_time(
-        self, lane: Lane, unit: UnitAtWork, rate: float, left: Seconds
-    ) -> bool:
+    def has_time(self, lane: Lane, unit: UnitAtWork, rate: float, left: Seconds) -> bool:
         """Whether the lane's slots can make the unit and a save in the time that is left.
 
         If not, they are to leave.

@@ -41,9 +41,7 @@ class _Core(NamedTuple):
     def below(self, gap: float) -> "_Core":
         """The moves that lose less than this gap."""
         near = (self.losses < gap).nonzero()[0]
-        return self._replace(
-            rows=self.rows[near], moves=self.moves[near], losses=self.losses[near]
-        )
+        return self._replace(rows=self.rows[near], moves=self.moves[near], losses=self.losses[near])
 
 
 def repair(demand: Demand, base: Counts, price: float, slack: int) -> Moves:
@@ -80,9 +78,7 @@ def _near_moves(
 # -- changes of one row, and of two
 
 
-def _one_row(
-    gain: Table, base: Counts, price: float, slack: int, at: Counts
-) -> _Change:
+def _one_row(gain: Table, base: Counts, price: float, slack: int, at: Counts) -> _Change:
     """All that is left to one trial, the one that gains most by it."""
     more = np.minimum(gain.shape[1] - 1 - base, slack)
     profit = gain.take(at + more) - gain.take(at)

@@ -159,9 +159,7 @@ class Elastic:
     placement: Literal["index", "spatial"] | Spatial = "index"
     hysteresis: float = 0.01
     placed: bool = False
-    kept: RowsKept = field(
-        default_factory=RowsKept, init=False, repr=False, compare=False
-    )
+    kept: RowsKept = field(default_factory=RowsKept, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_horizon(self.horizon)
@@ -175,8 +173,7 @@ class Elastic:
         check_hysteresis("elastic", self.hysteresis)
         if not isinstance(self.placement, Spatial) and self.placement not in PLACEMENTS:
             raise ValueError(
-                "elastic's placement is index, spatial or a Spatial; "
-                f"got {self.placement!r}"
+                f"elastic's placement is index, spatial or a Spatial; got {self.placement!r}"
             )
 
     @property
@@ -243,9 +240,7 @@ def _check_horizon(horizon: Seconds | Literal["learned"]) -> None:
     if horizon == LEARNED:
         return
     if isinstance(horizon, str) or not (isfinite(horizon) and horizon > 0):
-        raise ValueError(
-            f'elastic\'s horizon must be > 0 seconds, or "learned"; got {horizon!r}'
-        )
+        raise ValueError(f'elastic\'s horizon must be > 0 seconds, or "learned"; got {horizon!r}')
 
 
 def _check_cost(name: str, cost: Seconds | None) -> None:
@@ -274,17 +269,13 @@ def problem(rule: Elastic, view: View, horizon: Seconds) -> Problem | None:
     return _problem(rule, view, horizon, rule.kept.rows_in(rule, view))
 
 
-def problem_of(
-    rule: Elastic, view: View, horizon: Seconds, lanes: Lanes
-) -> Problem | None:
+def problem_of(rule: Elastic, view: View, horizon: Seconds, lanes: Lanes) -> Problem | None:
     """The same for these trials, which hold these slots."""
     rows = _Rows.of(rule, view, lanes, _room(view, lanes)) if lanes else None
     return _problem(rule, view, horizon, rows)
 
 
-def _problem(
-    rule: Elastic, view: View, horizon: Seconds, rows: _Rows | None
-) -> Problem | None:
+def _problem(rule: Elastic, view: View, horizon: Seconds, rows: _Rows | None) -> Problem | None:
     """What is to be decided of the trials in these rows."""
     if rows is None or int(rows.most.max()) < 1:
         return None
@@ -411,9 +402,7 @@ def _needs(view: View, trials: Iterable[TrialId]) -> dict[TrialId, GiB]:
     return {trial: view.profile.cost(trial).memory for trial in trials}
 
 
-def _widths(
-    view: View, needs: Mapping[TrialId, GiB], room: int
-) -> dict[TrialId, Widths]:
+def _widths(view: View, needs: Mapping[TrialId, GiB], room: int) -> dict[TrialId, Widths]:
     """How many of `room` slots each trial can have, on slots with memory enough.
 
     None has more than pay, as far as was measured.
@@ -430,9 +419,7 @@ def _widths(
     return widths
 
 
-def _curves(
-    rule: Elastic, view: View, widths: Mapping[TrialId, Widths], held: int
-) -> Table:
+def _curves(rule: Elastic, view: View, widths: Mapping[TrialId, Widths], held: int) -> Table:
     """O_j(n) of the paper: a row for each trial, a column for each count from 0 on.
 
     `held`: the most slots that any trial has now; there is a column for it.

@@ -94,9 +94,7 @@ def best_counts_dp(gain: Table, free: int) -> Counts:
 
     Takes time in the order of trials x slots x widths.
     """
-    best = np.zeros(
-        free + 1
-    )  # best[k]: the most that the trials so far gain on k slots
+    best = np.zeros(free + 1)  # best[k]: the most that the trials so far gain on k slots
     choices = []
     for row in gain:
         best, choice = _with_trial(best, row)

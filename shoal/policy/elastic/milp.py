@@ -83,9 +83,7 @@ class NodeMilp:
     def _counts(self, asked: Problem) -> Counts:
         return self.counts(asked.curve, asked.held, asked.up, asked.down, asked.free)
 
-    def counts(
-        self, curve: Table, held: Counts, up: Table, down: Table, free: int
-    ) -> Counts:
+    def counts(self, curve: Table, held: Counts, up: Table, down: Table, free: int) -> Counts:
         """The better of the solution found and the present counts, if those are allowed."""
         table = gains(curve, held, up, down, self.horizon)
         present = table[np.arange(len(held)), held]

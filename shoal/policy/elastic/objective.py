@@ -48,14 +48,10 @@ def check_objective(policy: str, objective: object) -> None:
 def check_hysteresis(policy: str, hysteresis: float) -> None:
     """Raise ValueError unless it is a part of what a trial makes."""
     if not 0 <= hysteresis < 1:
-        raise ValueError(
-            f"{policy}'s hysteresis must be 0 or more, below 1; got {hysteresis!r}"
-        )
+        raise ValueError(f"{policy}'s hysteresis must be 0 or more, below 1; got {hysteresis!r}")
 
 
-def worth(
-    objective: Objective, trial: Trial, rates: Sequence[float]
-) -> Sequence[float]:
+def worth(objective: Objective, trial: Trial, rates: Sequence[float]) -> Sequence[float]:
     """O_j(n): what the trial is worth per second at widths 1, 2, …
 
     Raises:

@@ -53,9 +53,7 @@ class Demand:
         self.free = free
         self.columns = np.arange(float(columns))
         self.starts = np.arange(trials) * columns  # of each row in the flat table
-        self.reduced = np.empty_like(
-            gain
-        )  # gains less the price; written anew by `reduce`
+        self.reduced = np.empty_like(gain)  # gains less the price; written anew by `reduce`
 
     def reduce(self, price: float) -> Table:
         """The gains less what the slots cost at this price."""
@@ -93,9 +91,7 @@ def balanced(demand: Demand, most: Counts) -> tuple[float, Counts, Counts]:
     return price, base, over
 
 
-def _restricted(
-    demand: Demand, bracket: Bracket, rows: Counts
-) -> tuple[Demand, Bracket]:
+def _restricted(demand: Demand, bracket: Bracket, rows: Counts) -> tuple[Demand, Bracket]:
     """The demand of these rows for what the others leave over, and its tangents."""
     low = bracket.low.counts[rows]
     high = bracket.high.counts[rows]

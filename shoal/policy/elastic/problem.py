@@ -35,9 +35,7 @@ class Problem:
     free: int  # slots to be shared out, those held included
     needs: tuple[float, ...]  # memory, GiB
     ends: KnownEnds
-    pool: (
-        Held  # the free slots, and then those held; of either the longest lasting first
-    )
+    pool: Held  # the free slots, and then those held; of either the longest lasting first
 
     def parts(self, row: int) -> Table:
         """For how much of the horizon the slots of each count last; see `lasting`."""

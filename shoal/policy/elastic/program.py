@@ -102,9 +102,7 @@ class Program:
         self._pairs(u, x, -1.0, -c, c)
         self._pairs(u, x, 1.0, c, 2.0 - c)
 
-    def _pairs(
-        self, u: Columns, x: Columns, sign: float, lower: Floats, upper: Floats
-    ) -> None:
+    def _pairs(self, u: Columns, x: Columns, sign: float, lower: Floats, upper: Floats) -> None:
         """lower <= u + sign * x <= upper, element by element."""
         size = len(x)
         values = np.concatenate([np.ones(size), np.full(size, sign)])
@@ -150,9 +148,7 @@ class Program:
             beside = pieces[max(0, i - 1) : i + 1]
             self.row({weight: 1.0, **dict.fromkeys(beside, -1.0)}, upper=0.0)
 
-    def rescaled(
-        self, count: Terms, held: int, m: float, up: float, down: float
-    ) -> None:
+    def rescaled(self, count: Terms, held: int, m: float, up: float, down: float) -> None:
         """Eq. (15), and the costs in (16): what growing beyond C_j, or shrinking, costs.
 
         `held`: C_j. `up`, `down`: what is lost of the objective by each.

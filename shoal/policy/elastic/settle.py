@@ -141,9 +141,7 @@ def paying(claims: Claims, moved: Moved, slots: Known, makes: Makes) -> Moved:
     return {trial: each for trial, each in found.items() if each != held[trial]}
 
 
-def _best_of(
-    trial: TrialId, before: Held, given: Held, slots: Known, makes: Makes
-) -> Held:
+def _best_of(trial: TrialId, before: Held, given: Held, slots: Known, makes: Makes) -> Held:
     """What the trial has, with so many of the slots given that it makes most."""
     more = sorted(given[len(before) :], key=lambda slot: -slots[slot].until)
     best = before
@@ -203,9 +201,7 @@ def _classes(
 class _Yard:
     """The slots by class, and how near the classes are. Free ones are handed out and taken back."""
 
-    def __init__(
-        self, free: Slots, classes: Mapping[SlotId, Class], spatial: Spatial
-    ) -> None:
+    def __init__(self, free: Slots, classes: Mapping[SlotId, Class], spatial: Spatial) -> None:
         self.free = list(free)
         known = sorted(set(classes.values()))
         number = {key: i for i, key in enumerate(known)}

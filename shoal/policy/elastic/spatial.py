@@ -101,8 +101,7 @@ class Spatial:
         possible = all(0.0 <= p < 1.0 for p in chances)
         if not possible or not self.reach > 0:
             raise ValueError(
-                "chances must be within 0 <= p < 1 and reach > 0; "
-                f"got {chances!r}, {self.reach!r}"
+                f"chances must be within 0 <= p < 1 and reach > 0; got {chances!r}, {self.reach!r}"
             )
 
     @property

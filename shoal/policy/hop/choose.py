@@ -166,9 +166,7 @@ def _seconds_per_sample(view: View) -> Loads:
     return work
 
 
-def _add(
-    work: dict[ShardId, Seconds], shards: frozenset[ShardId], more: Seconds
-) -> None:
+def _add(work: dict[ShardId, Seconds], shards: frozenset[ShardId], more: Seconds) -> None:
     """Add so many seconds to the work on each of these shards."""
     for shard in shards:
         work[shard] += more

@@ -179,9 +179,7 @@ def _epoch(view: View, trial: TrialId) -> int:
     return epoch_of(view.visits[trial], len(view.trials[trial].shards))
 
 
-def _whole(
-    view: View, slots: Slots, trials: Trials, taken: list[Gang]
-) -> Iterator[Gang]:
+def _whole(view: View, slots: Slots, trials: Trials, taken: list[Gang]) -> Iterator[Gang]:
     """Trials whose data is not divided, on the slots that are left."""
     if len(taken) >= len(slots):
         return

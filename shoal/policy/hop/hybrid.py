@@ -78,9 +78,7 @@ class Hybrid:
             waits = list(at_the_barrier(view, waits))
         groups = _groups(view, slots, memory["groups"])
         gangs = _units(view, waits, memory, groups)
-        if (
-            not gangs and not view.plan.gangs
-        ):  # no group suits what is left: never stall
+        if not gangs and not view.plan.gangs:  # no group suits what is left: never stall
             return self._hopped(view, memory)
         memory = _noted(view, memory, gangs)
         return _with_wide(view, with_more(view, gangs)), memory
@@ -109,17 +107,13 @@ def _that_hop(view: View) -> Trials:
 # -- into how many groups
 
 
-def _divided(
-    view: View, memory: Memory, trials: Trials, slots: Sequence[Slot]
-) -> Memory:
+def _divided(view: View, memory: Memory, trials: Trials, slots: Sequence[Slot]) -> Memory:
     """The memory with the number of groups that is best, and with a seat for every trial.
 
     The number is asked for again when trials or slots came or went, when a trial has ended an
     epoch, and when something was measured.
     """
-    epochs = sum(
-        epoch_of(view.visits[trial], len(view.trials[trial].shards)) for trial in trials
-    )
+    epochs = sum(epoch_of(view.visits[trial], len(view.trials[trial].shards)) for trial in trials)
     of = [len(trials), len(slots), epochs, len(measured_rates(view.profile))]
     seats: dict[str, int] = memory["seats"]
     if of == memory.get("of") and all(trial in seats for trial in trials):
@@ -127,10 +121,7 @@ def _divided(
     new = [str(trial) for trial in trials if trial not in seats]
     seats = seats | {trial: number for number, trial in enumerate(new, len(seats))}
     speeds = [_speed(view, trial, len(slots)) for trial in trials]
-    sizes = [
-        sorted((view.shards[shard] for shard in slot.shards), reverse=True)
-        for slot in slots
-    ]
+    sizes = [sorted((view.shards[shard] for shard in slot.shards), reverse=True) for slot in slots]
     left = partial(_left, view, trials, len(slots))
     count, _ = division(left, speeds, len(slots), partial(_even, sizes), GAIN)
     return {**memory, "groups": count, "of": of, "seats": seats}
@@ -326,9 +317,7 @@ def _speed_of(view: View, gang: Gang) -> float:
     return view.profile.curve(gang.trials[0], width)[-1] * evenness(gang, view.shards)
 
 
-def _due(
-    pending: frozenset[ShardId], seat: int, groups: Sequence[SlotGroup]
-) -> list[SlotGroup]:
+def _due(pending: frozenset[ShardId], seat: int, groups: Sequence[SlotGroup]) -> list[SlotGroup]:
     """The groups that serve shards which the trial lacks, from its seat downwards.
 
     Trials that go round in step so never want the same group.

@@ -73,9 +73,7 @@ def first_within(target: Seconds, plans: Iterator[PlannedOrder]) -> PlannedOrder
     return chosen
 
 
-def candidates(
-    times: Times, epochs: int = 1, barrier: bool = False
-) -> Iterator[PlannedOrder]:
+def candidates(times: Times, epochs: int = 1, barrier: bool = False) -> Iterator[PlannedOrder]:
     """The plans that `quick4` chooses from, each made when it is asked for; the cheapest first."""
     round_robin = rotation(times)
     if round_robin.ok:
@@ -112,10 +110,7 @@ def _variations(shop: Shop) -> Iterator[tuple[str, Rule]]:
 
 def closed_form(plan: Rotation) -> ShopSchedule:
     """The rotation at its padded times. Trials overlap unless `plan.ok`."""
-    units = [
-        ShopUnit(start, end, trial, slot, slot)
-        for start, end, trial, slot in plan.units
-    ]
+    units = [ShopUnit(start, end, trial, slot, slot) for start, end, trial, slot in plan.units]
     return ShopSchedule(tuple(sorted(units)))
 
 

@@ -81,9 +81,7 @@ def noted(view: View, orders: Orders, choices: Sequence[Choice]) -> Orders:
     return {**orders, PILOTS: pilots}
 
 
-def by_order(
-    view: View, slots: Slots, trials: Trials, orders: Orders
-) -> Iterator[Choice]:
+def by_order(view: View, slots: Slots, trials: Trials, orders: Orders) -> Iterator[Choice]:
     """Each idle slot takes the trial that is due there.
 
     It is one of the earliest epoch, and of those the one that was planned first.
@@ -99,9 +97,7 @@ def by_order(
                 break
 
 
-def _lines(
-    view: View, slots: Slots, trials: Trials, orders: Orders
-) -> dict[SlotId, list[Head]]:
+def _lines(view: View, slots: Slots, trials: Trials, orders: Orders) -> dict[SlotId, list[Head]]:
     """For each idle slot, the trials that may begin their next visit there."""
     lines: dict[SlotId, list[Head]] = {slot.id: [] for slot in slots}
     for number, trial in enumerate(trials):
@@ -294,9 +290,7 @@ def _one_holder_each(holders: Flags) -> bool:
     return bool((holders.sum(axis=1) == 1).all())
 
 
-def _each_at_home(
-    seconds: Floats, holders: Flags
-) -> tuple[ShopSchedule, list[list[int]]]:
+def _each_at_home(seconds: Floats, holders: Flags) -> tuple[ShopSchedule, list[list[int]]]:
     """An open shop of the slots, and the shards that each unit of it visits.
 
     A slot's several shards are one unit there.
@@ -321,9 +315,7 @@ def _at_home(
     return times
 
 
-def _seconds(
-    view: View, trials: Trials, shards: Sequence[ShardId]
-) -> tuple[Floats, list[SlotId]]:
+def _seconds(view: View, trials: Trials, shards: Sequence[ShardId]) -> tuple[Floats, list[SlotId]]:
     """(trials, shards, slots): seconds of each pass; and the slots.
 
     Infinite where the slot does not hold the shard.

@@ -76,9 +76,7 @@ def _check_held(held: NDArray[np.bool_]) -> None:
     any_holder = held.any(axis=1)
     if not any_holder.all():
         first = int(any_holder.argmin())
-        raise ValueError(
-            f"every shard needs a slot that holds it; shard {first} has none"
-        )
+        raise ValueError(f"every shard needs a slot that holds it; shard {first} has none")
 
 
 def _solved(table: Floats) -> Floats:

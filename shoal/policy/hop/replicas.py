@@ -45,9 +45,7 @@ def quota(shop: Shop, epochs: int = 1) -> PlannedOrder:
     return first_within(least * ENOUGH, _plans(shop, epochs, least, share))
 
 
-def _plans(
-    shop: Shop, epochs: int, least: Seconds, share: Floats
-) -> Iterator[PlannedOrder]:
+def _plans(shop: Shop, epochs: int, least: Seconds, share: Floats) -> Iterator[PlannedOrder]:
     """The schedule of each rule, made when it is asked for."""
     for how, rule in _rules(shop, least, share):
         yield PlannedOrder(dispatch(shop, rule, epochs), how)

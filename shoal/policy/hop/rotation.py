@@ -169,9 +169,7 @@ def _number_of(ring: Ring, rings: list[Ring]) -> int:
     return rings.index(ring)
 
 
-def _groups(
-    view: View, new: Trials, had: Sequence[int], bins: int, first: bool
-) -> Sequence[int]:
+def _groups(view: View, new: Trials, had: Sequence[int], bins: int, first: bool) -> Sequence[int]:
     """A group for each new trial.
 
     `had`: the groups of trials seen before. `first`: there were none.

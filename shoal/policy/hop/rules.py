@@ -294,9 +294,7 @@ def _scarcity(floor: Floor, shards: Indices) -> Floats:
     return 1.0 / together
 
 
-def _allowed(
-    floor: Floor, trial: int, shards: Indices, slot: int, target: Seconds
-) -> Flags:
+def _allowed(floor: Floor, trial: int, shards: Indices, slot: int, target: Seconds) -> Flags:
     """Whether a unit leaves the trial time enough to end by the target, or nobody is faster."""
     seconds = floor.shop.seconds[trial, shards, slot]
     fastest = floor.shop.fastest[trial, shards]

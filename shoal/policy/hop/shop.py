@@ -88,9 +88,7 @@ class Shop:
                 f"got shape {self.seconds.shape}"
             )
         if not (self.seconds > 0).all():
-            raise ValueError(
-                "every pass takes more than 0 seconds; check the rates of the profile"
-            )
+            raise ValueError("every pass takes more than 0 seconds; check the rates of the profile")
         self._check_holders()
 
     def _check_holders(self) -> None:
@@ -245,9 +243,7 @@ def dispatch(
         floor.turn += 1
         if not work.running:
             undone = total - len(work.units)
-            raise ValueError(
-                f"the rule leaves {undone} units undone and every slot idle"
-            )
+            raise ValueError(f"the rule leaves {undone} units undone and every slot idle")
         work.to_the_next_end()
         if epochs > 1:
             floor.begin_epoch(barrier)
@@ -336,23 +332,17 @@ def _check_alone(schedule: ShopSchedule, who: str) -> None:
     for before, unit in _successive(schedule, who):
         if unit.start < before.end - EPS * max(1.0, before.end):
             number = getattr(unit, who)
-            raise ValueError(
-                f"{who} {number} is in two units at once: {before} and {unit}"
-            )
+            raise ValueError(f"{who} {number} is in two units at once: {before} and {unit}")
 
 
 def _check_epochs(schedule: ShopSchedule) -> None:
     """No trial goes back to an earlier epoch."""
     for before, unit in _successive(schedule, "trial"):
         if unit.epoch < before.epoch:
-            raise ValueError(
-                f"trial {unit.trial} goes back an epoch: {before} and {unit}"
-            )
+            raise ValueError(f"trial {unit.trial} goes back an epoch: {before} and {unit}")
 
 
-def _successive(
-    schedule: ShopSchedule, who: str
-) -> Iterator[tuple[ShopUnit, ShopUnit]]:
+def _successive(schedule: ShopSchedule, who: str) -> Iterator[tuple[ShopUnit, ShopUnit]]:
     """Each unit with the one before it of the same trial, or slot."""
     last: dict[int, ShopUnit] = {}
     for unit in sorted(schedule.units):

@@ -58,9 +58,7 @@ def _seconds_in_turn(profile: Profile, trials: Trials) -> Seconds:
     return sum(1.0 / profile.curve(trial, 1)[0] for trial in trials)
 
 
-def seconds_together(
-    profile: Profile, slot: SlotId, trials: Trials, fuse: bool
-) -> Seconds:
+def seconds_together(profile: Profile, slot: SlotId, trials: Trials, fuse: bool) -> Seconds:
     """Seconds per sample of the trials together on one slot."""
     lanes = tuple(Lane(trial, (slot,)) for trial in trials)
     gang = Gang(lanes, fused=fuse and len(trials) > 1)

@@ -83,9 +83,7 @@ def contiguous(members: Members, room: GiB, most: int, cost: CostOf) -> Groups:
     return _consecutive(order, cut)
 
 
-def _begins(
-    members: Members, order: Group, end: int, room: GiB, most: int
-) -> Iterator[int]:
+def _begins(members: Members, order: Group, end: int, room: GiB, most: int) -> Iterator[int]:
     """Where a group that ends before `end` may begin: the smallest group first."""
     used = MemoryTogether()
     for start in range(end - 1, max(-1, end - 1 - most), -1):
@@ -127,9 +125,7 @@ def fullest(members: Members, room: GiB, most: int) -> Groups:
 # -- better by exchanges
 
 
-def improved(
-    groups: Groups, members: Members, room: GiB, most: int, cost: CostOf
-) -> Groups:
+def improved(groups: Groups, members: Members, room: GiB, most: int, cost: CostOf) -> Groups:
     """The groups after every exchange between two of them that makes them cheaper.
 
     In an exchange one member moves, or two change places. Where memory is short, the cheapest

@@ -38,9 +38,7 @@ class Figures:
     _rate: dict[TrialId, float] = field(default_factory=dict)
     _speeds: dict[Company, float] = field(default_factory=dict)
     _spans: dict[Company, Seconds] = field(default_factory=dict)
-    _parts: dict[tuple[SlotId, tuple[TrialId, ...]], "_Stretch"] = field(
-        default_factory=dict
-    )
+    _parts: dict[tuple[SlotId, tuple[TrialId, ...]], "_Stretch"] = field(default_factory=dict)
     _over: dict[Gang, Seconds] = field(default_factory=dict)
     # Of each trial the one gang in `_over` that it is in.
     _in: dict[TrialId, Gang] = field(default_factory=dict)

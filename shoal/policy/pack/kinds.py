@@ -80,9 +80,7 @@ class Kinds:
         """The kinds, in the order of their first trials within each graph."""
         return [kind for kinds in self.kinds.values() for kind in kinds.all]
 
-    def _leads_to(
-        self, figures: Figures, trials: Trials, crowds: set[Hashable]
-    ) -> bool:
+    def _leads_to(self, figures: Figures, trials: Trials, crowds: set[Hashable]) -> bool:
         """Whether the kinds of these trials are those of before without some, and with others.
 
         That is so where the first of each kind is still there, all that are still there are as
@@ -95,9 +93,7 @@ class Kinds:
         if any(trial in here and trial in self.trials for trial in changed):
             return False
         stay = [trial for trial in self.trials if trial in here]
-        return stay == trials[: len(stay)] and here.issuperset(
-            kind[0] for kind in self.all()
-        )
+        return stay == trials[: len(stay)] and here.issuperset(kind[0] for kind in self.all())
 
     def _keep(self, trials: Trials) -> None:
         """Only these trials stay."""

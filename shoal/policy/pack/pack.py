@@ -97,9 +97,7 @@ class Pack:
         if self.most < 1:
             raise ValueError(f"a pack has at least one trial; got most={self.most!r}")
         if self.within is not None and not self.within >= 0:
-            raise ValueError(
-                f"a distance must be >= 0, or None; got within={self.within!r}"
-            )
+            raise ValueError(f"a distance must be >= 0, or None; got within={self.within!r}")
 
     def start(self) -> str:
         return ""
@@ -126,9 +124,7 @@ class Pack:
             memory = seen
 
         start: set[Gang] = set()
-        for slot, pack in _PacksForIdle(view, self, figures, behind).on_idle(
-            slots, waits
-        ):
+        for slot, pack in _PacksForIdle(view, self, figures, behind).on_idle(slots, waits):
             start.add(figures.gang(slot, pack))
             waits = _without(waits, pack)
         if not self.refill:
@@ -214,9 +210,7 @@ class _PacksForIdle:
         # Equals lie together. How they are numbered depends on what was asked before; this not.
         numbers = map(self.figures.number, kind)
         place = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
-        order = sorted(
-            kind, key=lambda t: (self._steps(t), place[self.figures.number(t)])
-        )
+        order = sorted(kind, key=lambda t: (self._steps(t), place[self.figures.number(t)]))
         return self._cheapest(slot, order[-2 * most :], most)
 
     def _work(self, kind: Kind) -> Seconds:

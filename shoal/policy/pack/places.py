@@ -16,9 +16,7 @@ Config = Mapping[str, Value]
 Ranks = Mapping[Value, int]
 
 
-def places(
-    configs: Sequence[Config], levels: Levels, others: Iterable[Config]
-) -> list[Place]:
+def places(configs: Sequence[Config], levels: Levels, others: Iterable[Config]) -> list[Place]:
     """The place of each configuration, a dimension for each name.
 
     A name without `levels` has as levels the numbers that it has in `others`.

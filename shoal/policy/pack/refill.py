@@ -52,9 +52,7 @@ class Refill:
                 left = [trial for trial in left if trial not in lanes]
                 yield gang, self.figures.gang(slot, lanes)
 
-    def _with_more(
-        self, slot: Slot, gang: Gang, waits: Trials, packs: PacksOf
-    ) -> list[TrialId]:
+    def _with_more(self, slot: Slot, gang: Gang, waits: Trials, packs: PacksOf) -> list[TrialId]:
         """The pack's trials and those that join it: one by one, then all of its form at once."""
         lanes = list(gang.trials)
         first = lanes[0]

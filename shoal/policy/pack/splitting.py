@@ -46,9 +46,7 @@ def _parts(figures: Figures, gang: Gang, idle: Slot, before: Seconds) -> Parts |
     """
     here = figures.slot(gang)
     best: Parts | None = None
-    order: list[TrialId] = sorted(
-        gang.trials, key=lambda trial: (figures.alone(trial), trial)
-    )
+    order: list[TrialId] = sorted(gang.trials, key=lambda trial: (figures.alone(trial), trial))
     for cut in range(1, len(order)):
         for stay, go in ((order[:cut], order[cut:]), (order[cut:], order[:cut])):
             if figures.memory(go) > idle.memory:

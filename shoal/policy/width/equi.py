@@ -127,9 +127,7 @@ def _is_below(first: Corner, middle: Corner, last: Corner) -> bool:
     return rise <= of_line
 
 
-def hesrpt_shares(
-    wanting: Sequence[Ask], capacity: int, p: float
-) -> dict[TrialId, int]:
+def hesrpt_shares(wanting: Sequence[Ask], capacity: int, p: float) -> dict[TrialId, int]:
     """Optimal shares for speed-ups of the form width^p, rounded to the rungs (heSRPT).
 
     The i-th largest of n trials gets (i/n)^(1/(1-p)) - ((i-1)/n)^(1/(1-p)) of the slots. What is
@@ -164,9 +162,7 @@ def _rounded(ask: Ask, share: float, free: int) -> int:
     return max(fitting - 1, 0)
 
 
-def shortest_first(
-    wanting: Sequence[Ask], capacity: int, width: int
-) -> dict[TrialId, int]:
+def shortest_first(wanting: Sequence[Ask], capacity: int, width: int) -> dict[TrialId, int]:
     """So many slots to each, those with least left first.
 
     What is over widens the trials in the same order.

@@ -57,16 +57,12 @@ class Explore:
     def start(self) -> dict[str, Any]:
         return {"decided": {}, "tried": {}, "wake": None}
 
-    def decide(
-        self, view: View, memory: Mapping[str, Any]
-    ) -> tuple[Plan, Mapping[str, Any]]:
+    def decide(self, view: View, memory: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
         if "tried" not in memory:  # an older journal's: all is tried again
             memory = self.start()
         check_scores(view, self.foretell)
         wake = memory["wake"]
-        if not is_due(view, memory["decided"]) and (
-            wake is None or view.now < wake - SOON
-        ):
+        if not is_due(view, memory["decided"]) and (wake is None or view.now < wake - SOON):
             return Plan(view.plan.gangs, wake), memory
 
         free = room(view)

@@ -284,9 +284,7 @@ class Flotilla:
             return self.delta
         return NEAR * max(paces.values(), default=0.0)
 
-    def _form(
-        self, view: View, waiting: Sequence[Ask], free: list[SlotId]
-    ) -> list[Gang]:
+    def _form(self, view: View, waiting: Sequence[Ask], free: list[SlotId]) -> list[Gang]:
         """A flotilla, and more of them where it left trials and slots over."""
         gangs: list[Gang] = []
         while waiting and free:
@@ -388,25 +386,17 @@ def _berths(view: View, widths: Widths, slots: Sequence[SlotId]) -> Seats:
     return seats(view, widths, slots, held_by(view, widths))
 
 
-def _nodes_for(
-    view: View, widths: Widths, slots: Sequence[SlotId]
-) -> list[list[SlotId]]:
+def _nodes_for(view: View, widths: Widths, slots: Sequence[SlotId]) -> list[list[SlotId]]:
     """The slots of each node whose slots have the memory that any of the trials needs."""
     need = max((view.profile.cost(trial).memory for trial in widths), default=0.0)
     nodes: dict[str, list[SlotId]] = {}
     for slot in slots:
         nodes.setdefault(view.slots[slot].node, []).append(slot)
-    return [
-        at
-        for at in nodes.values()
-        if min(view.slots[slot].memory for slot in at) >= need
-    ]
+    return [at for at in nodes.values() if min(view.slots[slot].memory for slot in at) >= need]
 
 
 def _in_a_row(widths: Widths, nodes: Sequence[Sequence[SlotId]]) -> Seats:
     """The slots of each trial by algorithm 3, on nodes with equally many slots."""
     row = [slot for at in nodes for slot in at]
     places = assign(list(widths.values()), len(nodes[0]))
-    return {
-        t: tuple(row[at.start : at.stop]) for t, at in zip(widths, places, strict=True)
-    }
+    return {t: tuple(row[at.start : at.stop]) for t, at in zip(widths, places, strict=True)}

@@ -14,9 +14,7 @@ from shoal.profile.convergence import fit_convergence
 
 POINTS = 3  # fewer scores tell nothing
 # Words in names of metrics of which more is better, and of those of which less is.
-LARGER = frozenset(
-    {"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "r2", "recall"}
-)
+LARGER = frozenset({"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "r2", "recall"})
 SMALLER = frozenset({"loss", "error", "nll", "perplexity", "mse", "rmse", "mae"})
 Series = tuple[tuple[float, float], ...]  # epochs, rising, and the metric at each
 

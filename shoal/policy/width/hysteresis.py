@@ -147,9 +147,7 @@ def _is_ending(view: View, ask: Ask) -> bool:
     return ask.seconds_at(ask.held) <= change_seconds(view, ask.trial, ask.least)
 
 
-def _as_they_are(
-    wanting: Sequence[Ask], capacity: int, rule: Rule
-) -> dict[TrialId, int]:
+def _as_they_are(wanting: Sequence[Ask], capacity: int, rule: Rule) -> dict[TrialId, int]:
     """The widths of now, as far as they are allowed; those that wait share what is free."""
     now: dict[TrialId, int] = {}
     for ask in wanting:

@@ -98,9 +98,7 @@ def _nodes(start: int, stop: int, per_node: int) -> int:
     return (stop - 1) // per_node - start // per_node + 1
 
 
-def _spread_of(
-    order: Iterable[int], widths: Sequence[int], at: int, per_node: int
-) -> float:
+def _spread_of(order: Iterable[int], widths: Sequence[int], at: int, per_node: int) -> float:
     """Eq. 4 for lanes laid out in this order from place `at` on."""
     total = 0.0
     for i in order:
@@ -311,9 +309,7 @@ class _Pool:
         return None
 
 
-def _fewest_nodes(
-    view: View, slots: tuple[SlotId, ...], width: int
-) -> tuple[SlotId, ...]:
+def _fewest_nodes(view: View, slots: tuple[SlotId, ...], width: int) -> tuple[SlotId, ...]:
     """So many of these slots, on the nodes where most of them are."""
     many = Counter(view.slots[slot].node for slot in slots)
 

@@ -49,9 +49,7 @@ def per_node(view: View) -> int:
     return max(slots.values(), default=1)
 
 
-def missing(
-    view: View, wanting: Sequence[Ask], tried: Tried, measures: Measures
-) -> list[Missing]:
+def missing(view: View, wanting: Sequence[Ask], tried: Tried, measures: Measures) -> list[Missing]:
     """What is yet to be measured, of one trial for each kind; a running one where there is one."""
     found: list[Missing] = []
     if measures == "never":
@@ -67,9 +65,7 @@ def missing(
         widths = tuple(
             width
             for width in ask.widths
-            if width <= max(upto, ask.least)
-            and width not in known
-            and width not in over
+            if width <= max(upto, ask.least) and width not in known and width not in over
         )
         if widths:
             found.append(Missing(ask, widths))

@@ -120,9 +120,7 @@ def until_through(
     return now
 
 
-def _paces(
-    groups: Sequence[Widths], asks: Mapping[TrialId, Ask]
-) -> dict[TrialId, float]:
+def _paces(groups: Sequence[Widths], asks: Mapping[TrialId, Ask]) -> dict[TrialId, float]:
     """Samples/s of each trial of these groups."""
     paces: dict[TrialId, float] = {}
     for group in groups:
@@ -135,11 +133,7 @@ def _ended(
     left: dict[TrialId, Samples], paces: Mapping[TrialId, float], step: Seconds
 ) -> set[TrialId]:
     """Train for so long: what is `left` gets less. Returns the trials that are through."""
-    ended = {
-        trial
-        for trial, pace in paces.items()
-        if left[trial] <= pace * step * (1 + 1e-9)
-    }
+    ended = {trial for trial, pace in paces.items() if left[trial] <= pace * step * (1 + 1e-9)}
     for trial, pace in paces.items():
         left[trial] -= pace * step
     for trial in ended:

@@ -87,9 +87,7 @@ class _Ladders:
                 high = middle
 
         rungs = self._by(marks[low], capacity)
-        assert (
-            rungs is not None
-        )  # the last mark is the longest trial's time at its fewest slots
+        assert rungs is not None  # the last mark is the longest trial's time at its fewest slots
         return rungs
 
     def _by(self, time: Seconds, capacity: int) -> list[int] | None:
@@ -152,17 +150,13 @@ class WaterFill:
         self._check_left()
         if not self.gain >= 0 or (self.expect is not None and not self.expect > 0):
             given = f"{self.gain!r}, {self.expect!r}"
-            raise ValueError(
-                f"gain must be >= 0, and expect > 0 samples or None; got {given}"
-            )
+            raise ValueError(f"gain must be >= 0, and expect > 0 samples or None; got {given}")
 
     def _check_left(self) -> None:
         """Raise ValueError if there are two ways to say what trials have left."""
         if self.expect is not None and self.foretell is not None:
             given = f"expect={self.expect!r} and {self.foretell!r}"
-            raise ValueError(
-                f"what is left is either expected or foretold; got {given}"
-            )
+            raise ValueError(f"what is left is either expected or foretold; got {given}")
 
     def start(self) -> None:
         return None

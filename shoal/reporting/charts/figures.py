@@ -106,9 +106,7 @@ class _Curves:
     `rows`: the trials that have the value, the best first; `points`: of each, not too many.
     """
 
-    def __init__(
-        self, account: Account, name: str, trials: Collection[TrialId] | None
-    ) -> None:
+    def __init__(self, account: Account, name: str, trials: Collection[TrialId] | None) -> None:
         every = account.curves[name]
         chosen = set(every)
         if trials is not None:

@@ -22,9 +22,7 @@ def over_folds(rows: Sequence[TrialRow], mode: str) -> list[dict[str, Any]]:
         if row.scored and FOLD in row.config:
             of_folds = alike.setdefault(repr(sorted(_rest(row).items())), {})
             of_folds.setdefault(row.config[FOLD], row)
-    found = [
-        _summed(list(folds.values())) for folds in alike.values() if len(folds) > 1
-    ]
+    found = [_summed(list(folds.values())) for folds in alike.values() if len(folds) > 1]
     return sorted(found, key=lambda each: each["mean"], reverse=mode == "max")[:TOP]
 
 

@@ -156,18 +156,14 @@ def _union(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _came_or_went(
-    places: Iterable[Sequence[Span]], chart: Chart, slack: Seconds
-) -> bool:
+def _came_or_went(places: Iterable[Sequence[Span]], chart: Chart, slack: Seconds) -> bool:
     """Whether any joined after the first ones of a run, or left, for good or for a while.
 
     `slack`: seconds within which to come after the first, or to leave before the end, is none.
     """
     listed = list(places)
     for begin, end in chart.runs:
-        inside = [
-            [span for span in spans if begin <= span[0] < end] for spans in listed
-        ]
+        inside = [[span for span in spans if begin <= span[0] < end] for spans in listed]
         here = [each for each in inside if each]
         first = min((each[0][0] for each in here), default=end)
         for each in here:
@@ -202,9 +198,7 @@ class _Cuts:
         self.preempted = [0.0] * len(places)
         self.rescaled = [0.0] * len(places)
 
-    def add(
-        self, which: list[float], start: Seconds, end: Seconds, amount: float
-    ) -> None:
+    def add(self, which: list[float], start: Seconds, end: Seconds, amount: float) -> None:
         """Spread an amount evenly over the bins from `start` to `end`."""
         first, last = self._place(start), self._place(end)
         if first == last or end <= start:
@@ -222,9 +216,7 @@ class _Cuts:
         return min(max(0, place), self._count - 1)
 
 
-def _slots_in(
-    cuts: _Cuts, chart: Chart, cut: Mapping[tuple[Seconds, TrialId], Seconds]
-) -> None:
+def _slots_in(cuts: _Cuts, chart: Chart, cut: Mapping[tuple[Seconds, TrialId], Seconds]) -> None:
     """Slot-seconds that were there, that were used, and of units cut as slots left.
 
     `cut`: up to when the trials whose units were cut had reported what they made. Those that went
@@ -243,9 +235,7 @@ def _slots_in(
                 cuts.add(cuts.preempted, since, bar.end, bar.end - since)
 
 
-def _changes_in(
-    cuts: _Cuts, changes: Sequence[WidthChange], speeds: Speeds, end: Seconds
-) -> None:
+def _changes_in(cuts: _Cuts, changes: Sequence[WidthChange], speeds: Speeds, end: Seconds) -> None:
     """Slot-seconds in which trials stood still to change their width.
 
     Where nobody measured that of a change, it takes what the profile says, but not longer than
@@ -328,9 +318,7 @@ def _node_seconds(chart: Chart, nodes: Mapping[SlotId, str]) -> Seconds:
 # -- the same trials on dedicated slots ------------------------------------------------------------
 
 
-def _reference(
-    outcome: OutcomeTally, speeds: Speeds, slots: float, span: Span
-) -> Seconds:
+def _reference(outcome: OutcomeTally, speeds: Speeds, slots: float, span: Span) -> Seconds:
     """What the trials that were under way would have made on so many slots: A_s of the paper.
 
     The slots are shared out as well as can be at each time; slots may be parted.

@@ -19,9 +19,7 @@ from shoal.reporting.facts.bars import Bar, Chart
 NONE_LEFT = "no trial left"
 RUNG = "waits for a rung"  # trials that had come to their end were then asked to go on
 SEARCHER = "waits for the searcher"  # which then asked for new trials
-SHARD = (
-    "waits for a shard"  # none of its shards is wanted by a trial that is free to come
-)
+SHARD = "waits for a shard"  # none of its shards is wanted by a trial that is free to come
 NODE = "waits for a node"  # the trials that wait need more slots than are free
 MEMORY = "waits for memory"  # the trials that wait need more than it has
 PACK = "waits for a busy pack"  # the policy has trials wait for the end of one
@@ -116,9 +114,7 @@ def _waiting(state: State) -> list[Trial]:
         return []
     running, held = state.running, state.held_back
     some = (
-        trial
-        for name, trial in state.trials.items()
-        if name not in running and name not in held
+        trial for name, trial in state.trials.items() if name not in running and name not in held
     )
     return list(islice(some, LOOKED_AT))
 

@@ -382,9 +382,7 @@ class Accounting:
             feeders={**tally.feeders},
             overhead=self._overhead.so_far(),
             rescales=changes,
-            harvest=harvested(
-                drawn, self._nodes, self._outcome, changes, self._speeds, tally.head
-            ),
+            harvest=harvested(drawn, self._nodes, self._outcome, changes, self._speeds, tally.head),
         )
 
     def _speeds(self) -> Speeds:

@@ -81,9 +81,7 @@ class RunRow(NamedTuple):
 class TrialRows:
     """Makes a row of each trial that was counted."""
 
-    def __init__(
-        self, tally: Tally, state: State, metric: str | None, mode: str
-    ) -> None:
+    def __init__(self, tally: Tally, state: State, metric: str | None, mode: str) -> None:
         self._tallies = tally.trials.values()
         self._state = state
         self._metric = metric or ""

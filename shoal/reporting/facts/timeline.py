@@ -56,9 +56,7 @@ class Timeline:
         stopped = self._late.pop(trial, {})
         self._freed.setdefault(trial, []).extend(stopped.items())
 
-    def give_up(
-        self, slot: SlotId, trial: TrialId, now: Seconds, goes_on: bool
-    ) -> None:
+    def give_up(self, slot: SlotId, trial: TrialId, now: Seconds, goes_on: bool) -> None:
         """The trial leaves the slot; `goes_on`: it runs at others."""
         # A forged journal may say that a trial stops where it did not begin.
         span = self._cursor.pop((slot, trial), now), now
@@ -128,9 +126,7 @@ class Timeline:
             if in_turn:
                 end = begin
 
-    def _free(
-        self, slot: SlotId, trial: TrialId, length: Seconds, now: Seconds
-    ) -> Seconds:
+    def _free(self, slot: SlotId, trial: TrialId, length: Seconds, now: Seconds) -> Seconds:
         """Where the trial's seconds end.
 
         Lanes that share a slot take turns, though they may report together.
@@ -152,9 +148,7 @@ class Timeline:
             return running
         return self._late[trial][slot][0]
 
-    def _place(
-        self, slot: SlotId, trial: TrialId, spent: Spent, end: Seconds
-    ) -> Seconds:
+    def _place(self, slot: SlotId, trial: TrialId, spent: Spent, end: Seconds) -> Seconds:
         """Divide the time from what is accounted for to `end`; returns where its parts begin."""
         start = self._accounted(slot, trial)
         room = end - start
@@ -168,9 +162,7 @@ class Timeline:
         parts = _parts(spent)
         total = sum(length for _, length in parts)
         begin = end - total
-        if (
-            parts and total > room - TICK
-        ):  # they fill it, or there is too little for them
+        if parts and total > room - TICK:  # they fill it, or there is too little for them
             begin = start
             parts = _scaled(parts, room / total)
 
@@ -180,9 +172,7 @@ class Timeline:
         self._move(slot, trial, end)
         return begin
 
-    def _add_parts(
-        self, slot: SlotId, trial: TrialId, parts: Parts, span: Span
-    ) -> None:
+    def _add_parts(self, slot: SlotId, trial: TrialId, parts: Parts, span: Span) -> None:
         """Bars for the parts of a report, one after another."""
         at, end = span
         for number, (kind, length) in enumerate(parts, 1):
@@ -205,9 +195,7 @@ class Timeline:
             if pair[0] == slot:  # who holds the slot now had to wait for it
                 self._cursor[pair] = max(cursor, to)
 
-    def _add(
-        self, slot: SlotId, start: Seconds, end: Seconds, trial: TrialId, kind: str
-    ) -> None:
+    def _add(self, slot: SlotId, start: Seconds, end: Seconds, trial: TrialId, kind: str) -> None:
         """A bar, if it has a length."""
         if end > start:
             bar = Bar(slot, start, end, trial, kind)

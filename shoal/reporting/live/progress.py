@@ -158,13 +158,9 @@ class Progress:
                     if entry.died:
                         died.setdefault(node, []).append(slot)
         left = f"slots left: {len(state.slots)}"
-        return [
-            f"{', '.join(slots)} at {node} died; {left}" for node, slots in died.items()
-        ]
+        return [f"{', '.join(slots)} at {node} died; {left}" for node, slots in died.items()]
 
-    def _say(
-        self, now: Seconds, entries: Entries, state: State, losses: list[str]
-    ) -> None:
+    def _say(self, now: Seconds, entries: Entries, state: State, losses: list[str]) -> None:
         """A line for each trial that is over, and one of the whole study now and then."""
         for line in losses:
             self._write(now, line)
@@ -218,9 +214,7 @@ class Progress:
             return
         failed = [entry for entry in entries if isinstance(entry, Failed)]
         for line in (*losses, *(f"{each.trial} failed: {each.why}" for each in failed)):
-            self._live.console.print(
-                printable(line), markup=False, highlight=False, style="red"
-            )
+            self._live.console.print(printable(line), markup=False, highlight=False, style="red")
 
     def picture(self, now: Seconds, state: State) -> "RenderableType":
         """The display as a rich renderable."""

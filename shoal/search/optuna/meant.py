@@ -34,9 +34,7 @@ def instead(given: Any) -> str | None:
         )
     if name.lower() in KEEPERS:
         return f"{name} cannot be used: {NO_KEEPER}"
-    return (
-        f'for {name}(…) write searcher=shoal.Optuna("{module}:{name}", options={{…}})'
-    )
+    return f'for {name}(…) write searcher=shoal.Optuna("{module}:{name}", options={{…}})'
 
 
 def named_instead(name: str) -> str:

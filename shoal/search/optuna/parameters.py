@@ -49,9 +49,7 @@ def distribution(domain: Any) -> Any:
     """The Optuna distribution of a dimension; a grid's is that of a choice."""
     made = optuna().distributions
     if isinstance(domain, (Uniform, LogUniform)):
-        return made.FloatDistribution(
-            domain.low, domain.high, log=isinstance(domain, LogUniform)
-        )
+        return made.FloatDistribution(domain.low, domain.high, log=isinstance(domain, LogUniform))
     if isinstance(domain, RandInt):
         return made.IntDistribution(domain.low, domain.high - 1)
     return made.CategoricalDistribution(tuple(map(_told, domain.values)))

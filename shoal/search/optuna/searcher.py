@@ -93,9 +93,7 @@ class Optuna:
         """Raise ValueError if the sampler is not known, or keeps more than trials."""
         if not isinstance(self.sampler, str):
             hint = instead(self.sampler) or 'write its name, as "tpe"'
-            raise ValueError(
-                f"a sampler is made anew for each trial, by its name: {hint}"
-            )
+            raise ValueError(f"a sampler is made anew for each trial, by its name: {hint}")
         module, colon, name = self.sampler.partition(":")
         unknown = self.sampler not in SAMPLERS and not colon
         if module.startswith("optuna") and name in KEEPING:
@@ -148,12 +146,8 @@ class Optuna:
             usual["constant_liar"] = True  # it learns of trials under way
             if any(getattr(domain, "under", ()) for domain in self._space.values()):
                 usual |= {"multivariate": True, "group": True}
-        seed = int(
-            np.random.SeedSequence([self.seed or 0, number]).generate_state(1)[0]
-        )
-        return getattr(import_module(module), name)(
-            **{"seed": seed, **usual, **self.options}
-        )
+        seed = int(np.random.SeedSequence([self.seed or 0, number]).generate_state(1)[0])
+        return getattr(import_module(module), name)(**{"seed": seed, **usual, **self.options})
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +202,7 @@ class Past(Look):
         """What the study's sampler suggests for the trial of that name."""
         trial = study.ask()
         self._note_asked(name, trial.number)
-        return build(
-            self._space, lambda _, domain, label: suggested(trial, label, domain)
-        )
+        return build(self._space, lambda _, domain, label: suggested(trial, label, domain))
 
     def _note_asked(self, name: TrialId, number: int) -> None:
         """Note that the trial of that name was asked for, and has this number in the study."""
@@ -271,9 +263,7 @@ class Past(Look):
         if how == "COMPLETE":
             return _Record(how, self._value(last))
         if how == "PRUNED":
-            steps = {
-                round(epoch): self._value(each) for epoch, each in costs if each < inf
-            }
+            steps = {round(epoch): self._value(each) for epoch, each in costs if each < inf}
             return _Record(how, self._value(last), steps)
         return _Record(how)
 

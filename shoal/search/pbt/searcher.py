@@ -126,9 +126,7 @@ class PBT:
         self._places.look(view, len(ends))
         if self._places.came(view, self.num_samples) < self.num_samples:
             return Proposal(tuple(self._begin(view, self.num_samples, ends[0]))), memory
-        population = _Population(
-            self, view, ends, self._places.chains(self.num_samples)
-        )
+        population = _Population(self, view, ends, self._places.chains(self.num_samples))
         if self.asynchronous:
             return Proposal(tuple(population.at_once())), memory
         return Proposal(population.next_generation()), memory
@@ -261,9 +259,7 @@ class _Population:
         holders = [self._holder(chain, generation) for chain in self._chains]
         alive = [trial for trial in holders if through(view, trial, epochs)]
         ranked = best_first(view, alive, epochs, rule.metric, rule.mode)
-        sound = [
-            t for t in ranked if cost_at(view, t, epochs, rule.metric, rule.mode) < inf
-        ]
+        sound = [t for t in ranked if cost_at(view, t, epochs, rule.metric, rule.mode) < inf]
         count = self._quantile(len(ranked))
         kept = set(sound) & set(ranked[: len(ranked) - count])
         # A copy of a trial that is beyond this generation would be beyond it, too.
@@ -295,9 +291,7 @@ class _Population:
         rng = self._rng(generation, place)
         donor = _drawn(best, rng)
         start = donor, len(self._view.visits[donor])
-        return self._child(
-            _name(place, generation), start, self._samples[generation], rng
-        )
+        return self._child(_name(place, generation), start, self._samples[generation], rng)
 
     # -- asynchronous --------------------------------------------------------------------------
 
@@ -340,25 +334,18 @@ class _Population:
 
     def _can_be_copied(self, trial: TrialId, generation: int) -> bool:
         """Whether it has a durable state, at least as far and not at the very end."""
-        if (
-            self._view.ended.get(trial, "finished") != "finished"
-            or trial not in self._view.kept
-        ):
+        if self._view.ended.get(trial, "finished") != "finished" or trial not in self._view.kept:
             return False
         samples = self._view.kept[trial].samples
         return self._samples[generation] - EPS <= samples < self._samples[-1] - EPS
 
-    def _copy_ahead(
-        self, place: int, generation: int, best: Sequence[TrialId]
-    ) -> Trial:
+    def _copy_ahead(self, place: int, generation: int, best: Sequence[TrialId]) -> Trial:
         """A copy of one of the best, from its newest durable state to its interval's end."""
         rng = self._rng(generation + 1, place)
         donor = _drawn(best, rng)
         kept = self._view.kept[donor]
         aim = self._next_end(kept.samples)
-        return self._child(
-            _name(place, aim), (donor, kept.visits), self._samples[aim], rng
-        )
+        return self._child(_name(place, aim), (donor, kept.visits), self._samples[aim], rng)
 
     def _next_end(self, samples: Samples) -> int:
         """The generation whose end comes next after so many samples."""

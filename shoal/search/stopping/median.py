@@ -66,9 +66,7 @@ class MedianStopping:
             if epoch >= self.grace_period - EPOCH:
                 yield from self._stopped_at(view, epoch, trials)
 
-    def _stopped_at(
-        self, view: View, epoch: float, trials: list[TrialId]
-    ) -> Iterator[TrialId]:
+    def _stopped_at(self, view: View, epoch: float, trials: list[TrialId]) -> Iterator[TrialId]:
         costs = self._costs(view, epoch)
         if len(costs) <= self.min_trials:
             return
@@ -87,9 +85,7 @@ class MedianStopping:
                 continue
             within = [values for epoch, values in scores if epoch <= epochs + EPOCH]
             if within:  # a trial that began later than this epoch has none
-                costs[trial] = [
-                    cost(values, self.metric, self.mode) for values in within
-                ]
+                costs[trial] = [cost(values, self.metric, self.mode) for values in within]
         return costs
 
 

@@ -142,9 +142,7 @@ def _lines(text: str, marks: str = MARKS) -> Iterator[tuple[str, str]]:
             yield node, state.strip().lower().rstrip(marks)
 
 
-def log_of(
-    place: Path, text: str, nodes: Sequence[str] | None, ignored: str | None
-) -> IdleLog:
+def log_of(place: Path, text: str, nodes: Sequence[str] | None, ignored: str | None) -> IdleLog:
     """The log of what `sacct` said. `place`: where it is from, for errors.
 
     `nodes`: those that count; None: all that ran something. `ignored`: a partition whose
@@ -184,9 +182,7 @@ def _kept(
         yield "|".join(cells)
 
 
-def _those(
-    source: TraceSource, line: int, listed: str, wanted: set[str]
-) -> Iterator[str]:
+def _those(source: TraceSource, line: int, listed: str, wanted: set[str]) -> Iterator[str]:
     """The nodes of the list that count."""
     try:
         named = hosts(listed)

@@ -11,9 +11,7 @@ from shoal.simulate.trace import IdleLog
 Figures = dict[str, Any]
 
 
-def figures_of(
-    idle: IdleLog | None, finished: int, lines: Iterable[Line]
-) -> Figures | None:
+def figures_of(idle: IdleLog | None, finished: int, lines: Iterable[Line]) -> Figures | None:
     """What slots that come and go would yield, as the report of such a study has it.
 
     None: they do not come and go. `idle`: the log, of which pilots got a part. `finished`: trials.

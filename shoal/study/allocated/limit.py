@@ -38,9 +38,7 @@ class LongestVisit:
     def __init__(self) -> None:
         self.seconds: Seconds = 0.0
         self._since: dict[TrialId, Seconds] = {}
-        self._whole: set[TrialId] = (
-            set()
-        )  # in gangs with a quota, which end by themselves
+        self._whole: set[TrialId] = set()  # in gangs with a quota, which end by themselves
 
     def __call__(self, now: Seconds, entries: Iterable[Entry], state: State) -> None:
         for entry in entries:
@@ -100,9 +98,7 @@ class TimeLimit:
         self._cut = False
         self._runs_in = 0  # the thread
         self._over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._watch, name="shoal-time-limit", daemon=True
-        )
+        self._thread = threading.Thread(target=self._watch, name="shoal-time-limit", daemon=True)
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         self.state = state

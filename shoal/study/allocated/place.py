@@ -64,9 +64,7 @@ class RunPlace:
         return described(self.found, time.time())
 
 
-def place_of(
-    options: "Options", folder: Path, environ: Mapping[str, str] = os.environ
-) -> RunPlace:
+def place_of(options: "Options", folder: Path, environ: Mapping[str, str] = os.environ) -> RunPlace:
     """Where a run with these options is started. `folder`: the study's.
 
     Raises:

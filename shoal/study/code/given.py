@@ -23,9 +23,7 @@ DIRECTIONS = {"minimize": "min", "maximize": "max"}
 def check_recipe_type(recipe: Any) -> None:
     """Raise StudyError unless this is an instance of a recipe."""
     if isinstance(recipe, Mapping):
-        raise StudyError(
-            f"recipes by name are for create_study; here give one of {[*recipe]}"
-        )
+        raise StudyError(f"recipes by name are for create_study; here give one of {[*recipe]}")
     if isinstance(as_recipe(recipe), FunctionRecipe):
         raise StudyError(
             "only recipes can do this; a function drives itself: see docs/functions.md"
@@ -49,9 +47,7 @@ def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
     if recipe is None:
         return function_recipe(nothing)
     if isinstance(recipe, type) and not hasattr(recipe, "named_parameters"):
-        raise StudyError(
-            f"give an instance: {recipe.__name__}() instead of {recipe.__name__}"
-        )
+        raise StudyError(f"give an instance: {recipe.__name__}() instead of {recipe.__name__}")
     if hasattr(recipe, "named_parameters"):
         raise StudyError(
             f"a model is no recipe; got {type(recipe).__name__}: write a shoal.Recipe whose "

@@ -102,9 +102,7 @@ def _files_of(place: Path) -> Iterator[str]:
     """The files below the folder, by their paths in it; links are not followed."""
     for where, folders, files in os.walk(place):
         folders.sort()
-        yield from (
-            os.path.relpath(os.path.join(where, name), place) for name in sorted(files)
-        )
+        yield from (os.path.relpath(os.path.join(where, name), place) for name in sorted(files))
 
 
 def _rule(folder: Folder, marked: str, look: str) -> str:
@@ -158,9 +156,7 @@ def _former(folder: Folder, head: Mapping[str, Any], trust: bool) -> StoredRecip
         write_durably(kept.place / path, content, folder.path)
         kept.write(make_key(), MADE)
     if not is_there(kept.place / path, folder.path):
-        return StoredRecipe(
-            folder.path, msgspec.structs.replace(manifest, pickle=FORMER), {}
-        )
+        return StoredRecipe(folder.path, msgspec.structs.replace(manifest, pickle=FORMER), {})
     return kept
 
 
@@ -192,9 +188,7 @@ def _here_alone(kept: StoredRecipe) -> StoredRecipe:
         msgspec.structs.replace(each, file=str(kept.place.resolve() / each.path))
         for each in kept.manifest.modules
     ]
-    manifest = msgspec.structs.replace(
-        kept.manifest, modules=modules, folders=[], about={}
-    )
+    manifest = msgspec.structs.replace(kept.manifest, modules=modules, folders=[], about={})
     return replace(kept, manifest=manifest, is_complete=True)
 
 

@@ -47,9 +47,7 @@ class Manifest(msgspec.Struct, frozen=True):
     pickle: str | None = None  # the file's path
     sha256: str | None = None  # of the pickle
     why: str | None = None  # there is no source
-    about: dict[
-        str, Any
-    ] = {}  # of a pickle: its file and that file's hash, as in the head
+    about: dict[str, Any] = {}  # of a pickle: its file and that file's hash, as in the head
     folders: list[str] = []
     environment: dict[str, str] = {}
     versions: dict[str, str] = {}
@@ -153,6 +151,4 @@ def read(folder: Path) -> StoredRecipe | None:
 
 def version_of(texts: dict[str, bytes]) -> str:
     """A name for files of these contents, by path."""
-    return sha256(b"".join(f"{p} {sha256(c)}\n".encode() for p, c in texts.items()))[
-        :16
-    ]
+    return sha256(b"".join(f"{p} {sha256(c)}\n".encode() for p, c in texts.items()))[:16]

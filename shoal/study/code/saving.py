@@ -127,9 +127,7 @@ def _stays(former: StoredRecipe, kept: StoredRecipe, key: Key) -> bool:
     return standing == MADE and former.plain == kept.plain
 
 
-def _as_source(
-    place: Path, name: str, source: RecipeSource
-) -> tuple[dict[str, bytes], Manifest]:
+def _as_source(place: Path, name: str, source: RecipeSource) -> tuple[dict[str, bytes], Manifest]:
     """The files of a recipe that is source, by path, and its manifest."""
     # What lies in the study's folder and is not in the manifest is never imported.
     here = place.resolve()
@@ -200,9 +198,7 @@ def _as_pickle(
 
 
 def _environment() -> dict[str, str]:
-    return {
-        name: os.environ[name] for name in pickled.ENVIRONMENT if name in os.environ
-    }
+    return {name: os.environ[name] for name in pickled.ENVIRONMENT if name in os.environ}
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:

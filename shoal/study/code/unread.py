@@ -34,6 +34,4 @@ class UnreadRecipe:
     def aims(self) -> Mapping[Any, tuple[str, str]]:
         """Metric and mode of each, where they have unlike ones."""
         found = self._head.get("aims") or {}
-        return {
-            name: (str(metric), str(mode)) for name, (metric, mode) in found.items()
-        }
+        return {name: (str(metric), str(mode)) for name, (metric, mode) in found.items()}

@@ -290,9 +290,7 @@ def _end(trial: TrialId, values: Any, state: Any) -> str:
         state = "complete"
     how = ENDS.get(str(getattr(state, "name", state)).lower())
     if how is None:
-        raise StudyError(
-            f"trial {trial}: state must be one of {', '.join(ENDS)}; got {state!r}"
-        )
+        raise StudyError(f"trial {trial}: state must be one of {', '.join(ENDS)}; got {state!r}")
     if how == "finished" and values is None:
         raise StudyError(
             f"trial {trial} is told without a value: give one, or state='pruned' or 'fail'"

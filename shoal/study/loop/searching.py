@@ -20,9 +20,7 @@ DIGITS = 3
 Head = Mapping[str, Any]
 
 
-def searcher_for(
-    setup: Setup, asked: Searcher[Any] | str | None, before: Head
-) -> Searcher[Any]:
+def searcher_for(setup: Setup, asked: Searcher[Any] | str | None, before: Head) -> Searcher[Any]:
     """The searcher that the study was given, or had before; else a grid or random sampling.
 
     Raises:

@@ -32,9 +32,7 @@ class BesideSearcher(OwnCode):
             StudyError: the study has not begun, no slots could have these widths, or the
                 configuration lacks a key that is read, or has one that nobody reads.
         """
-        return control.enqueue(
-            self.setup, config, max_epochs, widths, priority, skip_if_exists
-        )
+        return control.enqueue(self.setup, config, max_epochs, widths, priority, skip_if_exists)
 
     def clone(
         self,
@@ -54,9 +52,7 @@ class BesideSearcher(OwnCode):
             StudyError: there is no such trial or no such state, nothing would be left to train, or
                 as for `enqueue`.
         """
-        return control.clone(
-            self.setup, id_of(trial), modify or {}, warm_start, max_epochs
-        )
+        return control.clone(self.setup, id_of(trial), modify or {}, warm_start, max_epochs)
 
     def extend(self, trial: TrialResult | TrialId | str, max_epochs: float) -> None:
         """Have a trial train for so many epochs in all, from its newest state; as `enqueue`.

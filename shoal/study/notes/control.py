@@ -156,9 +156,7 @@ def _ask(setup: Setup, said: Callable[[Names], Note]) -> Note:
         with inbox.writing():
             return _leave(setup, inbox, said)
     if not setup.folder.past().runs:
-        raise StudyError(
-            f"the study in {setup.folder.path} has not begun: run optimize() first"
-        )
+        raise StudyError(f"the study in {setup.folder.path} has not begun: run optimize() first")
     try:
         with setup.folder.lock(), inbox.writing():
             return _write_now(setup, said)
@@ -204,9 +202,7 @@ def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
     for other in waiting:
         state = _after(setup, state, other)
     note = said(frozenset(state.known))
-    fold(
-        state, map(as_read, meaning(setup)(state, note))
-    )  # raises if it cannot be done
+    fold(state, map(as_read, meaning(setup)(state, note)))  # raises if it cannot be done
     inbox.leave(note)
     return note
 
@@ -242,7 +238,5 @@ def _free(names: Names, stem: str) -> TrialId:
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(config, Mapping):
-        raise StudyError(
-            f"a configuration is a dict of names and values; got {shown(config)}"
-        )
+        raise StudyError(f"a configuration is a dict of names and values; got {shown(config)}")
     return {name: value_of(value) for name, value in config.items()}

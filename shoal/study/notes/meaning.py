@@ -50,9 +50,7 @@ def _stopped(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
     return (Retired(trial),)
 
 
-def _extended(
-    setup: Setup, state: State, trial: TrialId, max_epochs: float
-) -> tuple[Entry, ...]:
+def _extended(setup: Setup, state: State, trial: TrialId, max_epochs: float) -> tuple[Entry, ...]:
     """The trial once more, with more samples; nothing if it is to train that long already."""
     known = check_known(state, trial)
     how = state.ended.get(trial)
@@ -170,9 +168,7 @@ def _source(setup: Setup, state: State, trial: TrialId) -> Kept:
             f"nothing of trial {trial} is durable yet, so nothing can start from it: "
             "use warm_start=False"
         )
-    if (
-        trial in state.ended
-    ):  # of a trial that goes on a newer state may have come by now
+    if trial in state.ended:  # of a trial that goes on a newer state may have come by now
         _check_there(setup, state, kept, "use warm_start=False")
     return kept
 

@@ -118,9 +118,7 @@ class Resizing:
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         changes = [
-            entry.why
-            for entry in entries
-            if isinstance(entry, Commanded) and entry.what == "slots"
+            entry.why for entry in entries if isinstance(entry, Commanded) and entry.what == "slots"
         ]
         if not changes:
             return

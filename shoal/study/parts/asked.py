@@ -152,9 +152,7 @@ def searcher_of(
 
 def _check_copies(recipe: Recipe, searcher: Searcher[Any]) -> None:
     """Raise StudyError if copies of trials would be of one recipe, and their places of another."""
-    if isinstance(recipe, Recipes) and any(
-        isinstance(e, PBT) for e in nested(searcher)
-    ):
+    if isinstance(recipe, Recipes) and any(isinstance(e, PBT) for e in nested(searcher)):
         raise StudyError(
             "PBT copies weights from trial to trial, and a study of several recipes has models "
             "that differ: use random, grid, asha, hyperband or optuna, or a study for each recipe"
@@ -191,8 +189,7 @@ def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:
         if given[name] is None or any(hasattr(each, name) for each in nested(searcher)):
             continue
         raise StudyError(
-            f"{type(searcher).__name__} {does}, so {name}={given[name]!r} cannot be met: "
-            f"use {able}"
+            f"{type(searcher).__name__} {does}, so {name}={given[name]!r} cannot be met: use {able}"
         )
 
 
@@ -334,9 +331,7 @@ def _lack(recipe: Recipe, data: Data) -> str | None:
     return None
 
 
-def per_slot(
-    searcher: Searcher[Any], policy: Policy[Any], options: Options
-) -> Searcher[Any]:
+def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> Searcher[Any]:
     """The searcher, with several trials under way for each slot if the policy may pack.
 
     With more trials under way the searcher would learn from fewer. If packing is only considered

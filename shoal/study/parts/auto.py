@@ -76,9 +76,7 @@ def check_foretells(policy: Policy[Any], metric: str | None, mode: str) -> None:
 
 def known_names() -> str:
     """What to say instead of an unknown name, in lines that fit a terminal."""
-    names = textwrap.fill(
-        ", ".join(NAMES), 78, initial_indent="  ", subsequent_indent="  "
-    )
+    names = textwrap.fill(", ".join(NAMES), 78, initial_indent="  ", subsequent_indent="  ")
     return f"there are (docs/policy.md says when to use which):\n{names}"
 
 
@@ -136,9 +134,7 @@ def check_methods(what: str, given: Any, methods: tuple[str, ...]) -> None:
     if meant is not None:
         raise StudyError(f"Optuna's objects are none of Shoal's: {meant}")
     if isinstance(given, type):
-        raise StudyError(
-            f"give an instance as {what}: {given.__name__}(…), not {given.__name__}"
-        )
+        raise StudyError(f"give an instance as {what}: {given.__name__}(…), not {given.__name__}")
     if not all(callable(getattr(given, name, None)) for name in methods):
         raise StudyError(
             f"a {what} is a name, or an object with {' and '.join(methods)}; got {given!r}"
@@ -175,9 +171,7 @@ def auto(
     objective = objective_of(policy)
     names = named(policy)
     if not names or NAME in names:
-        raise StudyError(
-            f'say what to choose among, as in "auto:fifo,hop-lrw"; got {policy!r}'
-        )
+        raise StudyError(f'say what to choose among, as in "auto:fifo,hop-lrw"; got {policy!r}')
     if any(re.search(FILE, name) for name in names):
         raise ValueError(
             "auto compares policies by its own objective, so that none of its candidates takes one "
@@ -314,9 +308,7 @@ def needs_hops(data: "Data", told: bool) -> bool | None:
     return False
 
 
-def check_place_of_data(
-    policy: Policy[Any], catalogue: Catalogue, asked: object
-) -> None:
+def check_place_of_data(policy: Policy[Any], catalogue: Catalogue, asked: object) -> None:
     """Raise StudyError if the policy needs a node with all of the data, and there is none."""
     if hops(policy) or catalogue.is_whole:
         return

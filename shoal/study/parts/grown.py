@@ -40,9 +40,7 @@ WHY = {
 }
 CHOSEN = "earlier trials were chosen, compared or stopped by it"
 BRACKETS = "its brackets begin at max_epochs / reduction_factor, again and again"
-COMBINATIONS = (
-    "random search makes num_samples of each combination of the grids' values"
-)
+COMBINATIONS = "random search makes num_samples of each combination of the grids' values"
 
 
 def with_past(searcher: Searcher[Any], before: Head, state: State) -> Searcher[Any]:
@@ -210,9 +208,7 @@ def _grids(space: Space | None) -> int:
 # -- trials that go on ---------------------------------------------------------------------------
 
 
-def longer(
-    searcher: Searcher[Any], lines: Iterable[Line], state: State
-) -> tuple[Trial, ...]:
+def longer(searcher: Searcher[Any], lines: Iterable[Line], state: State) -> tuple[Trial, ...]:
     """The trials that train on, since `max_epochs` grew after one of the runs in this journal.
 
     They have their new samples. Trials that failed or were retired stay as they are, and so do
@@ -225,11 +221,7 @@ def longer(
         for trial in _numbered(state):
             epoch = epoch_size(state.shards, trial.config)
             short = trial.samples < stop * epoch - EPS
-            if (
-                short
-                and _goes_on(state, trial)
-                and _ends_there(last, trial, end * epoch)
-            ):
+            if short and _goes_on(state, trial) and _ends_there(last, trial, end * epoch):
                 found[trial.id] = replace(trial, samples=stop * epoch)
     return tuple(found.values())
 

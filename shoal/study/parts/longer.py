@@ -92,9 +92,7 @@ def tried_again(setup: Setup, state: State) -> tuple[Trial, ...]:
     failed = failed_in(state)
     names = set(Checkpoints(setup.folder.checkpoints, state.run).names())
     gone = [
-        trial
-        for trial in failed
-        if trial in state.kept and state.kept[trial].name not in names
+        trial for trial in failed if trial in state.kept and state.kept[trial].name not in names
     ]
     if gone:
         warnings.warn(

@@ -34,9 +34,7 @@ def of_study(recipe: Recipe, former: Head) -> Recipe:
     return own
 
 
-def plan(
-    setup: Setup, searcher: Searcher[Any], before: Head, state: State
-) -> int | None:
+def plan(setup: Setup, searcher: Searcher[Any], before: Head, state: State) -> int | None:
     """Tell the recipe how long trials train; returns the epochs of the longest, if known."""
     longest = _longest(searcher)
     if isinstance(setup.recipe, Adapted):
@@ -73,9 +71,7 @@ def _former(before: Head, state: State) -> int | None:
     return epochs
 
 
-def check_planned(
-    setup: Setup, longest: int | None, before: Head, state: State
-) -> int | None:
+def check_planned(setup: Setup, longest: int | None, before: Head, state: State) -> int | None:
     """For how many epochs schedules are; None if the recipe's code does not ask.
 
     Raises:

@@ -38,9 +38,7 @@ def check_by_rehearsal(
     found: Mistake | None = None
     for config in (first, *unlike_configs(space, first)[:OTHERS]):
         try:
-            rehearse(
-                setup.recipe, data, config, setup.seed, device, setup.metric, setup.mode
-            )
+            rehearse(setup.recipe, data, config, setup.seed, device, setup.metric, setup.mode)
         except Mistake as mistake:
             found = found or mistake
         else:

@@ -98,9 +98,7 @@ def result_of(setup: Setup, state: State, trial: Trial) -> TrialResult:
     )
 
 
-def _values(
-    metric: str | None, mode: str, scores: Sequence[Score]
-) -> tuple[float, float]:
+def _values(metric: str | None, mode: str, scores: Sequence[Score]) -> tuple[float, float]:
     """The last value of the metric, and the best; nan if there is none."""
     name = metric or ""  # no value has the empty name
     values = [found[name] for _, found in scores if name in found]
@@ -120,17 +118,13 @@ def ranked(setup: Setup, state: State) -> list[TrialResult]:
     """
     own = setup.aims
     if own:
-        said = ", ".join(
-            f"{name} {metric} ({mode})" for name, (metric, mode) in own.items()
-        )
+        said = ", ".join(f"{name} {metric} ({mode})" for name, (metric, mode) in own.items())
         raise StudyError(
             f"the recipes have metrics of their own, which do not compare: {said}. Take "
             "study.best_by_recipe, or create the study with metric= (and mode=)"
         )
     if setup.metric is None:
-        raise StudyError(
-            "the study has no metric to rank by: create it with metric= (and mode=)"
-        )
+        raise StudyError("the study has no metric to rank by: create it with metric= (and mode=)")
     trials = results_of(setup, state)
     scored = _best_first(trials, setup.mode)
     if not scored:
@@ -141,21 +135,14 @@ def ranked(setup: Setup, state: State) -> list[TrialResult]:
 def _why_none(trials: Sequence[TrialResult], metric: str) -> str:
     """Why none of the trials is the best."""
     known = f"{len(trials)} trials are known"
-    values = [
-        found[metric]
-        for trial in trials
-        for _, found in trial.scores
-        if metric in found
-    ]
+    values = [found[metric] for trial in trials for _, found in trial.scores if metric in found]
     if not values:
         return f"no trial has a score {metric!r} yet; {known}"
     finite = sum(map(isfinite, values))
     unfit = {
         trial.id: trial.value
         for trial in trials
-        if trial.scores
-        and not isfinite(trial.value)
-        and not trial.status.startswith("failed")
+        if trial.scores and not isfinite(trial.value) and not trial.status.startswith("failed")
     }
     why = "all trials that have some failed"
     if unfit:
@@ -174,9 +161,7 @@ def best_by_recipe(setup: Setup, state: State) -> dict[str, TrialResult]:
         StudyError: the study has one recipe, without a name.
     """
     if not setup.names:
-        raise StudyError(
-            "the study has one recipe, not several by name: take study.best_trial"
-        )
+        raise StudyError("the study has one recipe, not several by name: take study.best_trial")
     trials = results_of(setup, state)
     found = {}
     for name in setup.names:

@@ -35,9 +35,7 @@ class SlotBoard:
         self._state = State()
         self._moment = time.monotonic()
         self._over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._write_on, name="shoal-slots", daemon=True
-        )
+        self._thread = threading.Thread(target=self._write_on, name="shoal-slots", daemon=True)
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         self._state = state

@@ -22,15 +22,11 @@ def display(wanted: bool, setup: Setup, furthest: float | None) -> list[Any]:
     endless = None
     if isinstance(setup.recipe, FunctionRecipe):
         endless = UNLIMITED
-    shown = Progress(
-        setup.metric, setup.mode, endless=endless, aim=setup.aim, furthest=furthest
-    )
+    shown = Progress(setup.metric, setup.mode, endless=endless, aim=setup.aim, furthest=furthest)
     return [shown]
 
 
-def optuna_log(
-    setup: Setup, wanted: bool | str | Path, searcher: Searcher[Any]
-) -> list[OptunaLog]:
+def optuna_log(setup: Setup, wanted: bool | str | Path, searcher: Searcher[Any]) -> list[OptunaLog]:
     """Optuna's journal of the study, if wanted, or if there is one in its folder already."""
     place = setup.folder.path / "optuna.log"
     if not wanted and not is_there(place):

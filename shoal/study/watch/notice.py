@@ -125,9 +125,7 @@ class MetricCheck:
             if recipe not in self._seen:
                 self._look(entry.trial, recipe, self._aim(config)[0], state)
 
-    def _look(
-        self, trial: TrialId, recipe: object, metric: str | None, state: State
-    ) -> None:
+    def _look(self, trial: TrialId, recipe: object, metric: str | None, state: State) -> None:
         """Note that the metric came, warn that it has not, or raise ValueError."""
         scores = state.scores[trial]
         names = sorted(set().union(*(values for _, values in scores)))

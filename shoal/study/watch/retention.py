@@ -127,12 +127,9 @@ class Retention:
         self.last = learnt["last"]
         self.former = learnt["former"]
         self._visits = learnt["visits"]
-        self.best = {
-            trial: (score, name) for trial, (score, name) in learnt["best"].items()
-        }
+        self.best = {trial: (score, name) for trial, (score, name) in learnt["best"].items()}
         self._scored = {
-            trial: (visits, score)
-            for trial, (visits, score) in learnt["scored"].items()
+            trial: (visits, score) for trial, (visits, score) in learnt["scored"].items()
         }
         for names in (self.last, self.former):
             self._uses.update(names.values())
@@ -186,11 +183,7 @@ class Retention:
     def _borrow(self, entry: Submitted) -> None:
         """A trial that starts from another one's newest state has that state for its own."""
         start = entry.trial.start
-        if (
-            start is not None
-            and start[0] in self.last
-            and entry.trial.id not in self.last
-        ):
+        if start is not None and start[0] in self.last and entry.trial.id not in self.last:
             self._keep_last(entry.trial.id, self.last[start[0]], start[1])
 
     def _keep_last(self, trial: TrialId, name: str, visits: int) -> None:

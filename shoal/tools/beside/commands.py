@@ -51,9 +51,7 @@ def _enqueue(
         )
     if priority is None:
         priority = 1.0
-    return study.enqueue(
-        config, max_epochs=max_epochs, widths=widths, priority=priority
-    )
+    return study.enqueue(config, max_epochs=max_epochs, widths=widths, priority=priority)
 
 
 def _clone(

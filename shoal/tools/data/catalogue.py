@@ -165,7 +165,5 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         made.append(f"{row['part']:<{width}}  {row['for']}{samples}")
         made += [f"    {node}: {path}" for node, path in row["places"].items()]
     if "samples" in found:
-        made.append(
-            f"checked {found['checked']}; {found['samples']:,} samples to train on"
-        )
+        made.append(f"checked {found['checked']}; {found['samples']:,} samples to train on")
     return made

@@ -41,29 +41,21 @@ def shard_files(
     speeds = None
     if proportional is not None:
         if not names:
-            raise StudyError(
-                "--proportional needs the nodes whose speeds differ: --nodes a,b,c"
-            )
+            raise StudyError("--proportional needs the nodes whose speeds differ: --nodes a,b,c")
         speeds = speeds_of(proportional, names)
     apart: Any = validation
     if validation is not None and isinstance(number_in(validation), float):
         apart = number_in(validation)
     files = source[0] if len(source) == 1 else list(source)
-    made = Data.make_shards(
-        files, folder, nodes=names, speeds=speeds, validation=apart, **options
-    )
+    made = Data.make_shards(files, folder, nodes=names, speeds=speeds, validation=apart, **options)
     return {**made, "speeds": speeds}
 
 
 def shard_lines(made: Mapping[str, Any]) -> list[str]:
     """What was made, in words."""
     rows: Mapping[str, int] = made["rows"]
-    lines = [
-        f"shards:    {len(rows)}, {sum(rows.values()):,} rows, {size(made['bytes'])} written"
-    ]
+    lines = [f"shards:    {len(rows)}, {sum(rows.values()):,} rows, {size(made['bytes'])} written"]
     if made["speeds"]:
-        given = ", ".join(
-            f"{node} {speed:.3g}" for node, speed in made["speeds"].items()
-        )
+        given = ", ".join(f"{node} {speed:.3g}" for node, speed in made["speeds"].items())
         lines.append(f"speeds:    {given}")
     return [*lines, f"catalogue: {made['catalogue']}"]

@@ -36,9 +36,7 @@ OPTIONAL = {
     "uvicorn": "shoal ui",
 }
 SLURM = ("sbatch", "srun", "squeue", "sinfo", "sacct")
-RAY_RUNS = Path(
-    "/tmp/ray/ray_current_cluster"
-)  # Ray's own note of a cluster on this machine
+RAY_RUNS = Path("/tmp/ray/ray_current_cluster")  # Ray's own note of a cluster on this machine
 # Slower disks than these make a study wait.
 SLOW_SYNC = 50.0  # ms
 LITTLE_SPACE = 1.0  # GiB

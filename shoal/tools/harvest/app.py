@@ -73,15 +73,9 @@ NoPreemption = Annotated[
         help="pilots are not preempted here: cancel them when others wait",
     ),
 ]
-Tick = Annotated[
-    float, typer.Option(min=0.1, help="seconds between two looks at the queue")
-]
-MinTicks = Annotated[
-    int, typer.Option(min=1, help="looks in a row in which a node must be idle")
-]
-Most = Annotated[
-    int | None, typer.Option(min=1, help="nodes at once [default: all idle ones]")
-]
+Tick = Annotated[float, typer.Option(min=0.1, help="seconds between two looks at the queue")]
+MinTicks = Annotated[int, typer.Option(min=1, help="looks in a row in which a node must be idle")]
+Most = Annotated[int | None, typer.Option(min=1, help="nodes at once [default: all idle ones]")]
 Minutes = Annotated[int, typer.Option(min=1, help="time limit of a pilot, at most")]
 NodeCpus = Annotated[
     int | None,
@@ -125,9 +119,7 @@ SiteLog = Annotated[
 ]
 ThreadsOrNone = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="threads, and CPUs, of each slot [default: 1; a folder's own]"
-    ),
+    typer.Option(min=1, help="threads, and CPUs, of each slot [default: 1; a folder's own]"),
 ]
 
 

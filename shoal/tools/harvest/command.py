@@ -223,9 +223,7 @@ def _check_kind(study: "Study", policy: "Policy[Any] | str | None") -> None:
         raise StudyError("a function has one slot for itself: leave out --log")
 
 
-def _try_policy(
-    study: "Study", policy: "Policy[Any] | str", widths: tuple[int, int]
-) -> None:
+def _try_policy(study: "Study", policy: "Policy[Any] | str", widths: tuple[int, int]) -> None:
     """See that the policy can be, and its objective is one, before any pilot starts.
 
     `widths`: of new trials.
@@ -239,9 +237,7 @@ def _try_policy(
     try_objectives(study.setup, rule, study.setup.space, known, widths)
 
 
-def _begun(
-    target: str | None, given: dict[str, Any], quiet: bool
-) -> "tuple[Study, int, Train]":
+def _begun(target: str | None, given: dict[str, Any], quiet: bool) -> "tuple[Study, int, Train]":
     """The study of a recipe's file or a command line; the threads of a slot; how to run it."""
     names = ("storage", "space", "metric", "mode", "seed", "command")
     first = {name: given.pop(name) for name in names}
@@ -362,9 +358,7 @@ def _alone(folder: Folder, place: Path) -> Iterator[None]:
             raise StudyError(
                 f"the study in {folder.path} is being harvested for already, by another process"
             ) from None
-        with (
-            folder.lock()
-        ):  # a run that is under way is seen before pilots are submitted
+        with folder.lock():  # a run that is under way is seen before pilots are submitted
             pass
         yield
 

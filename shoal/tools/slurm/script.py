@@ -91,9 +91,7 @@ def _shoal() -> list[str]:
     return python_module("shoal.cli")
 
 
-def _checked(
-    context: typer.Context, asked: BatchRequest, arguments: Sequence[str]
-) -> list[str]:
+def _checked(context: typer.Context, asked: BatchRequest, arguments: Sequence[str]) -> list[str]:
     """The arguments of `shoal run`, with its backend if several slots need one.
 
     Raises:

@@ -22,9 +22,7 @@ Time = Annotated[
 Partition = Annotated[str | None, typer.Option(help="partition")]
 Account = Annotated[str | None, typer.Option(help="account to charge")]
 NodeGpus = Annotated[int | None, typer.Option("--gpus-per-node", min=1, help="GPUs")]
-NodeCpus = Annotated[
-    int | None, typer.Option("--cpus-per-node", min=1, help="CPUs of each node")
-]
+NodeCpus = Annotated[int | None, typer.Option("--cpus-per-node", min=1, help="CPUs of each node")]
 Memory = Annotated[str | None, typer.Option("--mem", help="of each node, as 64G")]
 JobName = Annotated[str, typer.Option("--job-name", help="name of the job")]
 Printed = Annotated[
@@ -32,15 +30,11 @@ Printed = Annotated[
 ]
 Requeue = Annotated[
     bool,
-    typer.Option(
-        "--requeue", help="start it again after its time limit, until the study is done"
-    ),
+    typer.Option("--requeue", help="start it again after its time limit, until the study is done"),
 ]
 Others = Annotated[
     list[str] | None,
-    typer.Option(
-        "--sbatch", metavar="NAME=VALUE", help="any other option of sbatch; repeat"
-    ),
+    typer.Option("--sbatch", metavar="NAME=VALUE", help="any other option of sbatch; repeat"),
 ]
 Before = Annotated[
     list[str] | None,

@@ -11,9 +11,7 @@ from shoal.tools.outcome import errors, show
 
 
 @errors()
-def slurm(
-    out: Path, partition: str | None, watch: bool, as_json: bool, **options: Any
-) -> None:
+def slurm(out: Path, partition: str | None, watch: bool, as_json: bool, **options: Any) -> None:
     """Write a log of idle nodes, from Slurm's accounting or from now on.
 
     `options`: what else `trace_slurm` or `trace_watch` takes.
@@ -26,9 +24,7 @@ def slurm(
         found, lines = command.trace_slurm(out, partition=partition, **options)
         return show(found, as_json, lambda _: lines)
     if any(options[name] for name in ("sacct", "nodes", "ignored")):
-        raise StudyError(
-            "--watch asks sinfo from now on: leave out --sacct, --nodes and --ignore"
-        )
+        raise StudyError("--watch asks sinfo from now on: leave out --sacct, --nodes and --ignore")
 
     def say(text: str) -> None:
         typer.echo(text, err=True)

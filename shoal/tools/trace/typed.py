@@ -11,16 +11,12 @@ from shoal.tools.arguments import AsJson
 
 IdleLog = Annotated[
     Path,
-    typer.Argument(
-        metavar="FILE", help="an idle-node log: CSV, Parquet, or sacct's text"
-    ),
+    typer.Argument(metavar="FILE", help="an idle-node log: CSV, Parquet, or sacct's text"),
 ]
 TraceOut = Annotated[Path, typer.Option(help="the log that is written, events as CSV")]
 SacctFile = Annotated[
     Path | None,
-    typer.Option(
-        help="what `sacct -P -a -X -o NodeList,Start,End` printed", metavar="FILE"
-    ),
+    typer.Option(help="what `sacct -P -a -X -o NodeList,Start,End` printed", metavar="FILE"),
 ]
 NodesFile = Annotated[
     Path | None,
@@ -30,12 +26,8 @@ NodesFile = Annotated[
         metavar="FILE",
     ),
 ]
-Since = Annotated[
-    str, typer.Option(help="how far back: 7days, 12hours, or a date as 2026-01-31")
-]
-Partition = Annotated[
-    str | None, typer.Option(help="only nodes of this partition of Slurm's")
-]
+Since = Annotated[str, typer.Option(help="how far back: 7days, 12hours, or a date as 2026-01-31")]
+Partition = Annotated[str | None, typer.Option(help="only nodes of this partition of Slurm's")]
 IgnoredPartition = Annotated[
     str | None,
     typer.Option(
@@ -51,9 +43,7 @@ Tick = Annotated[
 ]
 TraceHours = Annotated[
     float | None,
-    typer.Option(
-        "--hours", min=0.0, help="how long to --watch [default: until Ctrl-C]"
-    ),
+    typer.Option("--hours", min=0.0, help="how long to --watch [default: until Ctrl-C]"),
 ]
 
 

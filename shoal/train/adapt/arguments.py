@@ -214,9 +214,7 @@ def _check_around(name: str, known: list[str]) -> None:
     if name in WITHOUT_GPU and not torch.cuda.is_available():
         return
     if name in REFUSED:
-        raise ValueError(
-            f"args has {name}, which Shoal does not follow: {REFUSED[name]}"
-        )
+        raise ValueError(f"args has {name}, which Shoal does not follow: {REFUSED[name]}")
     if name in AROUND or name.startswith(AROUND_BEGIN):
         return
     near = get_close_matches(name, known, 1)

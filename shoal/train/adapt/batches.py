@@ -95,15 +95,11 @@ def _wants_collator(item: Any) -> bool:
     """Whether torch's default collate is not what the Trainer makes a batch of such items by."""
     if not isinstance(item, Mapping):
         return False
-    plain = all(
-        isinstance(each, int | float) or is_array(each) for each in item.values()
-    )
+    plain = all(isinstance(each, int | float) or is_array(each) for each in item.values())
     return not plain
 
 
-def inputs_of(
-    model: nn.Module, batch: Any, columns: Collection[str]
-) -> Mapping[str, Any]:
+def inputs_of(model: nn.Module, batch: Any, columns: Collection[str]) -> Mapping[str, Any]:
     """The arguments of the model in a batch.
 
     Labels get the name that the model has for them. `columns`: those of the data set, which are
@@ -114,8 +110,7 @@ def inputs_of(
     """
     if not isinstance(batch, Mapping):
         raise TypeError(
-            "the collator must return a dict of the model's arguments; "
-            f"got {type(batch).__name__}"
+            f"the collator must return a dict of the model's arguments; got {type(batch).__name__}"
         )
     taken = arguments_of(type(model).forward)
     if not taken or all(name in taken for name in batch):
@@ -124,11 +119,7 @@ def inputs_of(
     for name in OTHER_LABELS:
         if name in inputs and LABELS in taken.difference(inputs):
             inputs[LABELS] = inputs.pop(name)
-    return {
-        name: value
-        for name, value in inputs.items()
-        if name in taken or name not in columns
-    }
+    return {name: value for name, value in inputs.items() if name in taken or name not in columns}
 
 
 @lru_cache(maxsize=16)

@@ -47,9 +47,7 @@ class EvalScores:
         scores = {"loss": self._total / self._rows}
         if self._metrics is not None:
             found = self._metrics(EvalPrediction(*self._seen))
-            scores |= {
-                name.removeprefix(f"{EVAL}_"): value for name, value in found.items()
-            }
+            scores |= {name.removeprefix(f"{EVAL}_"): value for name, value in found.items()}
         return scores
 
 
@@ -61,25 +59,19 @@ def loss_of(output: Any) -> Tensor:
     """
     loss = output.get("loss") if isinstance(output, Mapping) else None
     if loss is None:
-        raise ValueError(
-            "the model's output must have a loss: the collator's batch needs labels"
-        )
+        raise ValueError("the model's output must have a loss: the collator's batch needs labels")
     return loss  # type: ignore[no-any-return]
 
 
 def predictions_of(model: nn.Module, output: Mapping[str, Any]) -> Any:
     """All outputs but the loss: one, or a tuple of them."""
     config = getattr(model, "config", None)
-    ignored = getattr(config, "keys_to_ignore_at_inference", None) or [
-        "past_key_values"
-    ]
+    ignored = getattr(config, "keys_to_ignore_at_inference", None) or ["past_key_values"]
     found = [value for name, value in output.items() if name not in ("loss", *ignored)]
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def labels_of(
-    model: nn.Module, inputs: Mapping[str, Any], names: list[str] | None
-) -> Any:
+def labels_of(model: nn.Module, inputs: Mapping[str, Any], names: list[str] | None) -> Any:
     """The labels among the model's inputs: one, or a tuple of them.
 
     `names`: of the labels; None: those that models of this class have.

@@ -22,9 +22,7 @@ def recipe_in(module: ModuleType, name: str | None) -> Recipe | None:
     """
     if name is not None:
         return _of(getattr(module, name, None), module)
-    if _own(
-        module, lambda value: isinstance(value, type) and issubclass(value, Recipe)
-    ):
+    if _own(module, lambda value: isinstance(value, type) and issubclass(value, Recipe)):
         return None
     recipes = [value for value in vars(module).values() if isinstance(value, Recipe)]
     modules = _own(module, is_module_class)
@@ -33,9 +31,7 @@ def recipe_in(module: ModuleType, name: str | None) -> Recipe | None:
         return None
     if len(found) > 1:
         listed = ", ".join(modules) if not recipes else f"{len(recipes)} recipes"
-        raise ValueError(
-            f"{module.__file__} has {listed}: say which one with FILE.py:NAME"
-        )
+        raise ValueError(f"{module.__file__} has {listed}: say which one with FILE.py:NAME")
     return _of(found[0], module)
 
 

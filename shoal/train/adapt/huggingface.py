@@ -104,9 +104,7 @@ class HuggingFaceRecipe(Adapted):
     preprocess: Callable[[Any, Any], Any] | None = None
     columns: frozenset[str] = frozenset()  # of the data set, which a model may not take
 
-    def __init__(
-        self, model_init: Callable[..., Any], given: tuple[Any, ...], args: Any
-    ) -> None:
+    def __init__(self, model_init: Callable[..., Any], given: tuple[Any, ...], args: Any) -> None:
         self.model_init = model_init
         self.given = given
         self.args = Arguments.of(args)
@@ -190,9 +188,7 @@ class HuggingFaceRecipe(Adapted):
         takes = inspect.signature(self.model_init).parameters
         made = self.model_init(config) if takes else self.model_init()
         if not isinstance(made, nn.Module):
-            raise TypeError(
-                f"model_init must return a torch.nn.Module; got {type(made).__name__}"
-            )
+            raise TypeError(f"model_init must return a torch.nn.Module; got {type(made).__name__}")
         if self.args.gradient_checkpointing:
             checkpoint_activations(made, self.args.gradient_checkpointing_kwargs)
         return made

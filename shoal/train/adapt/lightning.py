@@ -60,16 +60,13 @@ def lightning(
         automatic_optimization = not assigns(module, "automatic_optimization")
     if automatic_optimization is False:
         recipe_class = ManualLightningRecipe
-    recipe = recipe_class(
-        module, GivenData(train, valid, datamodule, shards, validation, samples)
-    )
+    recipe = recipe_class(module, GivenData(train, valid, datamodule, shards, validation, samples))
     recipe.terms.max_epochs = max_epochs
     if max_epochs is not None:
         attributes["max_epochs"] = max_epochs
     if gradient_clip_algorithm not in ("norm", "value"):
         raise ValueError(
-            'gradient_clip_algorithm must be "norm" or "value"; '
-            f"got {gradient_clip_algorithm!r}"
+            f'gradient_clip_algorithm must be "norm" or "value"; got {gradient_clip_algorithm!r}'
         )
     if gradient_clip_algorithm == "value":
         recipe.clip_by_value = attributes.pop("gradient_clip_val", None)

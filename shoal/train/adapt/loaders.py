@@ -94,9 +94,7 @@ def single(given: Any, name: str) -> Any:
         DataError: there is none, or there are several.
     """
     several = list(given.values()) if isinstance(given, Mapping) else given
-    if isinstance(several, list | tuple) and any(
-        isinstance(each, DataLoader) for each in several
-    ):
+    if isinstance(several, list | tuple) and any(isinstance(each, DataLoader) for each in several):
         if len(several) > 1:
             raise DataError(
                 f"{name} has {len(several)} DataLoaders; Shoal takes one: join their data sets "

@@ -94,9 +94,7 @@ class LightningRecipe(Adapted):
         if not isinstance(self.module, type):
             return False
         codes = [function.__code__ for _, function in functions_of(self.module)]
-        return any(
-            "trainer" in names and names & OF_EPOCHS for names in map(names_of, codes)
-        )
+        return any("trainer" in names and names & OF_EPOCHS for names in map(names_of, codes))
 
     # -- the user's code ---------------------------------------------------------------------------
 
@@ -222,9 +220,7 @@ class LightningRecipe(Adapted):
         schedulers = [scheduler_of(form) for form in forms if form is not None]
         seat.scheduler_configs = [SchedulerConfig(each) for each in schedulers]
         pairs = [
-            optimizer
-            if form is None
-            else {"optimizer": optimizer, "lr_scheduler": form}
+            optimizer if form is None else {"optimizer": optimizer, "lr_scheduler": form}
             for optimizer, form in zip(optimizers, forms, strict=True)
         ]
         return pairs[0] if len(pairs) == 1 else pairs
@@ -334,8 +330,7 @@ def parameters_of(kind: type) -> tuple[set[str], bool]:
     named = {
         each.name
         for each in parameters
-        if each.kind
-        not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        if each.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     }
     return named, takes_any
 

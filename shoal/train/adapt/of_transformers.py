@@ -13,9 +13,7 @@ try:
     from transformers.trainer_utils import EvalPrediction
     from transformers.utils.generic import find_labels
 except ImportError as error:
-    raise ImportError(
-        f"shoal.huggingface needs transformers: {install('transformers')}"
-    ) from error
+    raise ImportError(f"shoal.huggingface needs transformers: {install('transformers')}") from error
 
 __all__ = [
     "EvalPrediction",

@@ -84,9 +84,7 @@ class Arranged(AtNodes):
         labels = self._column(by)
         weights = balancing(np.concatenate(list(labels.values())))
         ends = np.cumsum([len(part) for part in labels.values()])[:-1]
-        return self._with_weights(
-            dict(zip(labels, np.split(weights, ends), strict=True))
-        )
+        return self._with_weights(dict(zip(labels, np.split(weights, ends), strict=True)))
 
     def bucketed(self, by: By) -> Self:
         """The data, whose batches have samples of similar lengths.
@@ -96,14 +94,10 @@ class Arranged(AtNodes):
         values' first axes count (of text, its bytes), or a function of an item that gives a
         number. They see items as `prepare` leaves them.
         """
-        label = (
-            by if isinstance(by, str | int) else getattr(by, "__qualname__", "function")
-        )
+        label = by if isinstance(by, str | int) else getattr(by, "__qualname__", "function")
         return self._arranged(f"buckets {label}", buckets=by)
 
-    def folds(
-        self, count: int, seed: int = 0, stratify: str | int | None = None
-    ) -> Self:
+    def folds(self, count: int, seed: int = 0, stratify: str | int | None = None) -> Self:
         """The training samples in folds: `config["fold"]` is the one that a trial validates on.
 
         Search over it with {"fold": shoal.grid(range(count)), …}. Each sample is validated on in
@@ -144,9 +138,7 @@ class Arranged(AtNodes):
         """
         other = copy(self)
         defaults = {**self.arrangement.defaults, **values}
-        other.arrangement = replace(
-            self.arrangement, defaults=defaults, workers=workers
-        )
+        other.arrangement = replace(self.arrangement, defaults=defaults, workers=workers)
         return other
 
     def of_fold(self, fold: Any) -> Self:
@@ -168,9 +160,7 @@ class Arranged(AtNodes):
     def few(self, index: Mapping[ShardId, Index]) -> Self:
         """These rows of these parts alone, as data without weights and folds, to try code with."""
         other = self._of_parts(FewRows(self, index), index)
-        other.arrangement = replace(
-            self.arrangement, draws=None, folds=None, reshuffles=False
-        )
+        other.arrangement = replace(self.arrangement, draws=None, folds=None, reshuffles=False)
         other.anew = False
         return other
 
@@ -204,9 +194,7 @@ class Arranged(AtNodes):
         """
         other = copy(self)
         arranged = replace(self.arrangement, **changes)
-        if arranged.reshuffles and (
-            arranged.draws or arranged.folds or arranged.sequential
-        ):
+        if arranged.reshuffles and (arranged.draws or arranged.folds or arranged.sequential):
             raise DataError(
                 "reshuffle deals samples at random, each once in an epoch: it does not go with "
                 "weights, samplers, folds or data in its own order"

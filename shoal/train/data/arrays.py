@@ -180,9 +180,7 @@ def _like_named(training: Mapping[str, Any], validation: Any) -> Columns:
         got = ", ".join(validation)
         if set(validation) == set(training):
             return {name: as_array(validation[name], name) for name in training}
-    raise DataError(
-        f"validation must have the columns {', '.join(training)}; got {got}"
-    )
+    raise DataError(f"validation must have the columns {', '.join(training)}; got {got}")
 
 
 def _like_placed(training: tuple[Any, ...], validation: Any) -> Columns:
@@ -268,6 +266,4 @@ def _idx_content(path: Path) -> bytes:
             return gunzip(content)
         return content
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error})"
-        ) from error
+        raise DataError(f"{path} cannot be read ({type(error).__name__}: {error})") from error

@@ -27,9 +27,7 @@ class DataError(ValueError):
 
     def __init__(self, said: str = "") -> None:
         # A file may hold a name of a million letters.
-        super().__init__(
-            said if len(said) <= LONGEST_ERROR else said[:LONGEST_ERROR] + " …"
-        )
+        super().__init__(said if len(said) <= LONGEST_ERROR else said[:LONGEST_ERROR] + " …")
 
 
 class ShardError(DataError):
@@ -79,9 +77,7 @@ class Lot(dict[Any, Any]):
         self.maker = maker
         self.place = place
         self.at = at
-        self.versions: list[
-            int
-        ] = []  # how often each tensor of the batch was written to
+        self.versions: list[int] = []  # how often each tensor of the batch was written to
         self._batch: Any = None
         self._made = False
 
@@ -135,10 +131,7 @@ def combine(columns: list[Columns], function: Callable[[list[Any]], Any]) -> Col
     """One set of columns out of several of the same form; `function` joins each column's parts."""
     first = columns[0]
     if isinstance(first, dict):
-        made = {
-            name: function([c[name] for c in columns if isinstance(c, dict)])
-            for name in first
-        }
+        made = {name: function([c[name] for c in columns if isinstance(c, dict)]) for name in first}
         return first.like(made) if isinstance(first, Lot) else made
     return tuple(function([parts(c)[i] for c in columns]) for i in range(len(first)))
 

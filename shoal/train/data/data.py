@@ -55,16 +55,12 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
     form: Any = None
     collate: Any = None
     scored_collate: Any = None  # for validation, where that is another one
-    collates = (
-        False  # whether batches are made of items, by `collate` or else torch's default
-    )
+    collates = False  # whether batches are made of items, by `collate` or else torch's default
     # whether items draw random numbers, so that each training pass reads them anew
     anew = False
     scored_form: Any = None  # of items to validate on, where that is another one
     _tried: Sequence[Any] = ()  # the first items
-    _scored_tried: Sequence[
-        Any
-    ] = ()  # those to validate on; none: they are like `_tried`
+    _scored_tried: Sequence[Any] = ()  # those to validate on; none: they are like `_tried`
 
     def __init__(self, parts: Parts) -> None:
         if not parts.training:
@@ -152,13 +148,9 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
             f"{'shards' if len(self.shards) > 1 else 'shard'}, {apart:,} to validate on"
         ]
         if self.by_rows and self.is_here(self.shards[0]):
-            first = self.rows(
-                self.shards[0], np.arange(min(LOOKED_AT, self.size(self.shards[0])))
-            )
+            first = self.rows(self.shards[0], np.arange(min(LOOKED_AT, self.size(self.shards[0]))))
             about = cols.described(first)
-            lines += [
-                f"  {name}: {kind}{self._meaning(name)}" for name, kind in about.items()
-            ]
+            lines += [f"  {name}: {kind}{self._meaning(name)}" for name, kind in about.items()]
         if self.collates:
             lines.append("  collate makes batches of these")
         if self.anew:
@@ -175,9 +167,7 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
             columns = self._source.read(part)
             size = cols.rows(columns)
             if size != self._sizes[part]:
-                raise DataError(
-                    f"it had {self._sizes[part]} samples and now has {size}"
-                )
+                raise DataError(f"it had {self._sizes[part]} samples and now has {size}")
         return columns
 
     def of_pass(self, seed: int, turn: int) -> Data:
@@ -313,8 +303,6 @@ def _reading(part: ShardId) -> Iterator[None]:
         what = f"{type(error).__name__}: {error}"
         if isinstance(error, DataError):
             what = str(error)
-        unread = DataError(
-            f"{part} cannot be read ({what}); bring it back, then resume"
-        )
+        unread = DataError(f"{part} cannot be read ({what}); bring it back, then resume")
         unread.part = part
         raise unread from error

@@ -54,8 +54,7 @@ def checked_weights(weights: Any, count: int) -> Array:
     array = np.asarray(weights, np.float64)
     if array.shape != (count,):
         raise DataError(
-            f"weights must be one number for each of the {count} samples; "
-            f"got shape {array.shape}"
+            f"weights must be one number for each of the {count} samples; got shape {array.shape}"
         )
     if not np.isfinite(array).all() or (array < 0).any():
         raise DataError("weights must be numbers >= 0; got one that is not")

@@ -53,11 +53,7 @@ def made_folds(
     Raises:
         DataError: fewer than two folds, or more than rows.
     """
-    if (
-        isinstance(count, bool)
-        or not isinstance(count, int)
-        or not 2 <= count <= len(rows)
-    ):
+    if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= len(rows):
         raise DataError(
             f"folds must be a whole number between 2 and the {len(rows)} samples; got {count!r}"
         )

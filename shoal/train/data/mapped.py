@@ -34,9 +34,7 @@ class MappedArray:
         order = "C"
         if not array.flags.c_contiguous:
             order = "F"
-        return cls(
-            str(array.filename), array.dtype, array.shape, int(array.offset), order
-        )
+        return cls(str(array.filename), array.dtype, array.shape, int(array.offset), order)
 
     def __getstate__(self) -> Any:
         return self.path, self.dtype, self.shape, self.offset, self.order
@@ -53,9 +51,7 @@ class MappedArray:
             OSError: the file was cut short. To read what is not there would end the process.
         """
         end = self.offset + self.nbytes
-        with suppress(
-            FileNotFoundError
-        ):  # what is mapped stays as long as it is mapped
+        with suppress(FileNotFoundError):  # what is mapped stays as long as it is mapped
             there = os.stat(self.path).st_size
             if there < end:
                 raise OSError(f"{self.path} has {there} bytes, and had {end} or more")
@@ -89,8 +85,6 @@ class MappedArray:
 
     def looked_at(self) -> bytes:
         """Some of its contents, spread over the file, for a fingerprint."""
-        raw = np.memmap(
-            self.path, np.uint8, mode="r", offset=self.offset, shape=(self.nbytes,)
-        )
+        raw = np.memmap(self.path, np.uint8, mode="r", offset=self.offset, shape=(self.nbytes,))
         places = np.linspace(0, max(0, self.nbytes - PIECE), PLACES).astype(int)
         return b"".join(raw[at : at + PIECE].tobytes() for at in np.unique(places))

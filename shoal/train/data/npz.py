@@ -48,9 +48,7 @@ class MappedFiles(Files):
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of the part."""
-        return _columns(
-            {name: array[index] for name, array in self.columns[part].items()}
-        )
+        return _columns({name: array[index] for name, array in self.columns[part].items()})
 
 
 def _columns(named: dict[str, Any]) -> Columns:
@@ -179,9 +177,7 @@ def _listed(path: Path, pattern: str) -> list[Path]:
     return files
 
 
-def _set_aside(
-    files: list[Path], fraction: float, seed: int
-) -> tuple[list[Path], list[Path]]:
+def _set_aside(files: list[Path], fraction: float, seed: int) -> tuple[list[Path], list[Path]]:
     """Files to train and to validate on, drawn at random.
 
     Raises:
@@ -225,14 +221,10 @@ def _check(path: Path, columns: Sequence[FileColumn]) -> None:
     if not columns or not all(column.shape for column in columns):
         shapes = [f"{column.name}{list(column.shape)}" for column in columns]
         listed = ", ".join(shapes) or "none"
-        raise DataError(
-            f"{path} must hold arrays whose first axis is samples; got {listed}"
-        )
+        raise DataError(f"{path} must hold arrays whose first axis is samples; got {listed}")
     if len({column.rows for column in columns}) > 1:
         listed = ", ".join(f"{column.name}: {column.rows}" for column in columns)
-        raise DataError(
-            f"{path}: columns must have the same number of samples; got {listed}"
-        )
+        raise DataError(f"{path}: columns must have the same number of samples; got {listed}")
     bad = [column for column in columns if not column.is_of_numbers]
     if bad:
         listed = ", ".join(f"{column.name} of {column.dtype}" for column in bad)
@@ -252,9 +244,7 @@ def _column(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> File
     stored = info.compress_type == zipfile.ZIP_STORED and not dtype.hasobject
     values: int = prod(shape)
     if stored and values:
-        mapped = MappedArray(
-            str(path), dtype, shape, offset, "F" if is_fortran else "C"
-        )
+        mapped = MappedArray(str(path), dtype, shape, offset, "F" if is_fortran else "C")
     name = info.filename.removesuffix(".npy")
     return FileColumn(name, dtype.str, shape, mapped)
 

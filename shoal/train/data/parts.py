@@ -96,9 +96,7 @@ class Division:
     seed: int
     shards: int | None = None  # None: as few as keep a shard within `SHARD_BYTES`
     weights: Sequence[float] | None = None  # sizes of the shards against each other
-    sequential: bool = (
-        False  # rows stay in the order of the data; the last ones are set aside
-    )
+    sequential: bool = False  # rows stay in the order of the data; the last ones are set aside
 
     def order(self, count: int) -> Index:
         """The rows in the order in which shards take them."""
@@ -106,9 +104,7 @@ class Division:
             return np.arange(count)
         return np.random.default_rng(self.seed).permutation(count)
 
-    def aside(
-        self, order: Index, fraction: float, labels: Array | None
-    ) -> tuple[Index, Index]:
+    def aside(self, order: Index, fraction: float, labels: Array | None) -> tuple[Index, Index]:
         """Training and validation rows; see `set_aside`."""
         if not self.sequential:
             return set_aside(order, fraction, labels)
@@ -128,11 +124,7 @@ class Rows:
 
     def of(self, letter: str) -> dict[ShardId, int]:
         """Samples of the training shards ("s") or of the validation parts ("v")."""
-        return {
-            part: len(rows)
-            for part, rows in self.index.items()
-            if part.startswith(letter)
-        }
+        return {part: len(rows) for part, rows in self.index.items() if part.startswith(letter)}
 
     @property
     def validation(self) -> frozenset[ShardId]:
@@ -159,9 +151,7 @@ def check_stratify(stratify: object, validation: Any, how: Division) -> None:
         )
 
 
-def set_aside(
-    order: Index, fraction: float, labels: Array | None
-) -> tuple[Index, Index]:
+def set_aside(order: Index, fraction: float, labels: Array | None) -> tuple[Index, Index]:
     """Training and validation rows, in the given random order. Labels keep their shares.
 
     Raises:
@@ -224,11 +214,7 @@ def _number(samples: int, shards: int | None, row_bytes: float) -> int:
     """
     if shards is None:
         return min(samples, _needed(samples, row_bytes))
-    if (
-        isinstance(shards, bool)
-        or not isinstance(shards, int)
-        or not 1 <= shards <= samples
-    ):
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= samples:
         raise DataError(
             f"shards must be a whole number between 1 and the {samples} training samples; "
             f"got {shards!r}"

@@ -158,9 +158,7 @@ class Ragged(Sequence[Any]):
         return cls.made(array.reshape(-1), sizes, shapes, "array")
 
     @classmethod
-    def made(
-        cls, values: Numbers, sizes: Numbers, shapes: Numbers | None, kind: Kind
-    ) -> Ragged:
+    def made(cls, values: Numbers, sizes: Numbers, shapes: Numbers | None, kind: Kind) -> Ragged:
         """A column of values of these sizes, which lie one after the other."""
         return cls(values, _offsets(sizes), shapes, kind)
 
@@ -180,8 +178,7 @@ class Ragged(Sequence[Any]):
                 f"got {', '.join(sorted({kind, *kinds}))}{' and numbers' * plain}"
             )
         parts = [
-            column if isinstance(column, Ragged) else Ragged.of_array(column)
-            for column in columns
+            column if isinstance(column, Ragged) else Ragged.of_array(column) for column in columns
         ]
         if len({part.dtype for part in parts}) > 1:
             raise ValueError("columns of several dtypes cannot be joined")

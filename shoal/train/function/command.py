@@ -29,14 +29,11 @@ _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 _SHELLS = r"(ba|da|a|z|k|mk|c|tc|fi|rba)?sh|python[\d.]*|perl|su|runuser|busybox"
 _SHELL = re.compile(_SHELLS)
 _INTERPRETER = re.compile(
-    _SHELLS
-    + r"|pypy[\d.]*|ruby|node|nodejs|bun|deno|php|lua|Rscript|R|julia|osascript|script"
+    _SHELLS + r"|pypy[\d.]*|ruby|node|nodejs|bun|deno|php|lua|Rscript|R|julia|osascript|script"
     r"|flock|cmd(\.exe)?|powershell(\.exe)?|pwsh"
 )
 _WITH_NAMES = {"su", "runuser", "script", "flock", "busybox"}  # before their -c
-_CODE = re.compile(
-    r"-\w*[cCeEpr]|--(command|eval|print|session-command)|-[Cc]ommand|/[cCkK]|eval"
-)
+_CODE = re.compile(r"-\w*[cCeEpr]|--(command|eval|print|session-command)|-[Cc]ommand|/[cCkK]|eval")
 _WITH_WORD = {"-o", "-O", "+O", "+o", "-W", "-X", "--rcfile", "--init-file"}
 _JOINERS = {"eval", "ssh", "rsh", "parallel", "watch", "sed", "awk", "gawk", "mawk"}
 _BEFORE_PROGRAM = re.compile(
@@ -74,9 +71,7 @@ class CommandRecipe(FunctionRecipe):
         """A hash of the scripts that the command names; None if it names none."""
         files = [Path(self.folder, word) for word in self.words]
         texts = [
-            file.read_bytes()
-            for file in files
-            if file.is_file() and file.stat().st_size <= SCRIPT
+            file.read_bytes() for file in files if file.is_file() and file.stat().st_size <= SCRIPT
         ]
         return hashlib.sha256(b"\0".join(texts)).hexdigest() if texts else None
 
@@ -301,9 +296,7 @@ def scores(line: str) -> Values | None:
 @contextmanager
 def _folder(prefix: str) -> Iterator[Path]:
     """The folder of a trial's checkpoint, with what the newest one held."""
-    with tempfile.TemporaryDirectory(
-        prefix=prefix, ignore_cleanup_errors=True
-    ) as place:
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as place:
         folder = Path(place) / FOLDER
         folder.mkdir()
         former = restore()
@@ -312,9 +305,7 @@ def _folder(prefix: str) -> Iterator[Path]:
         yield folder
 
 
-def _arguments(
-    words: Iterable[str], config: Mapping[str, Any], folder: Path
-) -> list[str]:
+def _arguments(words: Iterable[str], config: Mapping[str, Any], folder: Path) -> list[str]:
     """The words with values in place of names; a name alone whose value is "" gives no argument."""
     found = []
     for word in words:

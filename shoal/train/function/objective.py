@@ -190,9 +190,7 @@ def numbered(trial: TrialId) -> int:
     return int(digits or 0)
 
 
-def _check_bounds(
-    name: str, low: float, high: float, step: float | None, log: bool
-) -> None:
+def _check_bounds(name: str, low: float, high: float, step: float | None, log: bool) -> None:
     """Raise ValueError unless something can be drawn between these bounds."""
     bounds = [each for each in (low, high, step) if each is not None]
     if not all(is_number(each) and abs(each) < LARGEST for each in bounds):

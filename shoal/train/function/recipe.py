@@ -90,9 +90,7 @@ def function_recipe(function: Callable[..., Any]) -> FunctionRecipe:
     if function is nothing or arguments[:1] == ["trial"]:
         return ObjectiveRecipe(function)
     code = getattr(function, "__code__", None)
-    if arguments and any(
-        name.startswith("suggest_") for name in getattr(code, "co_names", ())
-    ):
+    if arguments and any(name.startswith("suggest_") for name in getattr(code, "co_names", ())):
         raise ValueError(
             "a function whose first argument is called trial is an objective as Optuna has them, "
             f"and that of {name_of(function)} is called {arguments[0]!r}: call it trial"
@@ -111,9 +109,7 @@ def _check_callable(function: Callable[..., Any]) -> None:
             or inspect.isasyncgenfunction(code)
             or inspect.isgeneratorfunction(code)
         ):
-            raise ValueError(
-                f"{name_of(function)} is an async function or a generator: {RUN_IT}"
-            )
+            raise ValueError(f"{name_of(function)} is an async function or a generator: {RUN_IT}")
     try:
         # Not of what it wraps: a decorator may give that more arguments.
         signature = inspect.signature(function, follow_wrapped=False)

@@ -60,11 +60,7 @@ class End:
 
 def _check_ran(result: Any) -> None:
     """Raise TypeError if calling the function only made what would run its code."""
-    if (
-        inspect.isawaitable(result)
-        or inspect.isasyncgen(result)
-        or inspect.isgenerator(result)
-    ):
+    if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
         if inspect.iscoroutine(result):
             result.close()  # else Python warns that nobody awaited it
         raise TypeError(f"the function returned a {type(result).__name__}: {RUN_IT}")

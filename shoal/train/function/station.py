@@ -137,9 +137,7 @@ class FunctionStation:
             kept = self._saved(unit.trial.id, run, news.checkpoint)
             spent["save"] = perf_counter() - begin
         visit = unit.visit._replace(samples=1)
-        return Done(
-            visit, spent, dict(news.values), kept=kept, over=over, config=chosen
-        )
+        return Done(visit, spent, dict(news.values), kept=kept, over=over, config=chosen)
 
     def _chosen(self, unit: Unit) -> dict[str, Value] | None:
         """The trial's configuration, if its objective has drawn more of that."""
@@ -234,9 +232,7 @@ class FunctionStation:
             scratch=prefix_of(self._vault.url, self._setup.run),
             spread=self._recipe.spread,
         )
-        return FunctionRun(
-            self._recipe, context, self._setup.threads, self._device, kept
-        )
+        return FunctionRun(self._recipe, context, self._setup.threads, self._device, kept)
 
     def _make_room(self) -> None:
         """End the functions that are too many."""
@@ -306,6 +302,4 @@ def _check_scored(run: FunctionRun, end: End) -> None:
             f"the function ended without a score{returned}: report one, as "
             f"shoal.report({{{metric!r}: value}}), or return it"
         )
-    raise TrialError(
-        f"diverged: of its scores of {metric!r}, {count} in all, none was finite"
-    )
+    raise TrialError(f"diverged: of its scores of {metric!r}, {count} in all, none was finite")

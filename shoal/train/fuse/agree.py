@@ -76,9 +76,7 @@ def agreed(recipe: Recipe) -> Known:
 # -- the check -----------------------------------------------------------------------------------
 
 
-def draws_numbers(
-    models: StackedModels, lanes: Lanes, batch: Columns, may_draw: bool
-) -> bool:
+def draws_numbers(models: StackedModels, lanes: Lanes, batch: Columns, may_draw: bool) -> bool:
     """Try the fused step on a batch; returns whether the step draws random numbers.
 
     Numbers drawn differ from those drawn alone: such steps are compared in evaluation mode, as
@@ -192,9 +190,7 @@ def _of_lane(fused: Reference, i: int) -> Reference:
 # -- a lane alone --------------------------------------------------------------------------------
 
 
-def reference_step(
-    lane: TrainingLane, batch: Any, *, evaluating: bool = False
-) -> Reference:
+def reference_step(lane: TrainingLane, batch: Any, *, evaluating: bool = False) -> Reference:
     """The lane's loss and gradient alone, from a copy of its model.
 
     Raises:

@@ -252,9 +252,7 @@ class Fused:
 
     # -- validation --------------------------------------------------------------------------------
 
-    def evaluate(
-        self, validation: Iterable[Columns], timed: bool = False
-    ) -> list[Means]:
+    def evaluate(self, validation: Iterable[Columns], timed: bool = False) -> list[Means]:
         """Each lane's scores, as `FusedScores.evaluate`."""
         if not self._bound:
             self._models.gather()

@@ -69,9 +69,7 @@ class Gauge:
 
     # -- what to try -------------------------------------------------------------------------------
 
-    def wants(
-        self, kind: str, lanes: int, mix: str = "", left: float = inf
-    ) -> int | None:
+    def wants(self, kind: str, lanes: int, mix: str = "", left: float = inf) -> int | None:
         """The width to try next where so many lanes are together; None: enough is known.
 
         Nothing is tried, either, with fewer than `WORTH_FUSING` steps `left` to a lane.

@@ -232,9 +232,7 @@ def _turn_off_flash(during: ExitStack) -> None:
         during.callback(flash.enable_flash_sdp, True)
 
 
-def _stacked_by_place(
-    rows: Rows, common: Collection[int]
-) -> tuple[list[Stack], list[Tensor]]:
+def _stacked_by_place(rows: Rows, common: Collection[int]) -> tuple[list[Stack], list[Tensor]]:
     """A stack for each dtype and device, and the tensors (k, *shape) in their own order.
 
     A tensor that all lanes share, as of a frozen backbone, stays the one that it is; so do those

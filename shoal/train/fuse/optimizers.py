@@ -90,9 +90,7 @@ def formula_key(optimizer: Optimizer) -> tuple[Any, ...]:
     return kind, sizes, forms
 
 
-def runs_of(
-    optimizers: Sequence[Optimizer], weights: Stack, gradients: Tensor
-) -> list[SomeLanes]:
+def runs_of(optimizers: Sequence[Optimizer], weights: Stack, gradients: Tensor) -> list[SomeLanes]:
     """The lanes in runs that follow each other, each of one formula."""
 
     def key(lane: int) -> tuple[Any, ...]:

@@ -28,9 +28,7 @@ FLAT_WEIGHTS = ("_flat_weights", "_flat_weight_refs")
 class Rewritten(TorchFunctionMode):
     """Within it the functions of this module replace torch's; rarer forms are left to torch."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function, or the one that replaces it."""
         kwargs = kwargs or {}
         if func in (F.cross_entropy, F.nll_loss):
@@ -44,9 +42,7 @@ class Rewritten(TorchFunctionMode):
 # -- losses --------------------------------------------------------------------------------------
 
 
-def _class_loss(
-    func: Any, input: Tensor, target: Tensor, *more: Any, **named: Any
-) -> Tensor:
+def _class_loss(func: Any, input: Tensor, target: Tensor, *more: Any, **named: Any) -> Tensor:
     """cross_entropy or nll_loss of (samples, classes): picked logarithms, summed."""
     plain = input.dim() == 2 and target.shape == input.shape[:1]
     if more or not plain or target.is_floating_point() or _are_rare(named):
@@ -183,9 +179,7 @@ def _recurrent(name: str, cell: Cell, call: _RecurrentCall) -> tuple[Tensor, ...
     """
     each = 4 if call.biased else 2  # tensors of weights a layer
     if call.both_ways or len(call.weights) != each * call.layers:
-        raise NotImplementedError(
-            f"{name} of two directions, or projected, is not fused"
-        )
+        raise NotImplementedError(f"{name} of two directions, or projected, is not fused")
     x = call.x
     start = call.start
     state: State = (start,) if isinstance(start, Tensor) else tuple(start)
@@ -205,9 +199,7 @@ def _recurrent(name: str, cell: Cell, call: _RecurrentCall) -> tuple[Tensor, ...
     return x, *(torch.stack(parts) for parts in zip(*ends, strict=True))
 
 
-def _layer(
-    cell: Cell, x: Tensor, state: State, weights: Sequence[Tensor]
-) -> tuple[Tensor, State]:
+def _layer(cell: Cell, x: Tensor, state: State, weights: Sequence[Tensor]) -> tuple[Tensor, State]:
     """One layer over x (time, batch, features)."""
     from_input, from_state, *biases = weights
     input_bias, state_bias = biases or (None, None)

@@ -29,9 +29,7 @@ Views = dict[str, Tensor]  # a parameter's state, by name
 PRECISE = (torch.float32, torch.float64)  # dtypes that Adam's kernel for the CPU takes
 
 
-def stepping(
-    optimizers: Sequence[Optimizer], weights: Stack, gradients: Tensor
-) -> Stepping:
+def stepping(optimizers: Sequence[Optimizer], weights: Stack, gradients: Tensor) -> Stepping:
     """The way to step these optimizers, whose parameters lie in `weights`.
 
     It is the quicker, the more optimizers of one formula follow each other.
@@ -224,9 +222,7 @@ class StackedSteps:
                 _part(optimizer.state.get(parameter, {}))
 
 
-def _group_numbers(
-    groups: Sequence[dict[str, Any]], row: Sequence[Tensor]
-) -> list[int]:
+def _group_numbers(groups: Sequence[dict[str, Any]], row: Sequence[Tensor]) -> list[int]:
     """The number of each parameter's group."""
     numbers = {}
     for number, group in enumerate(groups):

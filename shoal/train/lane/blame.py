@@ -146,16 +146,12 @@ def _traceback(error: BaseException) -> str:
     first = error.__traceback__
     while first is not None and first.tb_frame.f_code.co_filename.startswith(SHOAL):
         first = first.tb_next
-    return "".join(
-        traceback.format_exception(type(error), error, first or error.__traceback__)
-    )
+    return "".join(traceback.format_exception(type(error), error, first or error.__traceback__))
 
 
 def explained(error: TrialError) -> str:
     """Why the trial cannot go on, and in which line of the recipe's file, where that is known."""
-    frames = re.findall(
-        r'^  File "(.+)", line (\d+), in (\S+)', error.text, re.MULTILINE
-    )
+    frames = re.findall(r'^  File "(.+)", line (\d+), in (\S+)', error.text, re.MULTILINE)
     if not frames or frames[0][0].startswith(SHOAL):
         return error.why
     file = frames[0][0]  # the traceback begins in the recipe's code

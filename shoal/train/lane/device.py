@@ -25,9 +25,7 @@ def device_of(name: str = "auto") -> str:
     if name == "auto":
         return next(kind for kind in ("cuda", "mps", "cpu") if kind in there)
     if name.partition(":")[0] not in there:
-        raise ValueError(
-            f"there is no device {name!r} here; there are {', '.join(there)}"
-        )
+        raise ValueError(f"there is no device {name!r} here; there are {', '.join(there)}")
     return name
 
 
@@ -80,9 +78,7 @@ def instructions() -> str:
     return torch.backends.cpu.get_cpu_capability()
 
 
-def limit_memory(
-    device: str, most: float | None, share: float = 1.0, chunks: float = 0.0
-) -> float:
+def limit_memory(device: str, most: float | None, share: float = 1.0, chunks: float = 0.0) -> float:
     """GiB that a slot has for trials on the device.
 
     That is `most`, or its `share` of a GPU, or what is free there now, whichever is least; on a GPU
@@ -97,9 +93,7 @@ def limit_memory(
     if share < 1:
         room = min(room, max(share * whole - CONTEXT, share * whole / 2))
     if room < whole and (share < 1 or limit < whole):
-        torch.cuda.set_per_process_memory_fraction(
-            room / whole, torch.device(device).index
-        )
+        torch.cuda.set_per_process_memory_fraction(room / whole, torch.device(device).index)
     return room - min(chunks, room / 2)
 
 

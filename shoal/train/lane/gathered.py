@@ -72,9 +72,7 @@ class Gathered:
             return _output(name, value, samples)
         if not isinstance(value, tuple):
             return value  # which `take` refuses
-        return tuple(
-            each.detach().cpu() if isinstance(each, Tensor) else each for each in value
-        )
+        return tuple(each.detach().cpu() if isinstance(each, Tensor) else each for each in value)
 
     def _update(self, name: str, value: Any) -> None:
         """Show a batch to one metric."""
@@ -84,9 +82,7 @@ class Gathered:
                 f"{{{name!r}: (predictions, targets)}}; got {type(value).__name__}"
             )
         device = self._lane.device
-        there = (
-            each.to(device) if isinstance(each, Tensor) else each for each in value
-        )
+        there = (each.to(device) if isinstance(each, Tensor) else each for each in value)
         self._metrics[name].update(*there)
         self._updated.add(name)
 
@@ -150,9 +146,7 @@ def _metrics_of(lane: TrainingLane) -> Mapping[str, Any]:
     for name, metric in metrics.items():
         for method in ("update", "compute", "reset"):
             if not callable(getattr(metric, method, None)):
-                raise TypeError(
-                    f"{METRICS_RULE}; {name}: {type(metric).__name__} has no {method}"
-                )
+                raise TypeError(f"{METRICS_RULE}; {name}: {type(metric).__name__} has no {method}")
     lane.holder.hold_objects("configure_metrics", metrics.values())
     return metrics
 
@@ -167,9 +161,7 @@ def _output(name: str, value: Any, samples: int) -> Tensor:
         value = value.expand(samples)
     shape = tuple(value.shape)
     if shape[0] != samples:
-        raise ValueError(
-            f"{OUTPUTS_RULE}; {name}: got shape {shape} for {samples} samples"
-        )
+        raise ValueError(f"{OUTPUTS_RULE}; {name}: got shape {shape} for {samples} samples")
     rows: Tensor = value.detach().cpu()
     return rows
 

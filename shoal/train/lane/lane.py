@@ -117,10 +117,7 @@ class TrialModel:
         preparing. The first `FORM` letters tell all but which of torch's usual optimizers it is.
         """
         s = self.settings
-        shapes = [
-            (name, tuple(p.shape), str(p.dtype))
-            for name, p in self.model.named_parameters()
-        ]
+        shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in self.model.named_parameters()]
         modules = [type(module).__qualname__ for module in self.model.modules()]
         if isinstance(self.model, ShardModel):
             modules.append(self.model.form)
@@ -131,9 +128,7 @@ class TrialModel:
         if optimizers.family(self.optimizer) is not None and not own:
             other = ""
         kind = kind_of(self.device)
-        form = repr(
-            (shapes, modules, other, s.batch_size, s.precision, kind, *s.data_key)
-        )
+        form = repr((shapes, modules, other, s.batch_size, s.precision, kind, *s.data_key))
         return text_hash(form, FORM // 2) + text_hash(optimizer, 2)
 
     def casting(self) -> AbstractContextManager[Any]:
@@ -355,9 +350,7 @@ class TrainingLane(TrialModel):
         optimizing = self.optimizing
         optimizing.before_step(self.passed, self.epoch_samples)
         with self.casting():
-            outcome = self.hooks.own_step(
-                self.model, batch, self.progress, optimizing.optimizers
-            )
+            outcome = self.hooks.own_step(self.model, batch, self.progress, optimizing.optimizers)
         self.noted.add(named_values(outcome), count)
         self.drop(count)
         self._count_step()

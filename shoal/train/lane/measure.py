@@ -152,9 +152,7 @@ class Meter:
         """Those of the lane's bytes that last as long as a step; 0 where they are not known."""
         return self._extra.get(lane.signature, 0)
 
-    def record(
-        self, signature: str, name: str, seconds: Seconds, times: int = REPEATS
-    ) -> None:
+    def record(self, signature: str, name: str, seconds: Seconds, times: int = REPEATS) -> None:
         """Something rarer than a step took so long. So many `times` of it count, the last most."""
         if self._first(signature, name, times):
             self.tell(signature, **{name: seconds})

@@ -87,9 +87,7 @@ class ModelChanges:
     ) -> None:
         self._model = model
         self._holder = holder
-        own = _Tensors(
-            model, _with_inner([*optimizers, *(s.scheduler for s in schedules)])
-        )
+        own = _Tensors(model, _with_inner([*optimizers, *(s.scheduler for s in schedules)]))
         self._modules: list[_Module] = []
         # what is in a shard recipe's model is its own affair, and so is its state
         own_modules = () if isinstance(model, ShardModel) else model.named_modules()
@@ -150,9 +148,7 @@ class ModelChanges:
         saved: dict[str, Any] = {}
         trained = {
             name: parameter.requires_grad
-            for (name, parameter), was in zip(
-                self._parameters.items(), self._trained, strict=True
-            )
+            for (name, parameter), was in zip(self._parameters.items(), self._trained, strict=True)
             if parameter.requires_grad != was
         }
         if trained:
@@ -192,9 +188,7 @@ class ModelChanges:
         """Make all what it was when `state` gave this; earlier versions kept nothing of it."""
         saved = tree.to_torch(state.get("changes", {}))
         trained = saved.get("requires_grad", {})
-        for (name, parameter), was in zip(
-            self._parameters.items(), self._trained, strict=True
-        ):
+        for (name, parameter), was in zip(self._parameters.items(), self._trained, strict=True):
             parameter.requires_grad_(trained.get(name, was))
         modules = saved.get("modules", {})
         for module in self._modules:
@@ -283,9 +277,7 @@ class _Attributes:
     `skip`: names that are looked at elsewhere.
     """
 
-    def __init__(
-        self, of: Any, what: str, own: _Tensors, skip: frozenset[str], kept: bool
-    ) -> None:
+    def __init__(self, of: Any, what: str, own: _Tensors, skip: frozenset[str], kept: bool) -> None:
         self._of = of
         self._what = what
         self._own = own
@@ -360,9 +352,7 @@ class _Attributes:
                 )
         for name in (*self._objects, *self._stateful):
             if name not in objects and name not in vars(self._of):
-                raise ChangeError(
-                    f"{self._what}: the attribute {name!r} is gone", BUILD
-                )
+                raise ChangeError(f"{self._what}: the attribute {name!r} is gone", BUILD)
 
     def state(self) -> dict[str, Any]:
         """The plain attributes that are new or changed, and the names of those that are gone."""
@@ -485,9 +475,7 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
     if type(value) in PLAIN or isinstance(value, (bytes, complex)):
         return value
     if isinstance(value, Iterator) and not isinstance(value, IOBase):
-        return (
-            object()
-        )  # nobody can see what was taken from it: as if something had been
+        return object()  # nobody can see what was taken from it: as if something had been
     if depth > DEEP or isinstance(value, FIXED):
         return id(value)
     if own is not None and id(value) in own.objects:
@@ -810,9 +798,7 @@ class _Optimizer:
                 "give it all groups in configure_optimizers; parameters that wait have "
                 "requires_grad False, or their group lr 0, until their time comes",
             )
-        for number, (group, before) in enumerate(
-            zip(groups, self._groups, strict=True)
-        ):
+        for number, (group, before) in enumerate(zip(groups, self._groups, strict=True)):
             now = group["params"]
             if len(now) != len(before) or not all(map(is_, now, before)):
                 raise ChangeError(
@@ -827,9 +813,7 @@ class _Optimizer:
                     BUILD,
                 )
         if private.hooks_in(self._boxes) != self._hooks:
-            raise ChangeError(
-                f"the hooks of {self._what}", "register them in configure_optimizers"
-            )
+            raise ChangeError(f"the hooks of {self._what}", "register them in configure_optimizers")
 
 
 class _Scheduler:

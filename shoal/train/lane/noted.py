@@ -114,9 +114,7 @@ class Noted:
         for loss in losses:
             self.strikes = 0 if isfinite(loss) else self.strikes + 1
             if self.strikes > self._patience:
-                raise Diverged(
-                    f"diverged: loss was not finite for {self.strikes} steps"
-                )
+                raise Diverged(f"diverged: loss was not finite for {self.strikes} steps")
 
     def check_end(self, steps: int) -> None:
         """Look at the end of a trial whose last epoch had so many steps at most.
@@ -141,9 +139,7 @@ def named(outcome: Any) -> Mapping[str, Any]:
     if isinstance(outcome, Tensor):
         values = {"loss": outcome}
     if not isinstance(values, Mapping) or not isinstance(values.get("loss"), Tensor):
-        rule = (
-            'training_step must return the loss or {"loss": loss, …}, the loss a tensor'
-        )
+        rule = 'training_step must return the loss or {"loss": loss, …}, the loss a tensor'
         raise TypeError(f"{rule}; got {type(outcome).__name__}")
     shape = tuple(values["loss"].shape)
     if shape:
@@ -190,9 +186,7 @@ def named_values(outcome: Any) -> Mapping[str, Any]:
         if isinstance(value, Tensor):
             shape = tuple(value.shape)
             if shape:
-                raise ValueError(
-                    f"{OWN_RULE}; {name}: got shape {shape}: give its .mean()"
-                )
+                raise ValueError(f"{OWN_RULE}; {name}: got shape {shape}: give its .mean()")
         elif not isinstance(value, Real):
             raise TypeError(f"{OWN_RULE}; {name}: got {type(value).__name__}")
     return values

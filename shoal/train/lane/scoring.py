@@ -139,9 +139,7 @@ class Scoring:
         if rest is not None:
             with self._lane.rng, torch.no_grad():
                 self._add(rest[0])
-        found = {
-            name: float(total) / count for name, (total, count) in self._totals.items()
-        }
+        found = {name: float(total) / count for name, (total, count) in self._totals.items()}
         for name, (value, count) in self._first.items():
             _warn_of_count(type(self._lane.recipe), name, float(value), count)
         self._first = {}

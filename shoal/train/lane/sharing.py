@@ -155,9 +155,7 @@ class Holder:
             return _Holding(lambda: True, self._number, False)
         return self._entry(("object", id(each)), lambda: reference() is None, False)
 
-    def _entry(
-        self, key: tuple[str, int], gone: Callable[[], bool], trained: bool
-    ) -> _Holding:
+    def _entry(self, key: tuple[str, int], gone: Callable[[], bool], trained: bool) -> _Holding:
         """The entry of that key; what is gone has none, and another may lie in its place."""
         entry = _entries.get(key)
         if entry is None or entry.gone():

@@ -32,9 +32,7 @@ def strides(tensor: Tensor) -> tuple[int, ...]:
     return torch.empty_like(tensor, device="meta").stride()
 
 
-def in_line(
-    flat: Tensor, forms: Iterable[tuple[torch.Size, tuple[int, ...]]]
-) -> list[Tensor]:
+def in_line(flat: Tensor, forms: Iterable[tuple[torch.Size, tuple[int, ...]]]) -> list[Tensor]:
     """Views of the flat tensor's elements, one after another, with these shapes and strides."""
     views = []
     start = flat.storage_offset()
@@ -64,9 +62,7 @@ def parts_of(tensor: Tensor) -> dict[str, Tensor]:
     return {"starts": starts, "places": places, "values": tensor.values()}
 
 
-def from_parts(
-    layout: str, parts: Mapping[str, Tensor], shape: Sequence[int]
-) -> Tensor:
+def from_parts(layout: str, parts: Mapping[str, Tensor], shape: Sequence[int]) -> Tensor:
     """The sparse tensor of that layout and shape with these `parts_of` it."""
     if layout == "sparse_coo":
         indices, values = parts["indices"], parts["values"]
@@ -80,10 +76,7 @@ def from_parts(
 
 def is_sparse(tensor: Tensor) -> bool:
     """Whether the tensor has one of torch's sparse layouts."""
-    return (
-        tensor.layout == torch.sparse_coo
-        or tensor.layout in SPARSE_ROWS | SPARSE_COLUMNS
-    )
+    return tensor.layout == torch.sparse_coo or tensor.layout in SPARSE_ROWS | SPARSE_COLUMNS
 
 
 def bytes_of(tensor: Tensor) -> int:

@@ -79,9 +79,7 @@ def _exported(value: Any) -> Any:
     if isinstance(value, np.ndarray | Mapping):
         return value
     if isinstance(value, _PLAIN):  # a subclass, as an enumeration's value
-        return next(
-            kind(value) for kind in (int, float, str) if isinstance(value, kind)
-        )
+        return next(kind(value) for kind in (int, float, str) if isinstance(value, kind))
     rule = "a trial's state may hold tensors, arrays, numbers, texts, lists and dicts"
     raise TypeError(f"{rule}; got {type(value).__name__}")
 

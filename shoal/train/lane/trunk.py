@@ -186,9 +186,7 @@ class Trunks:
             trunk = lane.trunk.trunk
             if told is None:
                 self._told[lane.signature] = trunk.key
-                self._tell(
-                    lane.signature, **{f"{SHARED}{trunk.key}": trunk.bytes / 2**30}
-                )
+                self._tell(lane.signature, **{f"{SHARED}{trunk.key}": trunk.bytes / 2**30})
             differs = told is not None and told != trunk.key
         else:
             differs = any(trunk.key == told for trunk in self._trunks.values())
@@ -265,9 +263,7 @@ def frozen_of(lane: HasTrunk) -> list[Tensor]:
 def shared_bytes(lanes: Iterable[HasTrunk]) -> int:
     """The bytes that these lanes do not take, because another of them has the same trunk."""
     trunks = [lane.trunk.trunk for lane in lanes if lane.trunk is not None]
-    return sum(trunk.bytes for trunk in trunks) - sum(
-        trunk.bytes for trunk in set(trunks)
-    )
+    return sum(trunk.bytes for trunk in trunks) - sum(trunk.bytes for trunk in set(trunks))
 
 
 def in_common(lanes: Sequence[HasTrunk]) -> set[int]:

@@ -86,9 +86,7 @@ class TrialHooks:
         self._outputs = next((name for name in of_epoch if name != MODEL), OUTPUTS)
         self.steps_itself = steps_itself(recipe)
         # whether other epochs may give other scores
-        self.scores_by_epoch = not {"epoch", "step"}.isdisjoint(
-            (*self._validation, *self._epoch)
-        )
+        self.scores_by_epoch = not {"epoch", "step"}.isdisjoint((*self._validation, *self._epoch))
         # whether the whole validation set's outputs are asked for
         self.gathers = overrides(recipe, "validation_epoch")
         self._metrics: Mapping[str, Any] | None = None
@@ -146,17 +144,13 @@ class TrialHooks:
             step = partial(self._recipe.validation_step, model, batch, **more)
             return self._stepped(step, self._validation, self.scored, batch)
 
-    def _stepped(
-        self, step: Any, names: tuple[str, ...], carried: Carried, batch: Any
-    ) -> Any:
+    def _stepped(self, step: Any, names: tuple[str, ...], carried: Carried, batch: Any) -> Any:
         """What the step returns, to which the state is handed if it names one."""
         if STATE not in names:
             return step()
         return carried.step(lambda state: step(state=state), batch)
 
-    def validation_epoch(
-        self, model: nn.Module, outputs: dict[str, Tensor], at: Progress
-    ) -> Any:
+    def validation_epoch(self, model: nn.Module, outputs: dict[str, Tensor], at: Progress) -> Any:
         """The scores of the whole validation set's outputs."""
         with guarded("validation_epoch"), torch.no_grad():
             more = self._arguments(self._epoch, at)

@@ -131,11 +131,7 @@ def _goes_by_value(name: str) -> bool:
 
 def culprit(recipe: Any) -> str:
     """What of a recipe cannot be pickled, in words."""
-    return (
-        _bad_attribute(recipe)
-        or _bad_global(recipe)
-        or "something that its code refers to"
-    )
+    return _bad_attribute(recipe) or _bad_global(recipe) or "something that its code refers to"
 
 
 def _bad_attribute(recipe: Any) -> str:
@@ -158,9 +154,7 @@ def _bad_global(recipe: Any) -> str:
         for name in function.__code__.co_names:
             value = function.__globals__.get(name)
             if not callable(value) and not _can_be_pickled(value):
-                return (
-                    f"{name} ({type(value).__name__}), which {function.__name__} uses,"
-                )
+                return f"{name} ({type(value).__name__}), which {function.__name__} uses,"
     return ""
 
 

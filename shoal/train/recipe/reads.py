@@ -203,10 +203,7 @@ def is_only_added_to(name: str, codes: Collection[CodeType]) -> bool:
 
     As x.append(…) does, x[key].append(…), x += 1, or x[key] += 1: then no result depends on it.
     """
-    return all(
-        _only_adds(name, code) and is_only_added_to(name, _inner(code))
-        for code in codes
-    )
+    return all(_only_adds(name, code) and is_only_added_to(name, _inner(code)) for code in codes)
 
 
 def _only_adds(name: str, code: CodeType) -> bool:
@@ -215,9 +212,7 @@ def _only_adds(name: str, code: CodeType) -> bool:
     loads = [
         at
         for at, each in enumerate(steps)
-        if each.argval == name
-        and each.opname.startswith("LOAD")
-        and "FAST" not in each.opname
+        if each.argval == name and each.opname.startswith("LOAD") and "FAST" not in each.opname
     ]
     return all(_adds(name, steps[at + 1 :]) for at in loads)
 
@@ -397,11 +392,7 @@ def near(name: str, known: Collection[str]) -> str | None:
     plain = {each.replace("_", "").lower(): each for each in known}
     squeezed = name.replace("_", "").lower()
     found = get_close_matches(squeezed, plain, 1, SIMILAR)
-    if (
-        not found
-        or name in known
-        or _lettered(found[0]) == _lettered(squeezed) != squeezed
-    ):
+    if not found or name in known or _lettered(found[0]) == _lettered(squeezed) != squeezed:
         return None
     return plain[found[0]]
 

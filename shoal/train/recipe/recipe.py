@@ -82,9 +82,7 @@ class Recipe:
 
     def data(self) -> Data:
         """The training and validation data of the study; called once per node."""
-        raise NotImplementedError(
-            f"{type(self).__name__} needs a method data(self) -> shoal.Data"
-        )
+        raise NotImplementedError(f"{type(self).__name__} needs a method data(self) -> shoal.Data")
 
     def read(self, path: Path) -> Samples:
         """The columns of one shard's file: arrays of equal length, as a tuple or a dict.
@@ -132,9 +130,7 @@ class Recipe:
             f"{type(self).__name__} needs a method training_step(self, model, batch) -> loss"
         )
 
-    def validation_step(
-        self, model: nn.Module, batch: Any
-    ) -> Tensor | Mapping[str, Any]:
+    def validation_step(self, model: nn.Module, batch: Any) -> Tensor | Mapping[str, Any]:
         """{name: values of shape (n,), one for each of the n samples}; Shoal averages them.
 
         One number instead of n values is the batch's mean, and weighted by n; a tensor alone is
@@ -143,9 +139,7 @@ class Recipe:
         """
         return {}
 
-    def validation_epoch(
-        self, outputs: dict[str, Tensor]
-    ) -> Mapping[str, float | Tensor]:
+    def validation_epoch(self, outputs: dict[str, Tensor]) -> Mapping[str, float | Tensor]:
         """{name: score} of the whole validation set: F1, AUC, perplexity and the like.
 
         `outputs`: what `validation_step` returned, by name: tensors in main memory, whose first
@@ -193,9 +187,7 @@ class Recipe:
 
 def overrides(recipe: Recipe, method: str) -> bool:
     """Whether the recipe brings its own version of the method."""
-    return getattr(getattr(recipe, method), "__func__", None) is not getattr(
-        Recipe, method
-    )
+    return getattr(getattr(recipe, method), "__func__", None) is not getattr(Recipe, method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +206,4 @@ class LRSchedule:
 
     def __post_init__(self) -> None:
         if self.unit not in ("epochs", "samples"):
-            raise ValueError(
-                f'LRSchedule: unit must be "epochs" or "samples"; got {self.unit!r}'
-            )
+            raise ValueError(f'LRSchedule: unit must be "epochs" or "samples"; got {self.unit!r}')

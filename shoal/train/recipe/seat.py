@@ -146,9 +146,7 @@ class Rescale:
     generation: int
     before: int  # width
     after: int  # width
-    seconds: (
-        Seconds  # without progress: from the last step before to the first batch after
-    )
+    seconds: Seconds  # without progress: from the last step before to the first batch after
     at: Samples  # of the pass
     bytes: int  # of state that was sent
 

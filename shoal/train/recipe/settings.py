@@ -17,9 +17,7 @@ from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.recipe.shard import refuse_settings
 
 ORDERS = ("once", "each", "sequential")
-STREAMS = (
-    "streams:"  # begins an order in which each row of a batch continues the one before
-)
+STREAMS = "streams:"  # begins an order in which each row of a batch continues the one before
 FOLD = "fold"  # the key of a configuration that says which fold a trial validates on
 PART = "::recipe"  # begins the key of the data of a recipe among several
 DataKey = tuple[tuple[str, Any], ...]  # (name, value) of each of `data_keys`
@@ -69,9 +67,7 @@ class Settings:
                 f'shuffle must be "once", "each" or "sequential"; got {self.shuffle!r}'
             )
         if self.precision not in ("32", "bf16"):
-            raise ValueError(
-                f'precision must be "32" or "bf16"; got {self.precision!r}'
-            )
+            raise ValueError(f'precision must be "32" or "bf16"; got {self.precision!r}')
         if not callable(self.lr_rule):
             lr_factor(self.lr_rule, 1)
         if self.gradient_clip_val is not None and not self.gradient_clip_val > 0:
@@ -84,9 +80,7 @@ class Settings:
 def _check_whole(name: str, value: Any, least: int, also: str = "") -> None:
     """Raise ValueError unless the value is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(
-            f"{name} must be a whole number >= {least}{also}; got {value!r}"
-        )
+        raise ValueError(f"{name} must be a whole number >= {least}{also}; got {value!r}")
 
 
 def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
@@ -104,9 +98,7 @@ def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
     for name in ("drop_last", "batch_per_slot", "fuse_random"):
         values[name] = bool(values[name])
     values["precision"] = str(values["precision"])
-    return Settings(
-        **values, data_key=data_key(recipe, config), carries=carries_state(recipe)
-    )
+    return Settings(**values, data_key=data_key(recipe, config), carries=carries_state(recipe))
 
 
 def _as_whole(value: Any) -> Any:

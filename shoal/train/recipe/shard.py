@@ -31,9 +31,7 @@ OF_STEPS = (
     "batch_per_slot",
     "lr_rule",
 )
-RULE = (
-    "must return {name: (sum, count)}: of each value its sum, and over how many samples"
-)
+RULE = "must return {name: (sum, count)}: of each value its sum, and over how many samples"
 SHARD_ON_ONE_SLOT = (
     "a ShardRecipe trains on one slot, for Shoal cannot split the steps that its train_shard "
     "makes: give widths=(1, 1), or leave them out"
@@ -177,9 +175,7 @@ class ShardModel(nn.Module):
     def bytes(self) -> int:
         """Bytes of the state, as it was first saved."""
         if self._bytes is None:
-            self._bytes = sum(
-                part.nbytes for part in _arrays_in(self.get_extra_state())
-            )
+            self._bytes = sum(part.nbytes for part in _arrays_in(self.get_extra_state()))
         return self._bytes
 
     @property

@@ -195,14 +195,9 @@ class Made:
     """The unit's pass was made by several processes, of which another one reports the unit."""
 
 
-def named_apart(
-    trained: Mapping[str, float], scores: Mapping[str, float]
-) -> dict[str, float]:
+def named_apart(trained: Mapping[str, float], scores: Mapping[str, float]) -> dict[str, float]:
     """The training values by names that validation does not have: train_<name> where it does."""
-    return {
-        f"train_{name}" if name in scores else name: value
-        for name, value in trained.items()
-    }
+    return {f"train_{name}" if name in scores else name: value for name, value in trained.items()}
 
 
 def _shortened(why: str) -> str:
@@ -268,9 +263,7 @@ class OutOfMemory(TrialError):  # noqa: N818
     `freed`: models at rest were given up, so that there may be room when the trial is tried again.
     """
 
-    def __init__(
-        self, why: str, text: str = "", signature: str = "", freed: bool = False
-    ) -> None:
+    def __init__(self, why: str, text: str = "", signature: str = "", freed: bool = False) -> None:
         super().__init__(why, text, signature)
         self.args = (why, text, signature, freed)
         self.freed = freed

@@ -68,9 +68,7 @@ class LaneBuilder:
         """The shards that make up an epoch of the trial."""
         return trial.shards or self._at.data.shards
 
-    def _make(
-        self, shards: Collection[ShardId], config: Mapping[str, Value]
-    ) -> TrainingLane:
+    def _make(self, shards: Collection[ShardId], config: Mapping[str, Value]) -> TrainingLane:
         """A lane of this configuration, whose epoch consists of these shards."""
         at = self._at
         samples = sum(at.data.size(shard) for shard in shards)
@@ -164,9 +162,7 @@ class SavedStates:
         if not isinstance(source, str):
             return source
         if self._vault is None:
-            raise LookupError(
-                f"checkpoint {source} was asked for, but this station has no vault"
-            )
+            raise LookupError(f"checkpoint {source} was asked for, but this station has no vault")
         return self._vault.restore(source)
 
     def _checkpoint_before(self, unit: Unit) -> str:
@@ -179,8 +175,7 @@ class SavedStates:
         visits = len(unit.visits)
         if not self.has(trial, visits):
             raise LookupError(
-                f"trial {trial} after {visits} visits is not held here: "
-                "its unit needs a source"
+                f"trial {trial} after {visits} visits is not held here: its unit needs a source"
             )
         return self._kept[trial][1]
 

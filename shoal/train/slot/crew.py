@@ -180,9 +180,7 @@ class Crews:
         signatures = [each.lane.signature for each in crew.passes]
         return any(self._meter.step(signature) is None for signature in signatures)
 
-    def timed(
-        self, crew: SameBatches, width: int, took: Iterable[Sequence[Seconds]]
-    ) -> None:
+    def timed(self, crew: SameBatches, width: int, took: Iterable[Sequence[Seconds]]) -> None:
         """Steps at this width took so long: by lane or stack, the seconds of each of its steps.
 
         The mean of the least seconds of each counts, since optimizers cost unequally.

@@ -138,9 +138,7 @@ class Evaluation:
         begin = perf_counter()
         try:
             scores = fused.evaluate(self._chunks(first), self._clocked)
-        except (
-            RAISED
-        ):  # nothing was changed, and each lane may raise an error of its own
+        except RAISED:  # nothing was changed, and each lane may raise an error of its own
             self._fusing.release(first)
             return {}
         if self._clocked:
@@ -163,18 +161,14 @@ class Evaluation:
 class ScoresWithin:
     """Evaluates the lanes of a crew in the midst of their passes."""
 
-    def __init__(
-        self, evaluation: Evaluation, fusing: FusedLanes, steps: LaneSteps
-    ) -> None:
+    def __init__(self, evaluation: Evaluation, fusing: FusedLanes, steps: LaneSteps) -> None:
         self._evaluation = evaluation
         self._fusing = fusing
         self._steps = steps
 
     def before_next(self, crew: SameBatches, batches: int) -> int:
         """How many of so many batches to train on before the next evaluation."""
-        stops = [
-            stop for each in crew.passes for stop in each.stops if stop > crew.made
-        ]
+        stops = [stop for each in crew.passes for stop in each.stops if stop > crew.made]
         return min([batches, *(stop - crew.made for stop in stops)])
 
     def run(self, crew: SameBatches) -> Iterator[News]:
@@ -194,9 +188,7 @@ class ScoresWithin:
             yield from self._told(each, each.stops[crew.made], found.get(each.trial))
         crew.passes = [each for each in crew.passes if not each.failed]
 
-    def _told(
-        self, each: Pass, part: float, found: Scores | TrialError | None
-    ) -> Iterator[News]:
+    def _told(self, each: Pass, part: float, found: Scores | TrialError | None) -> Iterator[News]:
         """What is told of a lane's evaluation after this part of its pass."""
         if isinstance(found, TrialError):
             self._fusing.release(each.lane)

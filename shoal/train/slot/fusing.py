@@ -186,9 +186,7 @@ class LaneSteps:
 
     # -- fused ---------------------------------------------------------------------------------
 
-    def together(
-        self, fused: Fused, passes: Sequence[Pass], work: LaneWork
-    ) -> Iterator[News]:
+    def together(self, fused: Fused, passes: Sequence[Pass], work: LaneWork) -> Iterator[News]:
         """Fused steps on these batches."""
         self._at.set_threads()
         self._at.turn_of(passes[0].trial)

@@ -145,9 +145,7 @@ class HeldLanes:
     Otherwise the state is saved first.
     """
 
-    def __init__(
-        self, workplace: Workplace, builder: LaneBuilder, pack: PackRun
-    ) -> None:
+    def __init__(self, workplace: Workplace, builder: LaneBuilder, pack: PackRun) -> None:
         self._at = workplace
         self._builder = builder
         self._pack = pack
@@ -277,9 +275,7 @@ class HeldLanes:
             return self.saved.save(trial, held.lane, Spent(False))
         name = self.saved.adopt(trial)
         if name is None:
-            raise LookupError(
-                f"trial {trial} is not held here, or there is no vault to keep it in"
-            )
+            raise LookupError(f"trial {trial} is not held here, or there is no vault to keep it in")
         return name
 
     def settle(self, trial: TrialId, held: HeldLane, safe: bool) -> None:

@@ -71,9 +71,7 @@ class Summing:
             return 1
         return self.gauge.choose(kind_of(passes), self._at_once(passes))
 
-    def timed(
-        self, passes: Sequence[Pass], width: int, took: Sequence[Sequence[Seconds]]
-    ) -> None:
+    def timed(self, passes: Sequence[Pass], width: int, took: Sequence[Sequence[Seconds]]) -> None:
         """Steps at this width took so long: by lane or sum of lanes, the seconds of each step."""
         kind = kind_of(passes)
         least = [accumulate(each, min) for each in took]
@@ -102,8 +100,7 @@ class Summing:
         if self._paced or len(passes) < 2:
             return False
         return all(
-            not each.lane.hooks.steps_itself
-            and self._meter.step(each.lane.signature) is not None
+            not each.lane.hooks.steps_itself and self._meter.step(each.lane.signature) is not None
             for each in passes
         )
 
@@ -129,9 +126,7 @@ class SummedSteps:
         self._steps = steps
         self._summing = summing
 
-    def run(
-        self, work: Work, kind: str, took: list[Seconds] | None = None
-    ) -> Iterator[News]:
+    def run(self, work: Work, kind: str, took: list[Seconds] | None = None) -> Iterator[News]:
         """Train these lanes on their batches; a lane with fewer batches leaves the sum before.
 
         `kind`: of the lanes that these are a part of. `took`: where the seconds of steps go.

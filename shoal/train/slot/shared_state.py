@@ -127,9 +127,7 @@ def _only_filled(before: Any, now: Any) -> bool:
         return before <= now
     if isinstance(before, Entries) and isinstance(now, Entries):
         then = dict(zip(before.keys, before.values, strict=True))
-        both = [
-            each for each in zip(now.keys, now.values, strict=True) if each[0] in then
-        ]
+        both = [each for each in zip(now.keys, now.values, strict=True) if each[0] in then]
         return all(_only_filled(then[key], value) for key, value in both)
     if not isinstance(before, tuple) or not isinstance(now, tuple):
         return False
@@ -188,9 +186,7 @@ class SharedCode:
         return [
             label
             for label, name, value in self._labelled()
-            if label in labels
-            and isinstance(value, NOTES)
-            and is_only_added_to(name, self._codes)
+            if label in labels and isinstance(value, NOTES) and is_only_added_to(name, self._codes)
         ]
 
     def _labelled(self) -> Iterator[tuple[str, str, Any]]:
@@ -248,9 +244,7 @@ class SharedCode:
         self._spaces[f"{kind.__module__}.{kind.__qualname__}"] = vars(kind)
 
 
-def attributes_of(
-    recipe: Recipe, all_of_them: bool = False
-) -> Iterator[tuple[str, Any]]:
+def attributes_of(recipe: Recipe, all_of_them: bool = False) -> Iterator[tuple[str, Any]]:
     """The attributes of the recipe, and of its users' classes, that can change in place.
 
     `all_of_them`: also large ones, and plain ones, as a class may get others.
@@ -283,9 +277,7 @@ def _changes(value: Any) -> bool:
         return False
     known = (Mapping, set, list, tuple, np.ndarray, Tensor, nn.Module, Iterator)
     generators = (np.random.Generator, np.random.RandomState, random.Random)
-    if isinstance(value, (*known, *generators, torch.Generator)) or hasattr(
-        type(value), "popleft"
-    ):
+    if isinstance(value, (*known, *generators, torch.Generator)) or hasattr(type(value), "popleft"):
         return True
     told = is_users(type(value)) or is_stateful(value)
     return told and not hasattr(type(value), "__get__")
@@ -316,9 +308,7 @@ def _parts(value: Any) -> Iterator[Any]:
             continue
         if isinstance(each, Mapping):
             rest += [*each.keys(), *each.values()]
-        elif isinstance(each, (list, tuple, set, frozenset)) or hasattr(
-            type(each), "popleft"
-        ):
+        elif isinstance(each, (list, tuple, set, frozenset)) or hasattr(type(each), "popleft"):
             rest += each
         elif isinstance(each, nn.Module):
             rest += [*each.parameters(), *each.buffers()]

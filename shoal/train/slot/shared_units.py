@@ -153,9 +153,7 @@ class Ranks:
 
     # -- a unit --------------------------------------------------------------------------------
 
-    def _take(
-        self, unit: Unit, orders: Orders, joins: bool, spent: Spent
-    ) -> SharedUnit:
+    def _take(self, unit: Unit, orders: Orders, joins: bool, spent: Spent) -> SharedUnit:
         """The unit where it was left, or a new one."""
         trial = unit.trial.id
         known = self._shared.get(trial)
@@ -169,9 +167,7 @@ class Ranks:
         self._lanes.restore(trial, known.held)
         return known
 
-    def _begin(
-        self, unit: Unit, orders: Orders, joins: bool, spent: Spent
-    ) -> SharedUnit:
+    def _begin(self, unit: Unit, orders: Orders, joins: bool, spent: Spent) -> SharedUnit:
         """Begin a unit. `joins`: other processes are at it already."""
         before = self._lanes.whole(unit.trial.id)
         same = before is not None and before.lane.visits == unit.visits
@@ -221,9 +217,7 @@ class Ranks:
             follow=visit.widths,
         )
 
-    def _train(
-        self, shared: SharedUnit, seat: Seat, spent: Spent, on: OnStep | None
-    ) -> bool:
+    def _train(self, shared: SharedUnit, seat: Seat, spent: Spent, on: OnStep | None) -> bool:
         """Make the pass; whether it was made: if not, this process left on order."""
         wide = shared.wide
         self._at.set_threads()

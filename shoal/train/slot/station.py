@@ -187,9 +187,7 @@ class Station:
         for each in made:
             yield each.trial, self._concluded(each, scores.get(each.trial))
 
-    def _concluded(
-        self, each: Pass, found: Scores | TrialError | None
-    ) -> Done | TrialError:
+    def _concluded(self, each: Pass, found: Scores | TrialError | None) -> Done | TrialError:
         """The report of a pass that was made, or the trial's error."""
         try:
             if isinstance(found, TrialError):

@@ -38,9 +38,7 @@ class StepTimes:
         # how many steps there were at the last report
         self._reported: dict[Kind, int] = {}
 
-    def take_steps(
-        self, wide: Wide, steps: Iterator[int], on: OnStep | None
-    ) -> NoReturn:
+    def take_steps(self, wide: Wide, steps: Iterator[int], on: OnStep | None) -> NoReturn:
         """Take all steps of the pass, and time some of them.
 
         Raises:
@@ -135,9 +133,7 @@ class StepTimes:
             return
         self._reported[key] = len(steps)
         rate = _rate(steps[-COUNTED:], lane.size)
-        self._meter.tell(
-            signature, **{_rate_name(width): rate}, **all_reduce_figures(lane)
-        )
+        self._meter.tell(signature, **{_rate_name(width): rate}, **all_reduce_figures(lane))
 
 
 def _seconds(changes: Sequence[Rescale]) -> dict[str, Seconds]:

@@ -36,9 +36,7 @@ from shoal.train.stream.stream import Stream
 
 PROBED = 12  # numbers of lanes whose fused step `probe` times at most, 1 included
 Chunks = Generator[Columns, None, None]
-StreamKey = tuple[
-    Stream, ShardId, int, str
-]  # equal for passes that see the same chunks
+StreamKey = tuple[Stream, ShardId, int, str]  # equal for passes that see the same chunks
 
 
 class PackRun:
@@ -347,9 +345,7 @@ class PackRun:
         crew.passes = [each for each in crew.passes if not each.failed]
         self.fusing.trained(crew.passes)
 
-    def _take_part(
-        self, passes: Sequence[Pass], width: int, work: LaneWork
-    ) -> Iterator[News]:
+    def _take_part(self, passes: Sequence[Pass], width: int, work: LaneWork) -> Iterator[News]:
         """Train these lanes fused if they can be, or else one after the other.
 
         Times count only if the lanes train as `width` says.

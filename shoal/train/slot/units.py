@@ -122,9 +122,7 @@ class UnitEnd:
             shared=self._shared.look(),
         )
 
-    def _steps_at_end(
-        self, lane: TrainingLane, trial: Trial, visits: tuple[Visit, ...]
-    ) -> int:
+    def _steps_at_end(self, lane: TrainingLane, trial: Trial, visits: tuple[Visit, ...]) -> int:
         """The steps of the epoch that the last visit is of; a wide or growing batch makes fewer."""
         shards = len(trial.shards or self._data.shards)
         count = len(visits) % shards or shards
@@ -174,9 +172,7 @@ class UnitEnd:
             return None
         return self._lanes.saved.save(each.trial, each.lane, each.spent)
 
-    def _metric(
-        self, name: str, scores: Scores | None, lane: TrainingLane
-    ) -> float | None:
+    def _metric(self, name: str, scores: Scores | None, lane: TrainingLane) -> float | None:
         """The study's metric in the validation, or else in the training of the epoch."""
         found = scores or {}
         return {**named_apart(lane.noted.epoch_means(), found), **found}.get(name)

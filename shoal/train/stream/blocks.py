@@ -66,9 +66,7 @@ class Blocks:
     `trained`: they are of a training shard.
     """
 
-    def __init__(
-        self, data: Data, part: ShardId, seed: int | None, order: str = ONCE
-    ) -> None:
+    def __init__(self, data: Data, part: ShardId, seed: int | None, order: str = ONCE) -> None:
         self._kind, _, turn = order.partition(OF_PASS)
         if turn:
             assert seed is not None, "training shards have passes"
@@ -78,9 +76,7 @@ class Blocks:
         self._size = data.size(part)  # samples in the part
         self._chunk = data.chunk  # samples in a block
         self._raw: Columns | None = None  # the whole part
-        self._brought: dict[
-            int, Columns
-        ] = {}  # blocks that were read and not yet taken
+        self._brought: dict[int, Columns] = {}  # blocks that were read and not yet taken
         self._took: dict[int, Seconds] = {}  # for bringing blocks
         self.part = part
         self.order = order
@@ -252,9 +248,7 @@ def on_device(chunk: Columns, device: torch.device, copies: Any) -> Columns:
             return chunk
         return cols.apply(chunk, lambda column: column.to(device))
     with torch.cuda.stream(copies):
-        chunk = cols.apply(
-            chunk, lambda column: column.pin_memory().to(device, non_blocking=True)
-        )
+        chunk = cols.apply(chunk, lambda column: column.pin_memory().to(device, non_blocking=True))
     copies.synchronize()
     # The memory may be used again only when training, on the main stream, is done with it.
     training = torch.cuda.default_stream(device)

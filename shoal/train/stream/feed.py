@@ -103,9 +103,7 @@ class FeedClient:
         """A chunk of so many samples was in use for so long."""
         self._trained.append((seconds, samples))
 
-    def chunk(
-        self, order: PassOrder, number: int, make: Callable[[], Columns]
-    ) -> Columns:
+    def chunk(self, order: PassOrder, number: int, make: Callable[[], Columns]) -> Columns:
         """The chunk from the feed, if that has it; otherwise `make` makes it.
 
         Raises:

@@ -33,9 +33,7 @@ class ChunkMaker:
     `prepares`, `augments`: whether the recipe does so.
     """
 
-    def __init__(
-        self, recipe: Recipe, data: Data, seed: int, device: torch.device
-    ) -> None:
+    def __init__(self, recipe: Recipe, data: Data, seed: int, device: torch.device) -> None:
         self._recipe = recipe
         self._whole = data.collates
         self._buckets: LengthBuckets | None = None
@@ -67,9 +65,7 @@ class ChunkMaker:
             chunk = checked(made, cols.rows(chunk), "prepare", self._whole)
         if self._buckets is None or not blocks.trained:
             return chunk
-        return self._buckets.sorted(
-            chunk, draw(BUCKETS, self._seed, blocks.part, number)
-        )
+        return self._buckets.sorted(chunk, draw(BUCKETS, self._seed, blocks.part, number))
 
     def mixed(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
         """The chunk's samples in the random order of one pass."""
@@ -79,9 +75,7 @@ class ChunkMaker:
             return mixed
         return self._buckets.sorted(mixed, drawn)
 
-    def augmented(
-        self, chunk: Columns, blocks: Blocks, turn: int, number: int
-    ) -> Columns:
+    def augmented(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
         """The chunk as the recipe augments it in one pass.
 
         Raises:

@@ -98,9 +98,7 @@ class Lots:
         return _lots(chunks, collator, (stable(part), turn), at)
 
 
-def _lots(
-    chunks: Chunks, collator: Collator, place: tuple[int, int], at: int
-) -> Chunks:
+def _lots(chunks: Chunks, collator: Collator, place: tuple[int, int], at: int) -> Chunks:
     """The chunks as lots, the first of which begins at that sample of the pass."""
     with closing(chunks):
         for chunk in chunks:

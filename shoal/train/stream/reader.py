@@ -150,8 +150,7 @@ class JointReader:
         self.at = 0
         self._sizes = sizes
         self._readers = {
-            shard: Reader(open_pass, sizes[shard])
-            for shard, open_pass in passes.items()
+            shard: Reader(open_pass, sizes[shard]) for shard, open_pass in passes.items()
         }
         self._reads = reads
         self._own = tuple(passes)

@@ -70,9 +70,7 @@ def check_recipe(
     return _report(STEPS, checks)
 
 
-def trained_names(
-    recipe: Recipe, data: Data, config: Config, seed: int = 0
-) -> set[str] | None:
+def trained_names(recipe: Recipe, data: Data, config: Config, seed: int = 0) -> set[str] | None:
     """The names of the values that training on a batch gives; None if it raises."""
     try:
         bench = _Bench(recipe, data, config, seed)
@@ -203,9 +201,7 @@ class _Bench:
             Fused(lanes).step(batch, cols.rows(batch))
         except RAISED as error:
             return f"trials are trained one after the other: {error}"
-        return (
-            "trials that differ in numbers of their optimizers only are trained at once"
-        )
+        return "trials that differ in numbers of their optimizers only are trained at once"
 
     def ways(self, neighbour: Neighbour) -> dict[str, Between]:
         """What must make no difference between the steps, by the name of the check."""

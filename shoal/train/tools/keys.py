@@ -98,9 +98,7 @@ def check_added(
         )
 
 
-def _check_lacks(
-    recipe: Recipe, config: Mapping[str, Any], lacks: Collection[str]
-) -> None:
+def _check_lacks(recipe: Recipe, config: Mapping[str, Any], lacks: Collection[str]) -> None:
     """Raise ValueError if keys are missing."""
     if isinstance(recipe, CommandRecipe):
         recipe.check_values(config)
@@ -196,9 +194,7 @@ def _keys_of(recipe: Recipe) -> set[str]:
     return set().union(*map(keys_in, codes))
 
 
-def _check_holders(
-    recipe: Recipe, unread: Collection[str], codes: Collection[CodeType]
-) -> None:
+def _check_holders(recipe: Recipe, unread: Collection[str], codes: Collection[CodeType]) -> None:
     """Raise ValueError if what holds a value of such a name is read, and no configuration is.
 
     That is an attribute with a dict or an object in it, as self.args.lr, or a global variable.

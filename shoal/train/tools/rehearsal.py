@@ -255,9 +255,7 @@ class _Rehearsal:
 
     # -- the steps ---------------------------------------------------------------------------------
 
-    def _trained(
-        self, lane: TrainingLane, stream: Stream, shard: ShardId
-    ) -> dict[str, float]:
+    def _trained(self, lane: TrainingLane, stream: Stream, shard: ShardId) -> dict[str, float]:
         """Train on the batch; what the last step gave, by name."""
         lane.begin(self._data.size(shard))
         with closing(stream.chunks(shard, 0, lane.settings.order)) as chunks:
@@ -306,19 +304,13 @@ class _Rehearsal:
             )
         numbers = tensors_in(cols.ready(self._chunk))
         parameters = lane.model.parameters()
-        if (
-            not isfinite(loss)
-            and not _are_finite(parameters)
-            and not _are_finite(numbers)
-        ):
+        if not isfinite(loss) and not _are_finite(parameters) and not _are_finite(numbers):
             raise Mistake(
                 "the data holds numbers that are not finite (NaN), and so is the loss; the batch: "
                 f"{self._described()}; fill them in, or leave such samples out"
             )
 
-    def _scored(
-        self, lane: TrainingLane, stream: Stream, data: Data
-    ) -> dict[str, float] | None:
+    def _scored(self, lane: TrainingLane, stream: Stream, data: Data) -> dict[str, float] | None:
         """The scores of the validation batch; None where so few samples may have none."""
         weights = {n: p.detach().clone() for n, p in lane.model.named_parameters()}
         with scoring(lane) as scores:
@@ -344,9 +336,7 @@ class _Rehearsal:
             more = self._if_there(lambda: lane.end_epoch(found.get(name), name))
         return None if more is None else {**found, **more}
 
-    def _if_there(
-        self, scores: Callable[[], Mapping[str, float]]
-    ) -> Mapping[str, float] | None:
+    def _if_there(self, scores: Callable[[], Mapping[str, float]]) -> Mapping[str, float] | None:
         """The scores; None where so few samples may have none."""
         try:
             return scores()

@@ -12,9 +12,7 @@ from shoal.train.lane.blame import SHOAL, rest_note
 INSTALLED = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), "<frozen")
 SIZES = "the sizes of the model's layers must fit the samples and each other"
 WHOLE = "labels of classes must be whole numbers: y.astype('int64')"
-FLOATS = (
-    "samples and model need one kind of number, mostly float32: x.astype('float32')"
-)
+FLOATS = "samples and model need one kind of number, mostly float32: x.astype('float32')"
 RANGE = "labels must lie between 0 and one less than the model's outputs"
 MOVES = "Shoal moves the model and batches to the trial's device: leave out .cuda() and .to(device)"
 SELF = "the first argument of a recipe's methods is self"

@@ -119,9 +119,7 @@ def _answer(timed: Timed, kind: str, arguments: Sequence[Any]) -> Request:
 class Timed:
     """One slot. `say` tells the driver something before the answer."""
 
-    def __init__(
-        self, setup: TimedSetup, say: Callable[[tuple[str, Any]], None]
-    ) -> None:
+    def __init__(self, setup: TimedSetup, say: Callable[[tuple[str, Any]], None]) -> None:
         torch.set_num_threads(setup.threads)
         self.setup = setup
         self._say = say
@@ -285,9 +283,7 @@ class Timed:
                 if made == SETTLED:
                     self._say(("settled", width))
         changes = wide.changes.made
-        return {
-            "rescales": [(each.before, each.after, each.seconds) for each in changes]
-        }
+        return {"rescales": [(each.before, each.after, each.seconds) for each in changes]}
 
 
 def _passes(a_pass: Callable[..., Chunks], size: int, skip: int) -> Chunks:

@@ -218,9 +218,7 @@ def schedule_ends(
     with states, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            schedules = Optimizing(
-                _optimizer(copy(recipe), Watched(config))[1]
-            ).schedules
+            schedules = Optimizing(_optimizer(copy(recipe), Watched(config))[1]).schedules
         except Exception:  # noqa: BLE001 - the trial will say so
             return ScheduleEnds(reasons=tuple(reasons))
     fatal = ""

@@ -193,16 +193,13 @@ def judged(
     alone; empty: it has not. `parted`: it had several slots, each of which saw a part of a batch.
     """
     places = [
-        place
-        for place in unequal(saved, again)
-        if not (drawn and place[0].startswith("rng."))
+        place for place in unequal(saved, again) if not (drawn and place[0].startswith("rng."))
     ]
     if parted:
         own = [
             path
             for path, one, other in places
-            if path.partition(".")[0] in OWN
-            and not (one is _LACKING or other is _LACKING)
+            if path.partition(".")[0] in OWN and not (one is _LACKING or other is _LACKING)
         ]
         if own:
             rest = [place for place in places if place[0] not in own]
@@ -358,11 +355,7 @@ def _emptied(state: Any) -> Any:
 
 def _norm(values: Any) -> float:
     """The 2-norm of an array's elements; of a number its absolute value."""
-    wide = (
-        np.abs(np.asarray(values).astype(np.complex128))
-        if np.iscomplexobj(values)
-        else values
-    )
+    wide = np.abs(np.asarray(values).astype(np.complex128)) if np.iscomplexobj(values) else values
     return float(np.linalg.norm(np.asarray(wide, dtype=np.float64).ravel()))
 
 
@@ -435,8 +428,7 @@ def retrain(
         visit = visits[done]
         after_it = done + len(visit.shards)
         score = metric is not None and any(
-            _is_evaluated(number / shards, evaluated)
-            for number in range(done + 1, after_it + 1)
+            _is_evaluated(number / shards, evaluated) for number in range(done + 1, after_it + 1)
         )
 
         planned = visit._replace(samples=0)
@@ -495,9 +487,7 @@ def has_batch_norm(recipe: Recipe, config: Config, seed: int) -> bool:
     return any(isinstance(module, BATCH_NORMS) for module in model.modules())
 
 
-def _new_lane(
-    recipe: Recipe, config: Config, seed: int, device: str, epoch: float
-) -> TrainingLane:
+def _new_lane(recipe: Recipe, config: Config, seed: int, device: str, epoch: float) -> TrainingLane:
     """A lane that has not trained. `seed`: the study's. `epoch`: samples in one."""
     return TrainingLane(
         own_recipe(recipe, config),

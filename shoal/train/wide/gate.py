@@ -81,9 +81,7 @@ class Gate:
             self.store = self._opened(self._found[0])
             return True
         if monotonic() > self._until:
-            raise PeerLost(
-                f"lane {self.seat.lane}: the store at {self.seat.store} does not answer"
-            )
+            raise PeerLost(f"lane {self.seat.lane}: the store at {self.seat.store} does not answer")
         return False
 
     def arrive(self) -> None:
@@ -132,9 +130,7 @@ class Gate:
         """The generation's part of the store that was found."""
         seat = self.seat
         if isinstance(found, RuntimeError):
-            raise PeerLost(
-                f"lane {seat.lane}: no store at {seat.store}: {found}"
-            ) from found
+            raise PeerLost(f"lane {seat.lane}: no store at {seat.store}: {found}") from found
         return dist.PrefixStore(f"{seat.lane}/{seat.generation}", found)
 
     def _wait_for_all(self, orders: Orders) -> None:

@@ -44,9 +44,7 @@ class Group:
         PeerLost: a process is gone, did not come within `seat.stall`, or the driver said so.
     """
 
-    def __init__(
-        self, seat: Seat, store: Any, orders: Orders, device: torch.device
-    ) -> None:
+    def __init__(self, seat: Seat, store: Any, orders: Orders, device: torch.device) -> None:
         self.seat = seat
         self.sent = 0  # bytes of trees, so far
         self._orders = orders

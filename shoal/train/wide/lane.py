@@ -61,9 +61,7 @@ class Wide:
     `Clock`.
     """
 
-    def __init__(
-        self, lane: TrainingLane, orders: Orders, *, exact: bool = False
-    ) -> None:
+    def __init__(self, lane: TrainingLane, orders: Orders, *, exact: bool = False) -> None:
         self.lane = lane
         self.clock = Clock(lane.device, exact)
         self.moves = Moves(orders)  # what the driver wants of this process

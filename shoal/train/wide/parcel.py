@@ -95,9 +95,7 @@ def unpack(tree: Any, arrays: list[Tensor], into: Any = None) -> Any:
     if _is_dict(tree):
         if not isinstance(into, Mapping):
             into = {}
-        return {
-            key: unpack(value, arrays, into.get(key)) for key, value in tree.items()
-        }
+        return {key: unpack(value, arrays, into.get(key)) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return type(tree)(unpack(value, arrays) for value in tree)
     if isinstance(tree, ArrayPlace):

@@ -39,9 +39,7 @@ def wait(
     until = monotonic() + seat.stall
     while not ready():
         if monotonic() >= until:
-            raise PeerLost(
-                f"{describe(seat)}: a process was not heard of for {seat.stall:g} s"
-            )
+            raise PeerLost(f"{describe(seat)}: a process was not heard of for {seat.stall:g} s")
         if vain():
             raise PeerLost(f"{describe(seat)}: called off")
         sleep(pause)

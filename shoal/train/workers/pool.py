@@ -79,9 +79,7 @@ class Workers:
         self._workers: list[Worker] = []
         self._ready: OrderedDict[Asked, Columns] = OrderedDict()
         self._refused: set[Asked] = set()  # could not be made by a worker
-        self._homes: dict[
-            Any, Worker
-        ] = {}  # who made a block before, and may have kept it
+        self._homes: dict[Any, Worker] = {}  # who made a block before, and may have kept it
         self._why = ""  # why a worker could not make a chunk
         self._is_warned = False  # of that
         self._is_off = False  # workers cannot work here

@@ -28,9 +28,7 @@ def spawned(setup: WorkerSetup) -> tuple[BaseProcess, Connection]:
     """A new process that makes chunks, and the pipe to it."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(
-        target=serve, args=(there, setup), name="shoal-worker", daemon=True
-    )
+    process = context.Process(target=serve, args=(there, setup), name="shoal-worker", daemon=True)
     with _without_main(), away_from_folder():
         process.start()
     there.close()

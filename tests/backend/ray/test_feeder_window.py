@@ -60,9 +60,7 @@ def test_no_more_is_made_at_a_time_than_there_is_memory_for(nest: Nest) -> None:
             assert len(at_it) <= 2
             at_it[0].done(next(iter(at_it[0].given)))
             await settled()
-        assert [(await answer)[0].key for answer in answers] == [
-            key(f"s{n}") for n in range(3)
-        ]
+        assert [(await answer)[0].key for answer in answers] == [key(f"s{n}") for n in range(3)]
         assert 0 < (await window.fed())[1].figures["bytes"] <= 2 * CHUNK
 
     asyncio.run(act())
@@ -124,9 +122,7 @@ def test_a_given_number_of_feeders_makes_all(nest: Nest) -> None:
         for n in range(4):
             nest.feeders[0].done(key(f"s{n}"))
             await settled()
-        assert [(await answer)[0].key for answer in answers] == [
-            key(f"s{n}") for n in range(4)
-        ]
+        assert [(await answer)[0].key for answer in answers] == [key(f"s{n}") for n in range(4)]
 
     asyncio.run(act())
 
@@ -156,17 +152,13 @@ HEALTHY = [
 
 
 @pytest.mark.parametrize("error", HEALTHY)
-def test_a_chunk_that_cannot_be_made_is_left_to_the_slots(
-    nest: Nest, error: Exception
-) -> None:
+def test_a_chunk_that_cannot_be_made_is_left_to_the_slots(nest: Nest, error: Exception) -> None:
     async def act() -> None:
         window = nest.window(count=1)
         answer = await asks(window, "slot0", key("a"))
         nest.feeders[0].failed(key("a"), error)
         assert await asyncio.wait_for(answer, 1.0) == []
-        assert await window.chunk("slot1", [key("a")], 0.001) == [], (
-            "nor is it tried again"
-        )
+        assert await window.chunk("slot1", [key("a")], 0.001) == [], "nor is it tried again"
         answer = await asks(window, "slot0", key("b"))
         nest.feeders[0].done(key("b"))
         assert (await answer)[0].key == key("b")
@@ -222,9 +214,7 @@ def test_the_first_feeder_starts_before_a_slot_asks_and_serves_once_it_is_needed
 
 
 @pytest.mark.parametrize(("last", "needed"), [(0.01, 1), (1e-7, 0)])
-def test_what_slots_prepared_once_and_keep_needs_no_feeder(
-    last: float, needed: int
-) -> None:
+def test_what_slots_prepared_once_and_keep_needs_no_feeder(last: float, needed: int) -> None:
     """The first chunks took long, and the same ones take no time from then on."""
     demand = FeederDemand()
     for slot in ("slot0", "slot1"):
@@ -242,9 +232,7 @@ def test_a_slot_that_looked_and_asks_wants_the_chunk_once(nest: Nest) -> None:
     async def act() -> None:
         window = nest.window(count=1)
         await window.look("slot0", [key("s")], 0.0001, None)
-        first = asyncio.create_task(
-            window.chunk("slot0", [key("s")], 0.0001, told=True)
-        )
+        first = asyncio.create_task(window.chunk("slot0", [key("s")], 0.0001, told=True))
         await settled()
         assert not first.done()
         await asks(window, "slot0", key("s", 1))
@@ -302,9 +290,7 @@ def test_feeders_of_a_given_number_never_end_for_want_of_work(
 
 def test_a_window_starts_without_torch() -> None:
     """It starts the feeders: they would come seconds later."""
-    script = (
-        "import sys, shoal.backend.ray.node.window; assert 'torch' not in sys.modules"
-    )
+    script = "import sys, shoal.backend.ray.node.window; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
@@ -370,9 +356,7 @@ def test_a_slot_that_takes_long_for_a_chunk_hears_at_once_of_feeders(
 ) -> None:
     now, waited = [0.0], list[float]()
     monkeypatch.setattr(ray_feed, "monotonic", lambda: now[0])
-    monkeypatch.setattr(
-        ray, "wait", lambda refs, timeout: (waited.append(timeout), (refs, []))[1]
-    )
+    monkeypatch.setattr(ray, "wait", lambda refs, timeout: (waited.append(timeout), (refs, []))[1])
     window = Place(False, True, [cols.apply((np.arange(3),), cols.laid)])
     feed = FeederFeed(window, 0, waits=False)
     assert feed.chunk([key("a")], None) is None
@@ -400,9 +384,7 @@ def test_without_the_object_store_the_slot_ends(
 
     monkeypatch.setattr(os, "_exit", leave)
     with pytest.raises(SystemExit):
-        FeederFeed(Place([BrokenPipeError("Broken pipe")]), 0, waits=True).chunk(
-            [key("a")], None
-        )
+        FeederFeed(Place([BrokenPipeError("Broken pipe")]), 0, waits=True).chunk([key("a")], None)
 
 
 def test_a_window_that_comes_back_does_not_take_from_the_totals() -> None:

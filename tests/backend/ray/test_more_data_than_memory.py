@@ -91,7 +91,5 @@ def test_it_trains_within_the_limit_on_local(folder, tmp_path):
 def test_it_trains_within_the_limit_on_ray(folder, tmp_path):
     """Each slot's process has the limit; the trials hop between the two."""
     pytest.importorskip("ray", reason="this is about slots of a Ray cluster")
-    study = trained(
-        folder, tmp_path / "study", backend="ray", slots=2, policy="hop", feeders=0
-    )
+    study = trained(folder, tmp_path / "study", backend="ray", slots=2, policy="hop", feeders=0)
     assert [trial.status for trial in study.trials] == ["finished", "finished"]

@@ -62,9 +62,7 @@ def test_hop(
     def see(backend: Ray) -> Any:
         def watch(*_: Any) -> None:
             refs = [
-                at.carried.ref
-                for at in backend.course.positions.values()
-                if at.carried is not None
+                at.carried.ref for at in backend.course.positions.values() if at.carried is not None
             ]
             if refs:
                 ray.wait(
@@ -74,9 +72,7 @@ def test_hop(
 
         return watch
 
-    backend = bench.run(
-        Given(trials_of(bench.data, [4, 5, 6, 7], 2)), Hop(), see, slots=2
-    )
+    backend = bench.run(Given(trials_of(bench.data, [4, 5, 6, 7], 2)), Hop(), see, slots=2)
     assert capfd.readouterr() == ("", "")
     assert bench.state.ended == {f"t{w}": "finished" for w in (4, 5, 6, 7)}
     bench.check_visits(2)
@@ -91,14 +87,10 @@ def test_hop(
     # States crossed, through the object store, and are counted: each a model with the two
     # moments of Adam.
     moved = [
-        (trial, size)
-        for entry in bench.events(Advanced)
-        for trial, size in entry.moved.items()
+        (trial, size) for entry in bench.events(Advanced) for trial, size in entry.moved.items()
     ]
     assert moved
-    assert all(
-        0.9 < size / (3 * 4 * 2000 * int(trial[1:])) < 1.3 for trial, size in moved
-    )
+    assert all(0.9 < size / (3 * 4 * 2000 * int(trial[1:])) < 1.3 for trial, size in moved)
     assert backend.moved == sum(size for _, size in moved)
 
     # What a hop costs is measured with its way, not only with the loading of the state.
@@ -114,9 +106,7 @@ def test_hop(
     # The data did not: not with what slots were told, nor was it built again, but by this
     # process, first of all.
     assert len(dumps((recipe, None))) < 240 * 2000 * 4 / 20
-    assert [mark.name.partition("-")[0] for mark in marks.iterdir()] == [
-        str(os.getpid())
-    ]
+    assert [mark.name.partition("-")[0] for mark in marks.iterdir()] == [str(os.getpid())]
     log = (tmp_path / "trials" / "t5" / "log.txt").read_text()
     assert set(log.splitlines()) == {"a step at width 5 with 1 threads"}
 
@@ -160,9 +150,7 @@ def test_small_states_lie_in_the_object_store_too(tmp_path: Path) -> None:
         ]
         ray.wait([at.carried.ref], fetch_local=False)
         assert (
-            ray.experimental.get_object_locations([at.carried.ref])[at.carried.ref][
-                "object_size"
-            ]
+            ray.experimental.get_object_locations([at.carried.ref])[at.carried.ref]["object_size"]
             > INLINE
         )
         backend.change(hop, None)  # it ended: nothing
@@ -203,9 +191,7 @@ def test_idle_states_make_room(tmp_path: Path) -> None:
         checkpoint_every=1e9,
         state_memory_gb=1e-6,
     )
-    assert (
-        len(bench.events(Kept)) > 3 + 3
-    )  # each trial's last state, and some in between
+    assert len(bench.events(Kept)) > 3 + 3  # each trial's last state, and some in between
     assert not bench.events(Fell)
     bench.check_visits(2)
     bench.check_weights()
@@ -223,9 +209,7 @@ def test_contract(tmp_path: Path) -> None:
         )  # resumed: the last one's
         checkpoints = str(folder / "checkpoints")
         course = Positions(SEED, data.sizes, ValidateEvery(), state, folder / "trials")
-        setup = RaySetup(
-            checkpoints, state.run, slots=1, since=since, checkpoint_every=0.0
-        )
+        setup = RaySetup(checkpoints, state.run, slots=1, since=since, checkpoint_every=0.0)
         return Ray(recipe, data, course, setup)
 
     configs = [{"width": 4}, {"width": 5}]
@@ -284,13 +268,11 @@ def test_kill_9_while_hopping(tmp_path: Path) -> None:
         for _, entry in bench.lines[:at]
         if isinstance(entry, Advanced)
     ]
-    assert (
-        fell.visits == sum(map(len, made))
+    assert fell.visits == sum(
+        map(len, made)
     )  # only the unit under way was lost: the state before it survived the process that made it
     moved, back = bench.events(Joined)[1:3]
-    assert [(slot.id, slot.shards) for slot in moved.slots] == [
-        (SLOT0, set(bench.data.shards))
-    ]
+    assert [(slot.id, slot.shards) for slot in moved.slots] == [(SLOT0, set(bench.data.shards))]
     assert {slot.id: len(slot.shards) for slot in back.slots} == {SLOT0: 2, SLOT1: 2}
     assert backend.moved > 0
     bench.check_visits(3, but=["t13"])
@@ -414,9 +396,7 @@ def test_slots_end_with_their_driver_and_nothing_is_printed(tmp_path: Path) -> N
 def test_lost_data_a_broken_folder_and_a_newer_run(tmp_path: Path) -> None:
     (shards := tmp_path / "shards").mkdir()
     for i in range(3):
-        np.savez(
-            shards / f"{i}.npz", np.zeros((20, 12), "float32"), np.zeros(20, "int64")
-        )
+        np.savez(shards / f"{i}.npz", np.zeros((20, 12), "float32"), np.zeros(20, "int64"))
 
     class Files(Tiny):
         def data(self) -> Data:
@@ -428,9 +408,7 @@ def test_lost_data_a_broken_folder_and_a_newer_run(tmp_path: Path) -> None:
     names = iter("abcd")
 
     def unit(shard: str) -> list[str]:
-        trial = Trial(
-            TrialId(next(names)), 60, {"width": 4}, shards=frozenset(bench.data.shards)
-        )
+        trial = Trial(TrialId(next(names)), 60, {"width": 4}, shards=frozenset(bench.data.shards))
         backend.submit(trial)
         backend.change(None, solo(trial.id, SLOT0, 1, ShardId(shard), 20))
         moments = backend.moments()

@@ -35,9 +35,7 @@ class Steering(shoal.Callback):
         self.said.append(("end", trial.id, trial.status))
 
 
-def test_on_two_slots_a_trial_is_stopped_and_scores_are_logged(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_on_two_slots_a_trial_is_stopped_and_scores_are_logged(tmp_path: Path, blobs: Any) -> None:
     called = Steering()
     space = {"width": shoal.grid([4, 8]), "lr": 0.01}
     study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space)
@@ -131,13 +129,9 @@ class LoadsModels(shoal.Callback):
         study.load_model(trial)
 
 
-def test_a_state_that_no_slot_kept_is_said_with_the_remedy(
-    tmp_path: Path, blobs: Any
-) -> None:
+def test_a_state_that_no_slot_kept_is_said_with_the_remedy(tmp_path: Path, blobs: Any) -> None:
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     says = "the state of t.* after 1 epochs is at its slot.*let on_epoch name an argument `model`"
     with pytest.warns(UserWarning, match=says):
-        study.optimize(
-            backend="ray", slots=2, callbacks=[LoadsModels()], progress=False
-        )
+        study.optimize(backend="ray", slots=2, callbacks=[LoadsModels()], progress=False)
     assert {trial.status for trial in study.trials} == {"finished"}

@@ -113,13 +113,9 @@ def free_port() -> int:
 def test_an_address_without_a_cluster_is_one_error(host: str) -> None:
     """Ray itself would wait for minutes, and print lines of its own."""
     address = f"{host}:{free_port()}"
-    with pytest.raises(
-        ConnectionError, match=f"no Ray cluster answers at {address} .*refused"
-    ):
+    with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address} .*refused"):
         check_reached(address, patience=0.1)
-    with pytest.raises(
-        ConnectionError, match="no Ray cluster answers at 127.0.0.1:99999 "
-    ):
+    with pytest.raises(ConnectionError, match="no Ray cluster answers at 127.0.0.1:99999 "):
         check_reached("127.0.0.1:99999", patience=0.1)
 
 
@@ -236,9 +232,7 @@ def test_a_server_of_grpc_that_is_no_head_of_ray_is_one_error() -> None:
     address = f"{ray_cluster.LOOPBACK}:{port}"
     server.start()
     try:
-        with pytest.raises(
-            ConnectionError, match=f"no Ray cluster answers at {address} .*Method"
-        ):
+        with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address} .*Method"):
             ray_cluster.join(address, None, 1, 0.1)
     finally:
         server.stop(None)

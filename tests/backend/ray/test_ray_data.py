@@ -35,9 +35,7 @@ def test_the_first_builds_the_others_map(tmp_path: Path) -> None:
         return made()
 
     folder = ray_data.place("token", "node", str(tmp_path))
-    copies = [
-        ray_data.shared(folder, os.getpid(), build, data.fingerprint) for _ in range(3)
-    ]
+    copies = [ray_data.shared(folder, os.getpid(), build, data.fingerprint) for _ in range(3)]
     assert len(calls) == 1
     for copy in copies:
         assert (copy.sizes, copy.validation, copy.chunk) == (
@@ -46,9 +44,7 @@ def test_the_first_builds_the_others_map(tmp_path: Path) -> None:
             data.chunk,
         )
         for shard in (*data.shards, *data.validation):
-            for one, other in zip(
-                parts(copy.read(shard)), parts(data.read(shard)), strict=True
-            ):
+            for one, other in zip(parts(copy.read(shard)), parts(data.read(shard)), strict=True):
                 np.testing.assert_array_equal(one, other)
     mapped = copies[1]._source.training[0]  # type: ignore[attr-defined]
     assert not mapped.flags.writeable
@@ -81,9 +77,7 @@ def test_slots_that_come_at_once_meet_in_one_folder(tmp_path: Path) -> None:
             ray_data.prepare(folder, owner)
 
         with ThreadPoolExecutor(4) as slots:
-            for done in [
-                slots.submit(come, folder, together, os.getpid()) for _ in range(4)
-            ]:
+            for done in [slots.submit(come, folder, together, os.getpid()) for _ in range(4)]:
                 done.result()
         assert (folder / "owner").read_text() == str(os.getpid())
 
@@ -115,9 +109,7 @@ def test_other_data_is_refused_each_time(tmp_path: Path) -> None:
             DataError,
             match=r"data\(\) gave other data .* must give the same on every machine",
         ):
-            ray_data.shared(
-                folder, os.getpid(), lambda: made(seed=1), made().fingerprint
-            )
+            ray_data.shared(folder, os.getpid(), lambda: made(seed=1), made().fingerprint)
     assert ray_data.shared(folder, os.getpid(), made, made().fingerprint).samples == 900
 
 
@@ -172,10 +164,7 @@ def test_data_that_cannot_be_pickled_is_built_by_each(tmp_path: Path) -> None:
 
     folder = ray_data.place("token", "node", str(tmp_path))
     for _ in range(2):
-        assert (
-            ray_data.shared(folder, os.getpid(), build, made().fingerprint).samples
-            == 900
-        )
+        assert ray_data.shared(folder, os.getpid(), build, made().fingerprint).samples == 900
 
 
 def test_copies_whose_owner_is_gone_are_cleared_away(tmp_path: Path) -> None:

@@ -49,6 +49,5 @@ def test_two_elastic_trials_share_the_holders_of_all_shards(
     written(tmp_path / "c.toml", at_local(tables))
     rows = study.replay()
     assert all(
-        row["verdict"] in ("equal", "agrees") and row["difference"] < 1e-8
-        for row in rows
+        row["verdict"] in ("equal", "agrees") and row["difference"] < 1e-8 for row in rows
     ), rows

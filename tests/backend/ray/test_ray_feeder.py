@@ -40,9 +40,7 @@ class Costly(Tiny):
     def augment(self, samples: Any, rng: np.random.Generator) -> Any:
         time.sleep(self.pause)
         made = samples[0] + rng.normal(size=samples[0].shape).astype("float32") / 8
-        return np.asfortranarray(made), samples[
-            1
-        ]  # sums over another layout are rounded otherwise
+        return np.asfortranarray(made), samples[1]  # sums over another layout are rounded otherwise
 
 
 class Stalling(Costly):
@@ -58,10 +56,7 @@ class Stalling(Costly):
         width = model[0].out_features
         if width == 4:
             until = time.monotonic() + 120
-            while (
-                len(list(self.folder.glob("*.end"))) < self.others
-                and time.monotonic() < until
-            ):
+            while len(list(self.folder.glob("*.end"))) < self.others and time.monotonic() < until:
                 time.sleep(0.02)
         return super().training_step(model, batch)
 
@@ -83,9 +78,7 @@ def test_each_chunk_is_made_once_for_all(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Costly(shards=2))
     bench.run(Given(trials_of(bench.data, [4, 5, 6, 7], 2)), Fifo(), slots=2, feeders=1)
     fed = figures(bench)
-    training = (
-        2 * 2
-    )  # chunks: a shard has one, and each is made anew in each of two epochs
+    training = 2 * 2  # chunks: a shard has one, and each is made anew in each of two epochs
     assert training <= fed["made"] <= training + 2, "the validation's chunks besides"
     assert fed["served"] >= 4 * training
     assert fed["waits"] <= fed["served"]
@@ -165,9 +158,7 @@ def test_feeders_are_started_as_they_are_needed(
     )
     try:
         bench = Bench(tmp_path, Costly(shards=2, pause=0.05))
-        bench.run(
-            Given(trials_of(bench.data, [4, 5], 12)), Fifo(), slots=2, feeders="auto"
-        )
+        bench.run(Given(trials_of(bench.data, [4, 5], 12)), Fifo(), slots=2, feeders="auto")
     finally:
         ray.shutdown()
     counts = [event.figures["feeders"] for event in bench.events(Fed)]
@@ -194,9 +185,7 @@ def test_feeders_that_raise_leave_it_to_the_slots_to_tell(tmp_path: Path) -> Non
 
     bench = Bench(tmp_path, Wrong(shards=2))
     bench.run(Given(trials_of(bench.data, [4, 5], 1)), Fifo(), slots=2, feeders=1)
-    assert set(bench.state.ended.values()) == {
-        "failed: ArithmeticError: no such picture"
-    }
+    assert set(bench.state.ended.values()) == {"failed: ArithmeticError: no such picture"}
 
 
 @pytest.mark.slow
@@ -217,9 +206,7 @@ def test_a_process_that_dies_is_not_missed(tmp_path: Path, what: str) -> None:
 
         return watch
 
-    bench.run(
-        Given(trials_of(bench.data, [4, 5, 6], 2)), Fifo(), kill, slots=2, feeders=1
-    )
+    bench.run(Given(trials_of(bench.data, [4, 5, 6], 2)), Fifo(), kill, slots=2, feeders=1)
     assert killed
     assert set(bench.state.ended.values()) == {"finished"}
     bench.check_weights()

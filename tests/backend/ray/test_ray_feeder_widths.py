@@ -38,10 +38,7 @@ def test_each_chunk_is_made_once_for_a_wide_lane_and_one_beside_it(
         feeders=1,
         progress=False,
     )
-    widths = {
-        tuple(sorted(len(lane.slots) for lane in gang.lanes))
-        for gang in gangs_of(study)
-    }
+    widths = {tuple(sorted(len(lane.slots) for lane in gang.lanes)) for gang in gangs_of(study)}
     assert ((1, 2) if together else (2,)) in widths, "a lane of two slots"
     data = recipe.data()
     chunks = sum(-(-size // data.chunk) for size in data.sizes.values())

@@ -27,9 +27,7 @@ FORMS: dict[str, Callable[[Path], Any]] = {
     "DataLoader": lambda _: Points(kit.two_loaders),
     "DataLoader, weighted": lambda _: Points(kit.weighing_loader),
     "DataLoader, own sampler": lambda _: Points(kit.ordering_loader),
-    "folds": lambda _: Points(
-        kit.folded, search_space={"fold": shoal.grid(range(2)), "lr": 0.01}
-    ),
+    "folds": lambda _: Points(kit.folded, search_space={"fold": shoal.grid(range(2)), "lr": 0.01}),
     "carried state": lambda _: kit.Carried(),
     "two optimizers": lambda _: kit.Rivals(kit.arrays),
     "closure": lambda _: kit.Closure(kit.balanced),
@@ -152,9 +150,7 @@ def test_a_trial_may_have_several_slots(form: str, tmp_path: Path) -> None:
     rows = shoal.load_study(wide).replay()
     assert len(rows) == 2
     for row in rows:
-        if (
-            form == "lightning"
-        ):  # it counts samples in an attribute, which each slot does
+        if form == "lightning":  # it counts samples in an attribute, which each slot does
             assert row["verdict"] == "not comparable", rows
             assert "adapted.attributes.seen is what the samples of one" in row["why"]
         else:

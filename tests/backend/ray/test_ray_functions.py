@@ -30,12 +30,8 @@ def train(config: dict[str, Any]) -> None:
 def test_rungs_and_returns_on_two_slots(tmp_path: Path, every: int) -> None:
     """What changes slots goes on from its checkpoint, or from the beginning."""
     space = {"x": shoal.uniform(0.0, 1.0), "every": every, "most": 7}
-    study = shoal.create_study(
-        train, storage=tmp_path / "s", metric="loss", search_space=space
-    )
-    study.optimize(
-        "asha", num_samples=9, max_epochs=9, backend="ray", slots=2, progress=False
-    )
+    study = shoal.create_study(train, storage=tmp_path / "s", metric="loss", search_space=space)
+    study.optimize("asha", num_samples=9, max_epochs=9, backend="ray", slots=2, progress=False)
     assert {t.status for t in study.trials} == {"finished"}
     assert max(t.epochs for t in study.trials) == 7.0
     for trial in study.trials:
@@ -45,9 +41,7 @@ def test_rungs_and_returns_on_two_slots(tmp_path: Path, every: int) -> None:
     assert "count 1" in (tmp_path / "s" / "trials" / "t000" / "log.txt").read_text()
 
 
-def test_objectives_and_errors_on_ray(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_objectives_and_errors_on_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also: what is said at once, on the screen and in the log, while Ray starts."""
 
     def objective(trial: Any) -> float:
@@ -61,9 +55,7 @@ def test_objectives_and_errors_on_ray(
     out = capsys.readouterr().out
     assert out.startswith("[       0 s] Starting Ray (2 slots) …\n")
     assert "Ray is there after " in out and "s; opening 2 slots …\n" in out
-    assert (
-        "0.00 s  Starting Ray (2 slots) …\n" in (tmp_path / "s" / "log.txt").read_text()
-    )
+    assert "0.00 s  Starting Ray (2 slots) …\n" in (tmp_path / "s" / "log.txt").read_text()
     how = [t.status for t in study.trials]
     assert how.count("finished") == 3 and "no luck" in how[2]
     assert all("x" in t.config for t in study.trials)

@@ -260,9 +260,7 @@ def test_tools_work_where_no_node_holds_all(
             assert os.getpid() not in (own, above)
             assert node == "n1" or command[0] == "profile", "whose slots are children"
         if command[0] == "check":
-            assert "a step at width" in done.stdout, (
-                "what the recipe prints is seen here"
-            )
+            assert "a step at width" in done.stdout, "what the recipe prints is seen here"
     assert (tmp_path / "profile.toml").is_file()
 
     recipe = Stepping(tmp_path / "c.toml", tmp_path / "record")
@@ -302,9 +300,7 @@ def test_which_node_does_a_tools_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ray_cluster, "nodes", nodes)
     held = {"s0": "abc", "s1": "ab", "s2": "a", "s3": "bc"}
-    catalogue = catalogue_of(
-        {s: dict.fromkeys(at, "/x.npz") for s, at in held.items()}, None
-    )
+    catalogue = catalogue_of({s: dict.fromkeys(at, "/x.npz") for s, at in held.items()}, None)
     for wanted, place in (
         (("cpu", 1, 0), ("a", 0, 0)),
         (("auto", 1, 0), ("b", 0, 1)),

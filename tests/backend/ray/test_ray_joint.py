@@ -101,8 +101,7 @@ def test_a_searchs_last_trials_read_shards_of_several_nodes_together(
     rows = study.replay()
     assert [row for row in rows if row["wide"]]
     assert all(
-        row["verdict"] in ("equal", "agrees") and row["difference"] < 1e-8
-        for row in rows
+        row["verdict"] in ("equal", "agrees") and row["difference"] < 1e-8 for row in rows
     ), rows
 
 
@@ -133,9 +132,7 @@ def test_a_joint_unit_that_loses_a_slot_is_void(tmp_path: Path, head: Cluster) -
     (left,) = bench.events(Left)
     assert not left.slots.isdisjoint(hit[0].slots)
     ended = [each.gang for each in bench.events(Ended)]
-    assert any(
-        gang.joint and len(gang.shards) > len(gang.lanes[0].slots) for gang in ended
-    )
+    assert any(gang.joint and len(gang.shards) > len(gang.lanes[0].slots) for gang in ended)
     bench.check_visits(3)
     ray.shutdown()
     written(tmp_path / "c.toml", at_local(tables))

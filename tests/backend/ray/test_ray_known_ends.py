@@ -22,9 +22,7 @@ LIMIT = 15.0  # seconds from when both slots are there, however long they took t
 
 
 @pytest.mark.parametrize("policy", [Fifo(), Hop()], ids=["fifo", "hop"])
-def test_a_slot_leaves_before_its_node_and_nothing_is_lost(
-    tmp_path: Path, policy: Any
-) -> None:
+def test_a_slot_leaves_before_its_node_and_nothing_is_lost(tmp_path: Path, policy: Any) -> None:
     """Nothing becomes durable by itself until then: what a slot loses is trained again."""
     ray.shutdown()
     cluster = Cluster(
@@ -56,9 +54,7 @@ def test_a_slot_leaves_before_its_node_and_nothing_is_lost(
 
     try:
         searcher = Given(trials_of(bench.data, [4, 5, 6], 8))
-        bench.run(
-            searcher, policy, limit, address=cluster.address, checkpoint_every=1e6
-        )
+        bench.run(searcher, policy, limit, address=cluster.address, checkpoint_every=1e6)
     finally:
         ray.shutdown()
         cluster.shutdown()

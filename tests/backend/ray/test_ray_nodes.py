@@ -67,13 +67,9 @@ def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
         return watch
 
-    searcher = Given(
-        [], trials_of(bench.data, [4, 5, 6, 7], 3), lambda view: len(view.slots) == 3
-    )
+    searcher = Given([], trials_of(bench.data, [4, 5, 6, 7], 3), lambda view: len(view.slots) == 3)
     try:
-        backend = bench.run(
-            searcher, Hop(), churn, address=cluster.address, checkpoint_every=0.2
-        )
+        backend = bench.run(searcher, Hop(), churn, address=cluster.address, checkpoint_every=0.2)
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -139,9 +135,7 @@ def test_nodes_that_are_taken_back_are_no_strikes_against_trials(
 
     searcher = Given(trials_of(bench.data, [4], 2))
     try:
-        bench.run(
-            searcher, Fifo(), take_back, address=cluster.address, checkpoint_every=60
-        )
+        bench.run(searcher, Fifo(), take_back, address=cluster.address, checkpoint_every=60)
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -164,10 +158,7 @@ def test_a_run_left_without_nodes_can_be_ended(
 
     def churn(backend: Ray) -> Any:
         def watch(now: float, entries: Any, state: Any) -> None:
-            if (
-                any(isinstance(entry, Advanced) for entry in entries)
-                and len(without) == 0
-            ):
+            if any(isinstance(entry, Advanced) for entry in entries) and len(without) == 0:
                 without.append(now)
                 cluster.remove_node(node, allow_graceful=False)
             elif len(without) == 1 and not state.slots:

@@ -126,9 +126,7 @@ def test_a_trial_that_kills_its_slots_fails_and_the_others_go_on(
 ) -> None:
     """Twice in a pack, a third time alone."""
     bench = Bench(tmp_path, Killer())
-    bench.run(
-        Given(trials_of(bench.data, [4, 9, 5], 2)), Pack("random", most=3), slots=1
-    )
+    bench.run(Given(trials_of(bench.data, [4, 9, 5], 2)), Pack("random", most=3), slots=1)
     ends = {name: how.partition(", ")[0] for name, how in bench.state.ended.items()}
     assert ends == {
         "t9": "failed: its slot died under it 3 times",
@@ -170,15 +168,11 @@ def test_a_pack_without_address_space_is_split(tmp_path: Path) -> None:
         slot_memory_gb=150 / 1024,
         state_memory_gb=0.0,
     )
-    assert bench.state.ended == dict.fromkeys(
-        (trial.id for trial in trials), "finished"
-    )
+    assert bench.state.ended == dict.fromkeys((trial.id for trial in trials), "finished")
     ends = [entry for entry in bench.events(Ended) if entry.why]
     assert ends and "out of memory with" in ends[0].why
     assert len(packs(bench)[0]) == 4
-    assert {slot.memory for entry in bench.events(Joined) for slot in entry.slots} == {
-        150 / 1024
-    }
+    assert {slot.memory for entry in bench.events(Joined) for slot in entry.slots} == {150 / 1024}
     assert not bench.events(Left)
     bench.check_visits(2)
     bench.check_weights()
@@ -252,9 +246,8 @@ def test_the_largest_batch_goes_with_the_trial_from_slot_to_slot(
     bench = Bench(tmp_path, Largest())
     bench.run(Given(trials_of(bench.data, [4, 5, 6], 2)), Hop(), slots=2)
     assert set(bench.state.ended.values()) == {"finished"}
-    assert {
-        bench.state.figures[name]["batch_size"]
-        for name in bench.state.signature.values()
-    } == {32}
+    assert {bench.state.figures[name]["batch_size"] for name in bench.state.signature.values()} == {
+        32
+    }
     bench.check_visits(2)
     bench.check_weights()

@@ -155,9 +155,7 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
 
         return watch
 
-    searcher = Given(
-        [], trials_of(data, [4, 5, 6], epochs), lambda v: len(v.slots) == 4
-    )
+    searcher = Given([], trials_of(data, [4, 5, 6], epochs), lambda v: len(v.slots) == 4)
     how = {"checkpoint_every": 0.2, "data_memory_gb": 0.0, "feeders": 0}
     bench.run(searcher, Hop(), churn, address=head.address, **how)
     assert done == ["gone", "back"]
@@ -213,9 +211,7 @@ def test_one_error_before_any_work(tmp_path: Path, head: Cluster) -> None:
 
     missing = {"n1": str(tmp_path / "none.npz")}
     other = {"n0": train["s0"]["n0"], "n1": train["s1"]["n1"]}
-    written(
-        recipe.catalogue, {**tables, "train": {**train, "s1": missing, "s0": other}}
-    )
+    written(recipe.catalogue, {**tables, "train": {**train, "s1": missing, "s0": other}})
     text = refused("missing")
     assert "s1 at n1" in text and "there is no such file" in text
     assert "the copies of s0 differ" in text
@@ -223,9 +219,7 @@ def test_one_error_before_any_work(tmp_path: Path, head: Cluster) -> None:
     killing = Killing(recipe.catalogue, recipe.record)
     written(recipe.catalogue, tables)
     text = refused("killed", recipe=killing)
-    assert (
-        f"the process at n1 ended twice while it read s1 ({train['s1']['n1']})" in text
-    )
+    assert f"the process at n1 ended twice while it read s1 ({train['s1']['n1']})" in text
     assert "n0" not in text and "the recipe's read(path) ends its process" in text
 
     text = refused("whole", policy="fifo")

@@ -61,9 +61,7 @@ def test_lost_shards_stop_nobody_else_and_resume_finishes(
     monkeypatch.setattr(waiting, "PATIENCE", 2.0)
     nodes = {name: head.add_node(num_cpus=1, node_name=name) for name in NODES}
     tables = placed(tmp_path, shards=3, replicas=1, nodes=NODES)
-    recipe = Placed(
-        written(tmp_path / "c.toml", tables), tmp_path / "record", slow=0.02
-    )
+    recipe = Placed(written(tmp_path / "c.toml", tables), tmp_path / "record", slow=0.02)
     study = study_of(recipe, tmp_path / "s")
     options: dict[str, Any] = {"policy": "hop-lrw", "max_epochs": 4, "progress": False}
     options |= {"backend": "ray", "address": head.address, "feeders": 0}
@@ -108,9 +106,7 @@ class Fetched(Placed):
 
     def data(self) -> shoal.Data:
         cache = self.catalogue.parent / f"cache-{self.cache_gb}"
-        return shoal.Data.shards(
-            self.catalogue, cache=str(cache), cache_gb=self.cache_gb
-        )
+        return shoal.Data.shards(self.catalogue, cache=str(cache), cache_gb=self.cache_gb)
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -194,9 +190,7 @@ def test_holders_fetch_urls_and_policies_go_where_the_data_is(
     # Policies over the whole data have slots where all of it lies.
     folder = str(tmp_path / "files")
     partly = {"s0": (n0,), "s1": (n0, n1), "s2": (n0,)}
-    plain = Placed(
-        written(tmp_path / "partly.toml", table_of(folder, partly)), tmp_path / "r2"
-    )
+    plain = Placed(written(tmp_path / "partly.toml", table_of(folder, partly)), tmp_path / "r2")
     study = study_of(plain, tmp_path / "partly")
     study.optimize(policy="fifo", max_epochs=1, **run)
     check_visits(study, shards=3, epochs=1)

@@ -55,9 +55,7 @@ def test_widened_trials_go_on_and_score_as_on_one_slot(
     one, other = alone.state, wide.state
     assert one.done == other.done and one.scores.keys() == other.scores.keys()
     for trial, scores in one.scores.items():
-        for (at, values), (then, others) in zip(
-            scores, other.scores[trial], strict=True
-        ):
+        for (at, values), (then, others) in zip(scores, other.scores[trial], strict=True):
             assert at == then and values == pytest.approx(others, rel=1e-9)
     assert {t: x.config for t, x in one.known.items()} == {
         t: x.config for t, x in other.known.items()

@@ -43,9 +43,7 @@ class Notes:
         return Counter({path.name: len(path.read_text().split()) for path in files})
 
     def processes(self) -> set[str]:
-        return {
-            pid for path in self.folder.iterdir() for pid in path.read_text().split()
-        }
+        return {pid for path in self.folder.iterdir() for pid in path.read_text().split()}
 
 
 class Noted(Costly):
@@ -100,9 +98,7 @@ def test_each_chunk_is_made_once_for_two_nodes(tmp_path: Path, pair: Cluster) ->
     recipe.notes = Notes(tmp_path / "notes")
     bench = Bench(tmp_path, recipe)
     epochs = 2
-    searcher = Given(
-        [], trials_of(bench.data, [4, 5], epochs), lambda view: len(view.slots) == 2
-    )
+    searcher = Given([], trials_of(bench.data, [4, 5], epochs), lambda view: len(view.slots) == 2)
     bench.run(searcher, Fifo(), address=pair.address, feeders=1)
     blocks = [-(-size // 8) for size in bench.data.sizes.values()]
     prepared, augmented = recipe.notes.times("prepare"), recipe.notes.times("augment")
@@ -115,9 +111,7 @@ def test_each_chunk_is_made_once_for_two_nodes(tmp_path: Path, pair: Cluster) ->
     bench.check_weights()
 
 
-def test_a_wide_lane_over_two_nodes_shares_the_preparing(
-    tmp_path: Path, pair: Cluster
-) -> None:
+def test_a_wide_lane_over_two_nodes_shares_the_preparing(tmp_path: Path, pair: Cluster) -> None:
     """In a flotilla with another trial. `replay` trains each trial alone, and prepares all."""
     recipe = NotedWide(tmp_path / "traces", samples=803, shards=2, slow=0.01)
     recipe.notes = Notes(tmp_path / "notes")

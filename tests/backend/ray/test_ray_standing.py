@@ -37,9 +37,7 @@ class Beside:
             str(self.folder),
             *words[1:],
         ]
-        return subprocess.run(
-            line, check=False, capture_output=True, text=True, timeout=60
-        ).stdout
+        return subprocess.run(line, check=False, capture_output=True, text=True, timeout=60).stdout
 
     def until(self, fits: Callable[[Rows], bool]) -> Rows:
         """The slots, once that holds of them."""
@@ -72,9 +70,7 @@ def train(study: shoal.Study, address: str) -> None:
 def test_a_slot_is_seen_to_go_down_and_come_up(tmp_path: Path, head: Cluster) -> None:
     nodes = {name: head.add_node(num_cpus=1, node_name=name) for name in NODES}
     tables = placed(tmp_path, shards=2, replicas=2, nodes=NODES)
-    recipe = Placed(
-        written(tmp_path / "c.toml", tables), tmp_path / "record", slow=0.05
-    )
+    recipe = Placed(written(tmp_path / "c.toml", tables), tmp_path / "record", slow=0.05)
     study = shoal.create_study(
         recipe,
         storage=tmp_path / "study",

@@ -60,12 +60,8 @@ def test_a_lane_changes_its_width_while_it_trains_also_by_force(tmp_path: Path) 
     bench = bench_of(tmp_path, samples=4003)
     places = [(0,), (0, 1), (0, 1, 2, 3), (0, 1), (0,), (0, 1, 2, 3), (0, 1, 3)]
     Script(tmp_path / "traces", places, kills={5: [2]}).run(bench, trial_of(bench.data))
-    units = [
-        entry.visits for entry in bench.events(Advanced)
-    ]  # and in between, how far they are
-    assert sum(map(bool, units)) == 2 and not all(
-        units
-    )  # the places were seen within passes
+    units = [entry.visits for entry in bench.events(Advanced)]  # and in between, how far they are
+    assert sum(map(bool, units)) == 2 and not all(units)  # the places were seen within passes
     assert not bench.events(Fell)
     assert bench.events(Left) == [Left(frozenset(slots(2)), died=True)]
     check_equal(bench, 2)
@@ -80,9 +76,7 @@ def test_rank_0_is_killed(tmp_path: Path) -> None:
     """The next one reports, at width 2 and at width 4."""
     bench = bench_of(tmp_path, samples=4003)
     places = [(0, 1), (1,), (1, 2, 3), (2, 3)]
-    Script(tmp_path / "traces", places, kills={0: [0], 2: [1]}).run(
-        bench, trial_of(bench.data)
-    )
+    Script(tmp_path / "traces", places, kills={0: [0], 2: [1]}).run(bench, trial_of(bench.data))
     assert not bench.events(Fell)
     assert len(bench.events(Left)) == 2
     check_equal(bench, 2)
@@ -139,9 +133,7 @@ def test_a_flotilla_advances_together_and_each_learns_as_alone(tmp_path: Path) -
     made = [trial for entry in bench.events(Advanced) for trial in entry.visits]
     for n in range(4):  # nobody is a unit ahead of the others
         seen = made[: 3 * (n + 1)] if n < 2 else made[6 + 2 * (n - 2) : 8 + 2 * (n - 2)]
-        assert sorted(seen[-3:] if n < 2 else seen) == (
-            ["a", "b", "c"] if n < 2 else ["a", "c"]
-        )
+        assert sorted(seen[-3:] if n < 2 else seen) == (["a", "b", "c"] if n < 2 else ["a", "c"])
     ends = [entry.trial for entry in bench.events(Finished)]
     assert ends[0] == "b" and len(ends) == 3
     for trial, known in bench.state.known.items():
@@ -156,9 +148,7 @@ def test_a_batch_for_each_slot(tmp_path: Path) -> None:
     places = [(0,), (0, 1), (0, 1, 2, 3)]
     Script(tmp_path / "traces", places).run(bench, trial_of(bench.data))
     first, second = bench.state.visits[TrialId("t")]
-    assert [width for _, width in first.widths][:3] == [1, 2, 4] and first.widths[
-        0
-    ] == (0, 1)
+    assert [width for _, width in first.widths][:3] == [1, 2, 4] and first.widths[0] == (0, 1)
     assert second.widths == ((0, 4),)
     assert bench.events(Kept)
     check_equal(bench, 2, follow=True)
@@ -170,9 +160,7 @@ def test_a_batch_for_each_slot_and_then_for_one(tmp_path: Path) -> None:
     of width 1.
     """
     bench = bench_of(tmp_path, samples=6003, batch_per_slot=True)
-    Script(tmp_path / "traces", [(0,), (0, 1, 2, 3), (0,)]).run(
-        bench, trial_of(bench.data, 3)
-    )
+    Script(tmp_path / "traces", [(0,), (0, 1, 2, 3), (0,)]).run(bench, trial_of(bench.data, 3))
     first, second, third = bench.state.visits[TrialId("t")]
     assert [width for _, width in first.widths][:3] == [1, 4, 1]
     assert second.widths == third.widths == ()
@@ -216,9 +204,7 @@ class Borrowed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_a_slot_that_is_busy_joins_when_it_comes_free(
-    tmp_path: Path, kill: bool
-) -> None:
+def test_a_slot_that_is_busy_joins_when_it_comes_free(tmp_path: Path, kill: bool) -> None:
     """The lane trains on meanwhile, beyond the end of its unit; also when another of its slots
     is killed there.
     """
@@ -273,9 +259,7 @@ def test_churn(tmp_path: Path) -> None:
                 what = (
                     "add"
                     if few
-                    else ["kill", "kill", "kill" if many else "add", "remove"][
-                        int(rng.integers(4))
-                    ]
+                    else ["kill", "kill", "kill" if many else "add", "remove"][int(rng.integers(4))]
                 )
                 slot = SlotId(here[int(rng.integers(len(here)))])
                 if what == "kill":

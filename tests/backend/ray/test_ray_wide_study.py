@@ -39,9 +39,7 @@ def studied(recipe: Exact, widths: list[int]) -> shoal.Study:
         ),
     ],
 )
-def test_wide_trials_finish_and_learn_as_on_one_slot(
-    tmp_path: Path, policy: str
-) -> None:
+def test_wide_trials_finish_and_learn_as_on_one_slot(tmp_path: Path, policy: str) -> None:
     recipe = Exact(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
     study = studied(recipe, [4, 8, 16])
     study.optimize(
@@ -142,9 +140,7 @@ def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
         for entry in entries
         if isinstance(entry, Remembered) and entry.who == "policy" and entry.memory
     ]
-    stamps = max(
-        (seen for memory in said for seen in memory["tried"].values()), key=len
-    )
+    stamps = max((seen for memory in said for seen in memory["tried"].values()), key=len)
     # Between two widths the trial may stand still for a moment.
     speeds = {
         before[2]: (after[1] - before[1]) / (after[0] - before[0])
@@ -184,11 +180,7 @@ def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
             gang.quota and gang.shards for gang in own
         )
         assert len({gang.slots for gang in own}) == 2  # both groups
-    moved = [
-        entry.moved
-        for line in study.lines()
-        if isinstance(entry := line.entry, Advanced)
-    ]
+    moved = [entry.moved for line in study.lines() if isinstance(entry := line.entry, Advanced)]
     assert sum(sum(each.values()) for each in moved) > 0
     check_replay(study, trials=2)
 
@@ -196,9 +188,7 @@ def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_study_of_wide_trials_is_stopped_and_goes_on(tmp_path: Path) -> None:
     """With a batch for each slot, too: what is durable holds the widths that it was made with."""
-    recipe = Exact(
-        tmp_path / "traces", samples=2403, shards=2, slow=0.02, batch_per_slot=True
-    )
+    recipe = Exact(tmp_path / "traces", samples=2403, shards=2, slow=0.02, batch_per_slot=True)
     recipe.held = 0.1  # on a busy machine it takes a while until the stop is heard of
     held = recipe.traces / "held"
     held.touch()
@@ -232,10 +222,7 @@ def test_a_study_of_wide_trials_is_stopped_and_goes_on(tmp_path: Path) -> None:
     assert set(study.state.ended.values()) == {"finished"}
     for trial, visits in study.state.visits.items():
         kept = half.kept.get(trial)
-        assert (
-            kept is not None
-            and visits[: kept.visits] == half.visits[trial][: kept.visits]
-        )
+        assert kept is not None and visits[: kept.visits] == half.visits[trial][: kept.visits]
         assert any(visit.widths for visit in visits)
     check_replay(study, trials=1)
 

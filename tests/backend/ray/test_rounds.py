@@ -24,8 +24,6 @@ def test_a_pack_that_has_trained_is_begun_at_any_slot() -> None:
     assert rated_before(units(1, 2), {"x"}) is None
 
 
-def test_a_pack_with_a_trial_that_has_not_trained_is_held_against_what_is_known() -> (
-    None
-):
+def test_a_pack_with_a_trial_that_has_not_trained_is_held_against_what_is_known() -> None:
     assert rated_before(units(1, 0), {"x"}) == {"x"}
     assert rated_before(units(0), set()) == frozenset()

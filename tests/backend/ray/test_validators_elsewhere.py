@@ -81,9 +81,7 @@ def test_a_fleet_starts_validators_beside_its_slots(validators, monkeypatch):
     """A slot that starts them has imported torch before: its first model would wait for that."""
     elsewhere, asked, _ = validators
     catalogue = elsewhere.data.catalogue
-    here = SimpleNamespace(
-        catalogue=catalogue, validation=("v0", "v1"), is_here=lambda part: False
-    )
+    here = SimpleNamespace(catalogue=catalogue, validation=("v0", "v1"), is_here=lambda part: False)
     killed = []
     fake = SimpleNamespace(put=lambda value: value, kill=killed.append)
     monkeypatch.setattr(ray_fleet, "ray", fake)

@@ -33,9 +33,7 @@ class Two:
     async def work(self) -> None:
         """Feeders make all that they were given, until they have nothing left."""
         await settled()
-        while given := [
-            (each, key) for each in self.nest.feeders for key in each.given
-        ]:
+        while given := [(each, key) for each in self.nest.feeders for key in each.given]:
             for feeder, each in given:
                 feeder.done(each)
             await settled()

@@ -33,13 +33,10 @@ EVALUATED = Table((Row((100.0,), evaluate=0.25),))
 TABLE = Table((Row((100.0,), build=0.5, evaluate=0.25, switch=0.125),))
 
 
-def study(
-    trials: int, slots: int, shards: int, epochs: int, table: Table = TABLE
-) -> View:
+def study(trials: int, slots: int, shards: int, epochs: int, table: Table = TABLE) -> View:
     sizes = {ShardId(f"s{i:03d}"): 100 for i in range(shards)}
     here = tuple(
-        Slot(SlotId(f"w{i}"), shards=frozenset(list(sizes)[i::slots]))
-        for i in range(slots)
+        Slot(SlotId(f"w{i}"), shards=frozenset(list(sizes)[i::slots])) for i in range(slots)
     )
     many = [
         Trial(
@@ -57,10 +54,7 @@ def study(
 def test_the_seconds_are_of_what_the_objective_says() -> None:
     """Three equal trials on one slot, 100 s each: fifo ends one after the other."""
     state = started(*(trial(f"t{i}", 1000.0) for i in range(3)))
-    one = {
-        slot: replace(each, shards=frozenset(SHARDS))
-        for slot, each in state.slots.items()
-    }
+    one = {slot: replace(each, shards=frozenset(SHARDS)) for slot, each in state.slots.items()}
     state = replace(state, slots=dict(list(one.items())[:1]))
     look = view_of(state, Table((Row((10.0,)),)))
     found = {
@@ -123,15 +117,8 @@ def test_what_runs_goes_on_where_it_runs() -> None:
             )
         ],
     )
-    assert (
-        ahead(view_of(state, table), Fifo())
-        == ahead(view_of(begun, table), Fifo())
-        == 60.0
-    )
-    whole = {
-        slot: replace(each, shards=frozenset(SHARDS))
-        for slot, each in state.slots.items()
-    }
+    assert ahead(view_of(state, table), Fifo()) == ahead(view_of(begun, table), Fifo()) == 60.0
+    whole = {slot: replace(each, shards=frozenset(SHARDS)) for slot, each in state.slots.items()}
     assert ahead(view_of(replace(state, slots=whole), table), Hop()) < 50.0
     assert ahead(view_of(replace(begun, slots=whole), table), Hop()) == 60.0
 
@@ -139,9 +126,7 @@ def test_what_runs_goes_on_where_it_runs() -> None:
 def test_a_policy_that_gets_stuck_takes_for_ever() -> None:
     look = study(2, 2, 2, 1)
     assert ahead(replace(look, slots=dict(list(look.slots.items())[:1])), Hop()) == inf
-    assert (
-        Ahead()(replace(look, slots=dict(list(look.slots.items())[:1])), Hop()) == inf
-    )
+    assert Ahead()(replace(look, slots=dict(list(look.slots.items())[:1])), Hop()) == inf
 
 
 @pytest.mark.parametrize(
@@ -159,9 +144,7 @@ def test_the_estimate_is_near_what_it_would_take(
 
 
 def test_little_work_is_worth_little_simulating() -> None:
-    look = study(
-        16, 2, 4, 1
-    )  # 32 s of work: 0.032 s at most, and all of it would take 0.01 s
+    look = study(16, 2, 4, 1)  # 32 s of work: 0.032 s at most, and all of it would take 0.01 s
     assert Ahead().price(look) == Ahead(inf, inf).price(look) < 0.032
     quick = replace(look, profile=Table((Row((2000.0,)),)).of(look.known))
     assert Ahead().price(quick) == inf
@@ -188,8 +171,7 @@ def test_the_estimate_of_unlike_trials_under_way_is_not_far_off(
     trials: int, slots: int, shards: int, epochs: int, made: int, data: st.DataObject
 ) -> None:
     rows = tuple(
-        Row((data.draw(st.floats(50.0, 200.0)),), {"x": i}, switch=0.1)
-        for i in range(trials)
+        Row((data.draw(st.floats(50.0, 200.0)),), {"x": i}, switch=0.1) for i in range(trials)
     )
     look = study(trials, slots, shards, epochs, Table(rows))
     state = State(
@@ -229,9 +211,7 @@ def test_trials_whose_end_is_not_yet_an_event_hold_nothing_up(
             Joined(tuple(look.slots.values())),
             *map(Submitted, look.trials.values()),
             Planned((), (gang,)),
-            Advanced(
-                dict.fromkeys(trials[:2], 800.0), {}, dict.fromkeys(trials[:2], visits)
-            ),
+            Advanced(dict.fromkeys(trials[:2], 800.0), {}, dict.fromkeys(trials[:2], visits)),
         ],
     )
     trained = view(state, 0.0, look.profile)

@@ -58,9 +58,7 @@ def setting(validate_every: int = 1, **options: Any) -> Setting:
             slots(SHARDS),
             shards=SHARDS,
             former=(state, since),
-            recipe=SimulatedRecipe(
-                fault=why, validate_every=ValidateEvery(validate_every)
-            ),
+            recipe=SimulatedRecipe(fault=why, validate_every=ValidateEvery(validate_every)),
             **options,
         )
 
@@ -95,16 +93,10 @@ def test_a_unit_charges_what_it_does_and_reports_it_in_order() -> None:
     ]
     advanced, measured, evaluated, kept, ended, _ = found[1][1]
     assert advanced.samples == {A: 10} and advanced.visits[A][0][:2] == (0, S[0])
-    assert advanced.spent == {
-        A: {"switch": 1.5, "train": 5.0, "evaluate": 0.25, "save": 0.125}
-    }
+    assert advanced.spent == {A: {"switch": 1.5, "train": 5.0, "evaluate": 0.25, "save": 0.125}}
     assert measured.figures["rate"] == 2.0 and measured.figures["build"] == 1.0
-    assert evaluated.epoch == pytest.approx(
-        1 / 3
-    ) and evaluated.values == learning_curve({}, 1 / 3)
-    assert (kept.visits, kept.samples) == (1, 10.0) and ended.gang == solo(
-        A, W[0], 0, S[0], 10.0
-    )
+    assert evaluated.epoch == pytest.approx(1 / 3) and evaluated.values == learning_curve({}, 1 / 3)
+    assert (kept.visits, kept.samples) == (1, 10.0) and ended.gang == solo(A, W[0], 0, S[0], 10.0)
 
 
 def test_whole_data_follows_shard_order_epoch_after_epoch() -> None:
@@ -122,25 +114,16 @@ def test_whole_data_follows_shard_order_epoch_after_epoch() -> None:
         checkpoint_every=12.0,
     )
     visits = [
-        v
-        for _, events in found
-        for e in events
-        if isinstance(e, Advanced)
-        for v in e.visits[A]
+        v for _, events in found for e in events if isinstance(e, Advanced) for v in e.visits[A]
     ]
     assert [(v.epoch, v.shard) for v in visits] == [
         (epoch, s) for epoch in (0, 1) for s in shard_order(5, epoch, S)
     ]
     assert [now for now, _ in found] == [5.0 * k for k in range(7)]
     assert [
-        (now, e.epoch)
-        for now, events in found
-        for e in events
-        if isinstance(e, Evaluated)
+        (now, e.epoch) for now, events in found for e in events if isinstance(e, Evaluated)
     ] == [(15.0, 1.0), (30.0, 2.0)]
-    assert [
-        (now, e.visits) for now, events in found for e in events if isinstance(e, Kept)
-    ] == [
+    assert [(now, e.visits) for now, events in found for e in events if isinstance(e, Kept)] == [
         (15.0, 3),
         (30.0, 6),
     ]
@@ -159,12 +142,7 @@ def test_training_is_reported_as_sums_with_counts() -> None:
         trial("a"),
         recipe=SimulatedRecipe(lambda config, epochs: {"loss": 3.0 - epochs}),
     )
-    values = [
-        e.values[A]["loss"]
-        for _, events in found
-        for e in events
-        if isinstance(e, Advanced)
-    ]
+    values = [e.values[A]["loss"] for _, events in found for e in events if isinstance(e, Advanced)]
     assert values == [(pytest.approx((3.0 - k / 3) * 10), 10.0) for k in (1, 2, 3)]
 
 
@@ -195,9 +173,7 @@ def test_moving_costs_a_switch_and_a_new_slot_a_build() -> None:
     assert spent == [2.0, 2.5, 0.0, 0.5]
 
 
-def test_stopping_completes_the_visit_under_way_and_holds_slot_and_trial_until_then() -> (
-    None
-):
+def test_stopping_completes_the_visit_under_way_and_holds_slot_and_trial_until_then() -> None:
     sim = Sim(rates(1.0, 2.0, build=0.5).of, slots(SHARDS), shards=SHARDS)
     gang, other, back = solo(A, W[0], 0), solo(B, W[0], 1), solo(A, W[1], 1)
 
@@ -339,9 +315,7 @@ def test_a_lost_slot_brings_back_the_durable_state_of_all_that_lay_there() -> No
 def test_at_the_end_what_is_only_in_memory_is_kept() -> None:
     lines, state = study(Fifo(), rates(1.0), count=1, deadline=12.0)
     kept = [(time, entry.visits) for time, entry in lines if isinstance(entry, Kept)]
-    assert kept == [(20.0, 2)] and state.stopped == "timeout", (
-        "the visit under way is completed"
-    )
+    assert kept == [(20.0, 2)] and state.stopped == "timeout", "the visit under way is completed"
 
 
 def test_script_and_told_events() -> None:
@@ -394,9 +368,7 @@ def test_a_resumed_study_goes_on_at_its_time_and_place() -> None:
 
 def test_faults() -> None:
     fault = lambda t, visits: "diverged" if t.config["x"] == 1 and visits == 2 else None  # noqa: E731
-    _, state = study(
-        Hop(), rates(1.0, 1.0, 1.0), count=3, recipe=SimulatedRecipe(fault=fault)
-    )
+    _, state = study(Hop(), rates(1.0, 1.0, 1.0), count=3, recipe=SimulatedRecipe(fault=fault))
     assert state.ended == {
         "t000": "finished",
         "t001": "failed: diverged",
@@ -422,10 +394,7 @@ def test_a_slot_is_never_busy_longer_than_there_is_time(world: World) -> None:
 
 
 def test_the_made_up_curve_is_smooth_and_depends_on_the_configuration() -> None:
-    curves = [
-        [learning_curve({"x": x}, e / 4)["accuracy"] for e in range(40)]
-        for x in range(5)
-    ]
+    curves = [[learning_curve({"x": x}, e / 4)["accuracy"] for e in range(40)] for x in range(5)]
     for curve in curves:
         assert all(0 <= a <= b <= 1 and b - a < 0.3 for a, b in pairwise(curve))
     assert len({curve[-1] for curve in curves}) == 5

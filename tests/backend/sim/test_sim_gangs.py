@@ -74,9 +74,7 @@ def test_undivided_data_is_kept_by_interval_and_falls_back_to_it() -> None:
         checkpoint_every=3.0,
         script=script,
     )
-    assert [
-        (now, e.samples) for now, events in found for e in events if isinstance(e, Kept)
-    ] == [
+    assert [(now, e.samples) for now, events in found for e in events if isinstance(e, Kept)] == [
         (3.0, 30.0),
         (6.0, 60.0),
     ]
@@ -103,24 +101,16 @@ def test_resizing_keeps_progress_and_charges_the_switch() -> None:
 def test_a_wide_lane_shrinks_when_a_slot_is_lost() -> None:
     table = Table((Row((10.0, 20.0)),))
     gang = Gang((Lane(A, (W[0], W[1])),))
-    found = alone(
-        table, gang, whole("a"), shards={}, script=[(2.0, Left(frozenset({W[1]})))]
-    )
+    found = alone(table, gang, whole("a"), shards={}, script=[(2.0, Left(frozenset({W[1]})))])
     assert found[-1][0] == pytest.approx(2.0 + 60.0 / 10.0)
     assert not any(isinstance(e, Fell) for _, events in found for e in events), (
         "its other slot holds the state"
     )
-    divided = alone(
-        table, gang, trial("a", 30.0), script=[(0.25, Left(frozenset({W[0]})))]
-    )
-    assert divided[-1][0] == pytest.approx(0.25 + 25.0 / 10.0), (
-        "and the visit under way goes on"
-    )
+    divided = alone(table, gang, trial("a", 30.0), script=[(0.25, Left(frozenset({W[0]})))])
+    assert divided[-1][0] == pytest.approx(0.25 + 25.0 / 10.0), "and the visit under way goes on"
 
 
-def test_lanes_on_one_slot_share_it_and_one_is_faster_when_the_other_has_finished() -> (
-    None
-):
+def test_lanes_on_one_slot_share_it_and_one_is_faster_when_the_other_has_finished() -> None:
     pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
     found = alone(
         Table(
@@ -135,9 +125,7 @@ def test_lanes_on_one_slot_share_it_and_one_is_faster_when_the_other_has_finishe
         whole("b", 100.0),
         shards={},
     )
-    ends = {
-        e.trial: now for now, events in found for e in events if isinstance(e, Finished)
-    }
+    ends = {e.trial: now for now, events in found for e in events if isinstance(e, Finished)}
     assert ends == {A: pytest.approx(10.0), B: pytest.approx(15.0)}
 
 
@@ -172,9 +160,7 @@ def test_a_gang_of_several_ends_when_all_its_lanes_have_their_quota() -> None:
     table = Table((Row((10.0,), {"x": 0}), Row((5.0,), {"x": 1})))
     gang = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))), (S[0],), 10.0)
     found = alone(table, gang, trial("a", 10.0, x=0), trial("b", 20.0, x=1))
-    ended = [
-        (now, e.gang) for now, events in found for e in events if isinstance(e, Ended)
-    ]
+    ended = [(now, e.gang) for now, events in found for e in events if isinstance(e, Ended)]
     assert ended == [(pytest.approx(3.0), gang)], "both report before one leaves"
     lost = alone(
         table,
@@ -188,9 +174,9 @@ def test_a_gang_of_several_ends_when_all_its_lanes_have_their_quota() -> None:
 
 def test_a_quota_of_whole_data_ends_at_a_visit() -> None:
     found = alone(rates(10.0), solo(A, W[0], 0, None, 15.0), trial("a", 60.0, x=0))
-    assert [
-        (now, type(e)) for now, events in found for e in events if isinstance(e, Ended)
-    ] == [(2.0, Ended)]
+    assert [(now, type(e)) for now, events in found for e in events if isinstance(e, Ended)] == [
+        (2.0, Ended)
+    ]
 
 
 def test_trials_may_be_longer_than_the_data_or_shorter() -> None:

@@ -36,9 +36,7 @@ def played(
 ) -> list[Line]:
     """Trials on slots that leave at these times, and one that comes at 100 s and stays."""
     lying = frozenset(shards)
-    slots = [
-        Slot(n, n, shards=lying, until=end if known else inf) for n, end in ends.items()
-    ]
+    slots = [Slot(n, n, shards=lying, until=end if known else inf) for n, end in ends.items()]
     script: list[tuple[Seconds, Event]] = [
         (end, Left(frozenset((name,)), died=True)) for name, end in ends.items()
     ]
@@ -118,6 +116,4 @@ def test_a_log_may_say_when_nodes_leave() -> None:
     ]
     assert joined == [(0.0, "a", 40.0), (10.0, "b", inf), (60.0, "a", 80.0)]
     plain = log.script()
-    assert all(
-        s.until == inf for _, e in plain if isinstance(e, Joined) for s in e.slots
-    )
+    assert all(s.until == inf for _, e in plain if isinstance(e, Joined) for s in e.slots)

@@ -101,9 +101,7 @@ def test_of_a_wide_lane_the_rate_at_its_width_is_known_after_six_steps() -> None
     assert {"rate@3", "up"} <= late and "rate" not in late | {*found[0][2]}
 
 
-def test_what_a_change_of_width_took_is_told_amid_a_unit_though_the_rate_is_known() -> (
-    None
-):
+def test_what_a_change_of_width_took_is_told_amid_a_unit_though_the_rate_is_known() -> None:
     narrow, wide = solo(A, W[0], 0), Gang((Lane(A, (W[0], W[1])),), since=1)
     again = replace(narrow, since=2)
     changes = {0.0: (None, narrow), 8.0: (narrow, wide), 16.0: (wide, again)}

@@ -34,9 +34,7 @@ POLICIES = {
     "elastic-efficiency": lambda: Elastic(objective="efficiency", admit=2),
     "elastic-spatial": lambda: Elastic(placement="spatial"),
     "elastic-learned": lambda: Elastic(horizon="learned"),
-    "elastic-cohorts": lambda: Elastic(
-        placement=Spatial(table=[(0, 0.6, 0.8), (1, 0.2, 0.4)])
-    ),
+    "elastic-cohorts": lambda: Elastic(placement=Spatial(table=[(0, 0.6, 0.8), (1, 0.2, 0.4)])),
     "killable": Killable,
     "killable-3": lambda: Killable(3, 4),
     "milp": lambda: NodeMilp(nodes=50),
@@ -126,9 +124,7 @@ def test_the_profile_says_what_resizing_costs():
         .gangs
     ] == [3]
     cheap = Table((Row((10.0, 11, 12, 13), up=1.0),))
-    assert [
-        len(g.slots) for g in Elastic(100.0).decide(seen(known, cheap), {})[0].gangs
-    ] == [4]
+    assert [len(g.slots) for g in Elastic(100.0).decide(seen(known, cheap), {})[0].gangs] == [4]
 
 
 def test_objectives_choose_who_gets_the_slots():
@@ -142,9 +138,9 @@ def test_objectives_choose_who_gets_the_slots():
 
     assert shares("throughput") == {"t0": 4}
     assert shares("efficiency") == {"t0": 1, "t1": 3}
-    assert shares(
-        lambda t, rates: [r * (1000.0 if t.id == "t1" else 1.0) for r in rates]
-    ) == {"t1": 4}
+    assert shares(lambda t, rates: [r * (1000.0 if t.id == "t1" else 1.0) for r in rates]) == {
+        "t1": 4
+    }
     for said in ({"priority": 50.0}, {"config": {"x": 0, "priority": 50.0}}):
         urgent = replace(trial(0, 1e4), **said)
         plan, _ = Elastic(objective="priority").decide(
@@ -154,9 +150,7 @@ def test_objectives_choose_who_gets_the_slots():
 
 
 def test_spatial_placement_keeps_racks_together():
-    slots = tuple(
-        Slot(SlotId(f"s{i}"), f"a{1 + 20 * (i % 2):02d}n{i:02d}") for i in range(8)
-    )
+    slots = tuple(Slot(SlotId(f"s{i}"), f"a{1 + 20 * (i % 2):02d}n{i:02d}") for i in range(8))
     known = state([trial(0, 1e4, (4, 4)), trial(1, 1e4, (4, 4))], slots)
     profile = table((1.0, 2.0, 3.0, 4.0))
 
@@ -220,9 +214,7 @@ def test_can_be_described_and_rebuilt():
 
 
 def test_decides_quickly_for_many_trials_and_nodes():
-    slots = tuple(
-        Slot(SlotId(f"s{i}"), f"a{i // 18 % 36:02d}n{i % 18:02d}") for i in range(2000)
-    )
+    slots = tuple(Slot(SlotId(f"s{i}"), f"a{i // 18 % 36:02d}n{i % 18:02d}") for i in range(2000))
     rates = tuple(float(n**0.9) for n in np.arange(1, 65))
     known = state([trial(i, 1e9, (1, 64)) for i in range(50)], slots)
     plan, _ = Elastic(placement="spatial").decide(seen(known, table(rates)), {})

@@ -26,9 +26,7 @@ RISING = (10.0, 18.0, 24.0, 30.0, 34.0, 38.0, 42.0, 45.0)
 
 
 def test_a_new_trial_explores_each_width_and_then_gets_what_it_is_worth() -> None:
-    lines = simulated(
-        Explore(seconds=40.0), [(0.0, trial(0, 3000.0))], nodes(8), table(RISING)
-    )
+    lines = simulated(Explore(seconds=40.0), [(0.0, trial(0, 3000.0))], nodes(8), table(RISING))
     assert widths_over_time(lines) == [
         (0.0, {"t0": 1}),
         (10.0, {"t0": 2}),
@@ -82,9 +80,7 @@ def test_water_fill_never_gives_a_slot_that_slows_down() -> None:
 
 @given(
     st.lists(
-        st.tuples(
-            st.floats(1, 100), st.lists(st.floats(0.5, 9), min_size=5, max_size=5)
-        ),
+        st.tuples(st.floats(1, 100), st.lists(st.floats(0.5, 9), min_size=5, max_size=5)),
         min_size=1,
         max_size=4,
     ),
@@ -93,10 +89,7 @@ def test_water_fill_never_gives_a_slot_that_slows_down() -> None:
 def test_no_other_widths_end_earlier(
     trials: list[tuple[float, list[float]]], capacity: int
 ) -> None:
-    wanting = [
-        ask(i, left, dict(enumerate(rates, 1)))
-        for i, (left, rates) in enumerate(trials)
-    ]
+    wanting = [ask(i, left, dict(enumerate(rates, 1))) for i, (left, rates) in enumerate(trials)]
     found = level(wanting, capacity)
     assert sum(found.values()) <= capacity
 
@@ -108,9 +101,7 @@ def test_no_other_widths_end_earlier(
             [()]
             if n == 0
             else [
-                (w, *rest)
-                for w in range(1, min(5, room) + 1)
-                for rest in options(n - 1, room - w)
+                (w, *rest) for w in range(1, min(5, room) + 1) for rest in options(n - 1, room - w)
             ]
         )
 
@@ -143,9 +134,7 @@ def test_water_fill_weighs_what_a_rescale_costs_not_what_a_start_costs() -> None
         )
         start = WaterFill().decide(seen(known, profile), None)[0]
         then = follow(known, start, Finished(trial(1, 1.0).id))
-        assert (
-            WaterFill().decide(seen(then, profile), None)[0].gangs != then.plan.gangs
-        ) is moved
+        assert (WaterFill().decide(seen(then, profile), None)[0].gangs != then.plan.gangs) is moved
 
 
 def test_more_trials_than_slots_are_not_turned_out() -> None:

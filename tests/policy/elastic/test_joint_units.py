@@ -73,8 +73,7 @@ def shards_of(count):
 def trials_of(count, shards, widths=(1, 64)):
     samples = float(EPOCHS * sum(shards.values()))
     return [
-        Trial(TrialId(f"t{i}"), samples, {"i": i}, widths, frozenset(shards))
-        for i in range(count)
+        Trial(TrialId(f"t{i}"), samples, {"i": i}, widths, frozenset(shards)) for i in range(count)
     ]
 
 

@@ -9,9 +9,7 @@ from shoal.policy.elastic.table import FORBIDDEN, gains, value
 def test_gains_are_those_of_equation_16():
     # two trials, O(n) = 10 n and 8 n, of which the first holds 2 of 4 slots and the other none
     curve = np.array([[0.0, 10, 20, 30, 40], [0, 8, 16, 24, 32]])
-    table = gains(
-        curve, np.array([2, 0]), np.array([18.0, 18]), np.array([12.0, 12]), 30.0
-    )
+    table = gains(curve, np.array([2, 0]), np.array([18.0, 18]), np.array([12.0, 12]), 30.0)
     assert table[0].tolist() == [
         -240.0,
         60.0,
@@ -48,9 +46,7 @@ def test_a_long_horizon_moves_slots_and_a_short_one_leaves_them():
 def test_the_convex_step_that_greedy_misses_is_taken():
     curve = np.array([[0.0, 1.0, 2.0, 3.0, 10.0], [0.0, 2.0, 3.9, 5.7, 7.4]])
     none = np.zeros(2)
-    assert best_counts(
-        gains(curve, np.zeros(2, np.int64), none, none, 1.0), 4
-    ).tolist() == [4, 0]
+    assert best_counts(gains(curve, np.zeros(2, np.int64), none, none, 1.0), 4).tolist() == [4, 0]
 
 
 def test_equals_the_recursion_on_1000_instances():
@@ -96,9 +92,7 @@ def test_equal_trials_and_flat_curves_are_no_trouble():
             axis=0,
         )
         best = value(table, best_counts_dp(table, x.free))
-        assert value(table, best_counts(table, x.free)) == pytest.approx(
-            best, rel=1e-9, abs=1e-6
-        )
+        assert value(table, best_counts(table, x.free)) == pytest.approx(best, rel=1e-9, abs=1e-6)
 
 
 def test_equals_the_recursion_where_trials_are_of_few_kinds():
@@ -119,9 +113,7 @@ def test_equals_the_recursion_where_trials_are_of_few_kinds():
         curve = np.repeat(speeds, copies, axis=0)
         free = int(rng.integers(1, kinds * copies * width))
         up, down = (np.repeat(rng.uniform(0.0, 20.0, kinds), copies) for _ in range(2))
-        held = best_counts(
-            gains(curve, np.zeros(len(curve), np.int64), up, down, 60.0), free
-        )
+        held = best_counts(gains(curve, np.zeros(len(curve), np.int64), up, down, 60.0), free)
         hit = rng.choice(len(curve), 2, replace=False)
         held[hit] = np.maximum(held[hit] - 1, 0)
         table = gains(curve, held, up, down, float(rng.choice([5.0, 30.0, 120.0])))
@@ -138,9 +130,7 @@ def test_one_count_only_and_plenty_for_all():
         1,
         0,
     ]
-    assert best_counts(
-        np.array([[0.0, 1e-12, 3e-12], [0.0, 2e-12, 3e-12]]), 2
-    ).tolist() in (
+    assert best_counts(np.array([[0.0, 1e-12, 3e-12], [0.0, 2e-12, 3e-12]]), 2).tolist() in (
         [2, 0],
         [1, 1],
         [0, 2],

@@ -64,9 +64,7 @@ def made(at: View, rates: Sequence[float], slots: Sequence[SlotId]) -> float:
     return total
 
 
-def paid(
-    at: View, rates: Sequence[float], old: Sequence[SlotId], new: Sequence[SlotId]
-) -> float:
+def paid(at: View, rates: Sequence[float], old: Sequence[SlotId], new: Sequence[SlotId]) -> float:
     """The same, less what growing costs."""
     cost = UP * rates[len(old) - 1] if old and len(new) > len(old) else 0.0
     return made(at, rates, new) - cost
@@ -94,9 +92,7 @@ def test_one_trial_takes_the_slots_on_which_it_makes_most(
         for more in combinations(free, count)
     ]
     best = max(paid(at, rates, before, choice) for choice in choices)
-    assert paid(at, rates, before, after) == pytest.approx(
-        best, abs=0.02 * HORIZON * 10
-    )
+    assert paid(at, rates, before, after) == pytest.approx(best, abs=0.02 * HORIZON * 10)
 
 
 @given(
@@ -164,9 +160,7 @@ def test_a_trial_does_not_begin_where_it_could_not_be_built_and_kept() -> None:
 
 
 def test_the_longest_slots_are_taken_and_the_shortest_released() -> None:
-    grown, _ = POLICY.decide(
-        seen([30.0, inf, 60.0], (10.0, 20.0), [], widths=(1, 2)), {}
-    )
+    grown, _ = POLICY.decide(seen([30.0, inf, 60.0], (10.0, 20.0), [], widths=(1, 2)), {})
     assert set(lanes(grown)[TrialId("t0")]) == {"s1", "s2"}
     # A second trial comes, and the first one gives up half of its slots.
     at = seen([50.0, inf, 50.0, inf], FALLING, [4], 2, widths=(1, 4))

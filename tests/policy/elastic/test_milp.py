@@ -56,9 +56,7 @@ def test_the_papers_big_m_forbids_to_change_by_more_than_half_of_the_nodes():
     curve = np.array([np.arange(13.0) * 100.0])
     none, cost = np.zeros((1, 12), np.int64), np.array([18.0])
     assert node_milp(curve, none, cost, cost, 120.0).counts.tolist() == [12]
-    assert node_milp(curve, none, cost, cost, 120.0, bigm="paper").counts.tolist() == [
-        6
-    ]
+    assert node_milp(curve, none, cost, cost, 120.0, bigm="paper").counts.tolist() == [6]
 
 
 def test_stopped_before_a_solution_the_present_counts_stay():
@@ -69,17 +67,13 @@ def test_stopped_before_a_solution_the_present_counts_stay():
     assert value(x.table, counts) <= value(x.table, best_counts(x.table, x.free)) + 1e-6
 
 
-@pytest.mark.parametrize(
-    ("found", "kept"), [([4, 0], [2, 2]), ([0, 0], [2, 2]), ([1, 3], [1, 3])]
-)
+@pytest.mark.parametrize(("found", "kept"), [([4, 0], [2, 2]), ([0, 0], [2, 2]), ([1, 3], [1, 3])])
 def test_the_better_of_the_present_counts_and_a_solution_that_is_not_the_best(
     monkeypatch, found, kept
 ):
     # section 3.6: where the solver's time is over, what runs now may be the better map
     curve = np.array([[0.0, 10.0, 11.0, 11.0, 11.0], [0.0, 5.0, 10.0, 30.0, 31.0]])
-    monkeypatch.setattr(
-        milp, "node_milp", lambda *_: Solved(np.array(found), 0.0, optimal=False)
-    )
+    monkeypatch.setattr(milp, "node_milp", lambda *_: Solved(np.array(found), 0.0, optimal=False))
     free = np.zeros(2)
     counts = NodeMilp().counts(curve, np.array([2, 2]), free, free, 4)
     assert counts.tolist() == kept

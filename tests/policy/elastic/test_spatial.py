@@ -16,9 +16,7 @@ def test_racks_are_read_from_names():
 
 def test_growing_takes_what_is_nearest_to_what_it_has():
     # classes at racks 0, 1, 9; it holds 2 at rack 9
-    assert take(
-        np.array([0, 0, 2]), np.array([4, 4, 1]), 3, near(0, 1, 9)
-    ).tolist() == [0, 2, 1]
+    assert take(np.array([0, 0, 2]), np.array([4, 4, 1]), 3, near(0, 1, 9)).tolist() == [0, 2, 1]
 
 
 def test_shrinking_releases_what_is_farthest_from_the_rest():
@@ -34,9 +32,7 @@ def test_batches_equal_one_by_one():
         need = int(rng.integers(0, stock.sum() + 1))
         left, taken = stock.copy(), np.zeros(8, np.int64)
         for _ in range(need):
-            best = int(
-                np.where(left > 0, n @ (own + taken).astype(float), np.inf).argmin()
-            )
+            best = int(np.where(left > 0, n @ (own + taken).astype(float), np.inf).argmin())
             left[best] -= 1
             taken[best] += 1
         assert take(own, stock, need, n).tolist() == taken.tolist()
@@ -60,9 +56,7 @@ def test_a_table_tells_cohorts_apart():
     ]
 
 
-@pytest.mark.parametrize(
-    "bad", [{"chance": 1.0}, {"reach": 0.0}, {"table": [(1, 0.1, 0.1)]}]
-)
+@pytest.mark.parametrize("bad", [{"chance": 1.0}, {"reach": 0.0}, {"table": [(1, 0.1, 0.1)]}])
 def test_impossible_chances_are_refused(bad):
     with pytest.raises(ValueError, match="must"):
         Spatial(**bad)

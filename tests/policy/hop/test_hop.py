@@ -33,9 +33,7 @@ def test_contract(rule: str, barrier: bool) -> None:
 
 
 def test_no_such_rule() -> None:
-    with pytest.raises(
-        ValueError, match="hop's rule is one of rotation, lrw, .*; got 'best'"
-    ):
+    with pytest.raises(ValueError, match="hop's rule is one of rotation, lrw, .*; got 'best'"):
         Hop("best")
 
 
@@ -54,9 +52,7 @@ def test_every_rule_has_one_name_and_an_unknown_ones_error_lists_them() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_every_trial_visits_every_shard_once_an_epoch_where_it_lies(
-    rule: str, copies: int
-) -> None:
+def test_every_trial_visits_every_shard_once_an_epoch_where_it_lies(rule: str, copies: int) -> None:
     lines, state = study(
         Hop(rule), rates(*range(1, 8)), count=7, epochs=3, at=slots(SHARDS, copies)
     )
@@ -66,9 +62,9 @@ def test_every_trial_visits_every_shard_once_an_epoch_where_it_lies(
     )
     assert all(shard in holds[slot] for _, _, slot, shard in units(lines))
     if copies > 1:
-        assert len({(slot, shard) for _, _, slot, shard in units(lines)}) > len(
-            SHARDS
-        ), "only one holder of a shard ever serves"
+        assert len({(slot, shard) for _, _, slot, shard in units(lines)}) > len(SHARDS), (
+            "only one holder of a shard ever serves"
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -193,17 +189,12 @@ def test_lrw_takes_the_shard_that_is_hardest_to_serve() -> None:
         [Planned((), (solo(B, W[1], 0, S[0], 10.0),))],
     )
     plan, _ = Hop("lrw").decide(view_of(busy), {})
-    assert plan.gangs - busy.plan.gangs == {solo(A, W[0], 1, S[1], 10.0)}, (
-        "s0 has another holder"
-    )
+    assert plan.gangs - busy.plan.gangs == {solo(A, W[0], 1, S[1], 10.0)}, "s0 has another holder"
 
 
 def test_random_is_a_function_of_seed_and_turn() -> None:
     state = started(*map(trial, "abcdefgh"))
-    drawn = {
-        seed: Hop("random", seed).decide(view_of(state), {})[0].gangs
-        for seed in range(30)
-    }
+    drawn = {seed: Hop("random", seed).decide(view_of(state), {})[0].gangs for seed in range(30)}
     assert len(set(drawn.values())) > 15
     assert all(
         Hop("random", seed).decide(view_of(state), {})[0].gangs == gangs
@@ -222,8 +213,7 @@ def test_random_is_a_function_of_seed_and_turn() -> None:
 def test_random_is_even_over_units() -> None:
     state = started(trial("a"), trial("b"), at=[Slot(W[0], shards=frozenset(S))])
     counts = Counter(
-        next(iter(Hop("random", s).decide(view_of(state), {})[0].gangs))
-        for s in range(600)
+        next(iter(Hop("random", s).decide(view_of(state), {})[0].gangs)) for s in range(600)
     )
     assert len(counts) == 6 and min(counts.values()) > 60
 
@@ -262,9 +252,7 @@ def test_a_shard_registered_elsewhere_is_served_there(rule: str) -> None:
     three = slots(SHARDS)
     moved = Slot(W[0], shards=frozenset({S[0], S[2]}))
     script = [(12.0, Left(frozenset({W[2]}))), (50.0, Joined((moved,)))]
-    lines, state = study(
-        Hop(rule), rates(1.0, 1.0, 1.0), count=3, at=three, script=script
-    )  # type: ignore[arg-type]
+    lines, state = study(Hop(rule), rates(1.0, 1.0, 1.0), count=3, at=three, script=script)  # type: ignore[arg-type]
     assert set(state.ended.values()) == {"finished"}
     late = [(slot, shard) for time, _, slot, shard in units(lines) if time > 50]
     assert late and set(late) == {(W[0], S[2])} | {(w, s) for w, s in late if s != S[2]}
@@ -298,9 +286,7 @@ def test_trials_of_other_shards_share_the_slots(rule: str) -> None:
             return (Proposal(tuple(some)), 1) if not memory else (Proposal(), 1)
 
     _, state = study(Hop(rule), searcher=Mixed())  # type: ignore[arg-type]
-    assert {
-        t: sorted(v.shard for v in visits) for t, visits in state.visits.items()
-    } == {
+    assert {t: sorted(v.shard for v in visits) for t, visits in state.visits.items()} == {
         "a": S,
         "b": S[:2],
         "c": S[2:],
@@ -310,9 +296,7 @@ def test_trials_of_other_shards_share_the_slots(rule: str) -> None:
 def test_hopping_beats_waiting_when_there_are_more_trials_than_slots() -> None:
     """As many epochs of work on each slot: no slot may idle before the end."""
     for rule in RULES:
-        lines, _ = study(
-            Hop(rule), count=9, epochs=2, searcher=Grid({"x": grid(range(9))}, 2)
-        )  # type: ignore[arg-type]
+        lines, _ = study(Hop(rule), count=9, epochs=2, searcher=Grid({"x": grid(range(9))}, 2))  # type: ignore[arg-type]
         ends = [time for time, *_ in units(lines)]
         assert max(ends) == pytest.approx(9 * 2 * 10 / 1000.0), rule
 

@@ -46,9 +46,7 @@ class Cluster:
             frozenset(s for q, s in enumerate(self.shards) if w in held[q])
             for w in range(len(speeds))
         ]
-        self.slots = tuple(
-            Slot(SlotId(f"w{w}"), shards=here[w]) for w in range(len(speeds))
-        )
+        self.slots = tuple(Slot(SlotId(f"w{w}"), shards=here[w]) for w in range(len(speeds)))
         rows = [Row((SIZE / f,), {"m": i}) for i, f in enumerate(flops)]
         self.table = Table(
             rows,
@@ -93,9 +91,7 @@ class Cluster:
 
 
 def learnt(state):
-    return {
-        t: [(v.epoch, v.shard) for v in visits] for t, visits in state.visits.items()
-    }
+    return {t: [(v.epoch, v.shard) for v in visits] for t, visits in state.visits.items()}
 
 
 def test_plan_is_followed_to_the_second():
@@ -121,9 +117,7 @@ def test_interrupted_equals_undisturbed(holders):
     churn = [(4.0, Left(frozenset([lost.id]), died=True)), (9.0, Joined((lost,)))]
     churned, _ = cluster.run(Hop("quick4"), epochs=2, script=churn)
     assert learnt(churned) == learnt(whole)
-    halted, lines = cluster.run(
-        Hop("quick4"), epochs=2, script=[(6.0, Commanded("stop", "test"))]
-    )
+    halted, lines = cluster.run(Hop("quick4"), epochs=2, script=[(6.0, Commanded("stop", "test"))])
     assert halted.trials
     journal = Journal()
     state = replay(lines)
@@ -175,9 +169,7 @@ def test_a_trial_of_a_new_kind_makes_a_pilot_beside_those_with_orders():
     late = [(20.0, {"m": 3, "depth": 2})]
     table = UNLIKE.table
     truth = Table([Row((7.0,), {"depth": 2}), *table.rows], table.speeds)
-    state, lines = UNLIKE.run(
-        Hop("quick4"), late=late, truth=truth.of, believe=Believer()
-    )
+    state, lines = UNLIKE.run(Hop("quick4"), late=late, truth=truth.of, believe=Believer())
     assert set(state.ended.values()) == {"finished"}
     entries = [line.entry for line in lines if isinstance(line.entry, Remembered)]
     memories = [entry.memory for entry in entries if entry.who == "policy"]
@@ -199,9 +191,7 @@ def test_noise_changes_times_but_not_orders():
 def test_newcomers_are_planned_and_others_keep_their_orders():
     cluster = Cluster([5, 3, 2], [2, 1])
     alone, _ = cluster.run(Hop("quick4"), epochs=2)
-    cluster.table = Table(
-        [*cluster.table.rows, Row((20.0,), {"m": 9})], cluster.table.speeds
-    )
+    cluster.table = Table([*cluster.table.rows, Row((20.0,), {"m": 9})], cluster.table.speeds)
     joined, _ = cluster.run(Hop("quick4"), epochs=2, late=[(3.0, {"m": 9})])
     assert set(joined.ended.values()) == {"finished"}
     assert len(joined.ended) == 4
@@ -217,9 +207,9 @@ def test_slots_that_hold_several_shards_are_one_machine():
     cluster = Cluster([2, 2], [1, 1])
     cluster.shards, cluster.slots = shards, slots
     state, lines = cluster.run(Hop("quick4"))
-    assert max(
-        line.time for line in lines if isinstance(line.entry, Finished)
-    ) == pytest.approx(8.0)
+    assert max(line.time for line in lines if isinstance(line.entry, Finished)) == pytest.approx(
+        8.0
+    )
     assert all(len(visits) == 4 for visits in state.visits.values())
 
 

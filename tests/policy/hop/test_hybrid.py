@@ -64,10 +64,7 @@ class These:
 def simulate(policy, count, rho, widths=(1, SLOTS)):
     rates = [10.0 * w / (1 + rho * 2 * (w - 1) / w) for w in range(1, SLOTS + 1)]
     table = Table((Row(tuple(rates)),))
-    slots = [
-        Slot(SlotId(f"w{w}"), shards=frozenset([ShardId(f"s{w}")]))
-        for w in range(SLOTS)
-    ]
+    slots = [Slot(SlotId(f"w{w}"), shards=frozenset([ShardId(f"s{w}")])) for w in range(SLOTS)]
     sim = Sim(table.of, slots, shards=SHARDS, checkpoint_every=1e9)
     journal = Journal()
     state = run(
@@ -87,26 +84,15 @@ def simulate(policy, count, rho, widths=(1, SLOTS)):
     }
     for visits in state.visits.values():
         assert len(visits) == EPOCHS * SLOTS
-        assert all(
-            {v.shard for v in visits if v.epoch == k} == set(SHARDS)
-            for k in range(EPOCHS)
-        )
-    return max(
-        line.time for line in journal.lines if isinstance(line.entry, Finished)
-    ), widest
+        assert all({v.shard for v in visits if v.epoch == k} == set(SHARDS) for k in range(EPOCHS))
+    return max(line.time for line in journal.lines if isinstance(line.entry, Finished)), widest
 
 
 @pytest.mark.parametrize("rho", [0.05, 0.25, 1.0])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
 def test_never_slower_than_hopping_or_data_parallelism(count, rho):
     hopping, _ = simulate(Hop("lrw"), count, rho)
-    parallel = (
-        count
-        * EPOCHS
-        * SIZE
-        * SLOTS
-        / (10.0 * SLOTS / (1 + rho * 2 * (SLOTS - 1) / SLOTS))
-    )
+    parallel = count * EPOCHS * SIZE * SLOTS / (10.0 * SLOTS / (1 + rho * 2 * (SLOTS - 1) / SLOTS))
     span, widest = simulate(Hybrid(), count, rho)
     assert span <= min(hopping, parallel) * (1 + 1e-9)
     if count == 2 and rho == 0.05:
@@ -128,10 +114,7 @@ def small(widths, slots):
         for i, each in enumerate(widths)
     )
     table = Table((Row(tuple(10.0 * w for w in range(1, slots + 1))),))
-    homes = [
-        Slot(SlotId(f"w{w}"), shards=frozenset([ShardId(f"s{w}")]))
-        for w in range(slots)
-    ]
+    homes = [Slot(SlotId(f"w{w}"), shards=frozenset([ShardId(f"s{w}")])) for w in range(slots)]
     study = These(0, (1, 1))
     study.trials = trials
     sim = Sim(table.of, homes, shards=shards, checkpoint_every=1e9)
@@ -163,9 +146,7 @@ def test_trials_that_need_several_slots_are_started(widths, slots):
 
 
 @pytest.mark.parametrize(("widths", "slots"), [((2, 2), 4), ((2, 4), 6)])
-def test_slots_that_leave_in_the_middle_of_an_epoch_leave_no_group_too_narrow(
-    widths, slots
-):
+def test_slots_that_leave_in_the_middle_of_an_epoch_leave_no_group_too_narrow(widths, slots):
     shards = {ShardId(f"s{q}"): SIZE for q in range(slots)}
     homes = tuple(Slot(SlotId(f"w{w}"), shards=frozenset(shards)) for w in range(slots))
     trials = tuple(
@@ -212,9 +193,7 @@ def test_division_of_few_trials():
     assert division_of(3, rho=100.0)[0] == 8
     speed = [lambda width: rate_of(width, 0.05) / 10] * 8
     assert division(lambda _: [80.0, *[1.0] * 7], speed, 8)[0] == 1
-    assert (
-        division(lambda _: [8.0] * 4, speed[:4], 8, lambda width: 1 / width)[0] == 8
-    ), "uneven"
+    assert division(lambda _: [8.0] * 4, speed[:4], 8, lambda width: 1 / width)[0] == 8, "uneven"
     with pytest.raises(ValueError, match="0 trials"):
         division(lambda _: [], [], 8)
 
@@ -229,9 +208,7 @@ class Load:
     searcher: object
 
     def run(self, policy, script=()):
-        sim = Sim(
-            self.table.of, self.slots, script, shards=self.shards, checkpoint_every=1e9
-        )
+        sim = Sim(self.table.of, self.slots, script, shards=self.shards, checkpoint_every=1e9)
         journal = Journal()
         opened = Opened(1, self.shards)
         journal.append(0.0, opened)
@@ -248,9 +225,7 @@ class Load:
 def load(slots, a_slot, rho, searcher):
     names = [ShardId(f"s{q:02d}") for q in range(slots * a_slot)]
     homes = [
-        Slot(
-            SlotId(f"w{w:02d}"), f"n{w}", shards=frozenset(names[w * a_slot :][:a_slot])
-        )
+        Slot(SlotId(f"w{w:02d}"), f"n{w}", shards=frozenset(names[w * a_slot :][:a_slot]))
         for w in range(slots)
     ]
     rates = tuple(rate_of(width, rho) for width in range(1, slots + 1))
@@ -259,9 +234,7 @@ def load(slots, a_slot, rho, searcher):
 
 
 def gangs(lines):
-    return [
-        g for line in lines if isinstance(line.entry, Planned) for g in line.entry.start
-    ]
+    return [g for line in lines if isinstance(line.entry, Planned) for g in line.entry.start]
 
 
 def test_few_trials_keep_all_holders_busy_and_are_never_slower_than_hopping():
@@ -290,9 +263,7 @@ def test_few_trials_keep_all_holders_busy_and_are_never_slower_than_hopping():
 @pytest.mark.parametrize(("concurrent", "most"), [(True, 0.85), (False, 0.5)])
 def test_hyperbands_last_rungs_are_quicker(concurrent, most):
     space = {"x": choice([0, 1, 2])}
-    searcher = Hyperband(
-        space, 9, 3, "accuracy", "max", concurrent=concurrent, widths=(1, 8)
-    )
+    searcher = Hyperband(space, 9, 3, "accuracy", "max", concurrent=concurrent, widths=(1, 8))
     made = load(8, 1, 0.1, searcher)
     assert made.makespan(Hybrid()) <= most * made.makespan(Hop())
 
@@ -367,9 +338,7 @@ def test_the_slot_with_the_most_to_read_sets_the_pace():
     lines, _ = made.run(Hybrid())
     assert not any(gang.joint for gang in gangs(lines))
     assert even < 0.6 * made.makespan(Hop())
-    gang = Gang(
-        (Lane(TrialId("t"), (SlotId("a"), SlotId("b"), SlotId("c"))),), ("x", "y", "y")
-    )
+    gang = Gang((Lane(TrialId("t"), (SlotId("a"), SlotId("b"), SlotId("c"))),), ("x", "y", "y"))
     assert evenness(gang, {"x": 10, "y": 20}) == 1.0
     assert evenness(gang, {"x": 20, "y": 10}) == 0.5
 
@@ -380,18 +349,14 @@ def test_joint_gangs_are_checked():
         Slot(SlotId("b"), shards=frozenset({"s1"})),
     )
     trial = Trial(TrialId("t"), 9.0, {}, (1, 2), frozenset({"s0", "s1"}))
-    state = fold(
-        State(), [Opened(1, {"s0": 3, "s1": 3}), Joined(slots), Submitted(trial)]
-    )
+    state = fold(State(), [Opened(1, {"s0": 3, "s1": 3}), Joined(slots), Submitted(trial)])
     look = view(state, 0.0, Table().of(state.known))
 
     def plan(shards, slots=("a", "b"), **more):
         return Plan(frozenset([Gang((Lane("t", slots),), shards, joint=True, **more)]))
 
     check(plan(("s0", "s1")), look)
-    with pytest.raises(
-        PlanError, match="reads shard s1 at slot a, where it does not lie"
-    ):
+    with pytest.raises(PlanError, match="reads shard s1 at slot a, where it does not lie"):
         check(plan(("s1", "s0")), look)
     with pytest.raises(PlanError, match="a shard for each of its slots"):
         check(plan(("s0",)), look)
@@ -402,9 +367,7 @@ def test_joint_gangs_are_checked():
 
 
 def test_studies_of_earlier_versions_go_on():
-    assert rebuild({"name": "hybrid", "rule": "lrw", "seed": 3}) == Hybrid(
-        Hop("lrw", 3)
-    )
+    assert rebuild({"name": "hybrid", "rule": "lrw", "seed": 3}) == Hybrid(Hop("lrw", 3))
     assert parse("hybrid(rule=lrw)") == Hybrid(Hop("lrw"))
     assert parse("hybrid(policy=hop(rule=lrw))") == Hybrid(Hop("lrw"))
     assert rebuild(describe(Hybrid(Hop("early")))) == Hybrid(Hop("early"))

@@ -30,9 +30,7 @@ RULES = [by_lot(1), most_left, longest, shortest, by_matching]
 
 def drawn(trials, slots, seed=0):
     rng = np.random.default_rng([seed, trials, slots])
-    return rng.lognormal(0, 1, trials)[:, None] / rng.choice(
-        [12.1, 5.6, 11.3, 18.7], slots
-    )
+    return rng.lognormal(0, 1, trials)[:, None] / rng.choice([12.1, 5.6, 11.3, 18.7], slots)
 
 
 def spans(schedule, slot):
@@ -69,9 +67,7 @@ def test_four_on_two_unlike_slots():
 def test_one_long_trial_is_the_bound():
     shop = Shop.open([[3, 3], [1, 1]])
     assert bound([[3, 3], [1, 1]]) == 6
-    found = {
-        (u.trial, u.slot): (u.start, u.end) for u in dispatch(shop, most_left).units
-    }
+    found = {(u.trial, u.slot): (u.start, u.end) for u in dispatch(shop, most_left).units}
     assert found == {(0, 0): (0, 3), (0, 1): (3, 6), (1, 1): (0, 1), (1, 0): (3, 4)}
 
 
@@ -105,9 +101,7 @@ def test_rules_keep_the_invariants(rule, barrier, shape):
     assert schedule.makespan >= bound(times, 3) * (1 - 1e-9)
     if barrier:
         ends = [max(u.end for u in schedule.units if u.epoch == k) for k in range(3)]
-        assert all(
-            u.start >= ends[u.epoch - 1] * (1 - 1e-9) for u in schedule.units if u.epoch
-        )
+        assert all(u.start >= ends[u.epoch - 1] * (1 - 1e-9) for u in schedule.units if u.epoch)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 5), (7, 3), (8, 8), (12, 8)])
@@ -242,9 +236,7 @@ def test_quota_beats_the_papers_rule(copies):
     ratios = []
     for seed in range(3):
         shop = replicated(32, 8, copies, seed)
-        ratios.append(
-            dispatch(shop, by_lot(seed)).makespan / quota(shop).schedule.makespan
-        )
+        ratios.append(dispatch(shop, by_lot(seed)).makespan / quota(shop).schedule.makespan)
     assert np.mean(ratios) >= 1.12
 
 

@@ -21,9 +21,7 @@ from shoal.search.space import grid
 Unit = tuple[float, float, int, int]  # start, end, trial, slot
 
 
-def simulated(
-    policy: Hop, work: Sequence[float], speeds: Sequence[float]
-) -> list[Unit]:
+def simulated(policy: Hop, work: Sequence[float], speeds: Sequence[float]) -> list[Unit]:
     """One epoch of trials of so much work a shard, on slots of these speeds with a shard each."""
     n = len(speeds)
     shards = {ShardId(f"s{j}"): 60 for j in range(n)}
@@ -99,8 +97,7 @@ def test_example_3() -> None:
 def test_example_4() -> None:
     """The prototype's generator gave 4, 5, 6 in 132, 66, 2 of 200 seeds."""
     counts = Counter(
-        makespan(simulated(Hop("random", seed), [1] * 4, [1] * 4))
-        for seed in range(200)
+        makespan(simulated(Hop("random", seed), [1] * 4, [1] * 4)) for seed in range(200)
     )
     assert set(counts) == {4, 5, 6}
     assert 110 <= counts[4] <= 160 and counts[6] <= 10
@@ -131,9 +128,7 @@ def test_a_shard_that_nobody_holds() -> None:
     st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20),
     st.lists(st.floats(0.5, 4.0), min_size=1, max_size=5),
 )
-def test_rotation_is_valid_and_optimal_when_ok(
-    work: list[float], speeds: list[float]
-) -> None:
+def test_rotation_is_valid_and_optimal_when_ok(work: list[float], speeds: list[float]) -> None:
     table = times(work, speeds)
     found = rotation(table)
     assert sorted(i for group in found.groups for i in group) == list(range(len(work)))

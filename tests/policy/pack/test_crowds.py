@@ -44,9 +44,7 @@ def seen(
         Trial(TrialId(t), 100.0 * length, {"form": t[0]}, shards=frozenset(SHARDS))
         for t, length in zip((*running, *names), lengths, strict=True)
     ]
-    gangs = tuple(
-        Gang((Lane(TrialId(t), (here[i].id,)),)) for i, t in enumerate(running)
-    )
+    gangs = tuple(Gang((Lane(TrialId(t), (here[i].id,)),)) for i, t in enumerate(running))
     state = fold(
         State(),
         [
@@ -62,9 +60,7 @@ def seen(
 
 def packs(policy: object, of: View) -> list[list[str]]:
     plan, _ = policy.decide(of, policy.start())  # type: ignore[attr-defined]
-    return sorted(
-        (list(gang.trials) for gang in plan.gangs), key=lambda p: (-len(p), p)
-    )
+    return sorted((list(gang.trials) for gang in plan.gangs), key=lambda p: (-len(p), p))
 
 
 A = [f"a{i:02d}" for i in range(16)]
@@ -84,9 +80,7 @@ def test_others_are_left_out() -> None:
 
 def test_one_that_runs_is_joined_by_all_at_once() -> None:
     assert packs(Pack(fuse=True), seen(A[1:], A[:1])) == [A]
-    assert packs(Pack(fuse=True), seen(A[1:3], A[:1])) == [["a00"]], (
-        "three gain nothing"
-    )
+    assert packs(Pack(fuse=True), seen(A[1:3], A[:1])) == [["a00"]], "three gain nothing"
     assert packs(Pack(fuse=True), seen(B[1:], B[:1])) == [["b00"]]
 
 
@@ -104,13 +98,9 @@ def test_no_slot_takes_what_another_one_has_time_for() -> None:
     to do.
     """
     of = seen(A[:8], slots=2, epochs=[27, 27, 1, 1, 1, 1, 1, 1])
-    assert [
-        pack for pack in packs(Pack(fuse=True), of) if {"a00", "a01"} <= set(pack)
-    ] == []
+    assert [pack for pack in packs(Pack(fuse=True), of) if {"a00", "a01"} <= set(pack)] == []
     of = seen(A[2:12], A[:2], slots=2)
-    assert [len(pack) for pack in packs(Pack(fuse=True), of)] == [6, 6], (
-        "nor does a pack that runs"
-    )
+    assert [len(pack) for pack in packs(Pack(fuse=True), of)] == [6, 6], "nor does a pack that runs"
 
 
 def test_slot_of_another_form_counts_for_nothing() -> None:

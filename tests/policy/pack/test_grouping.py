@@ -35,9 +35,9 @@ def test_worked_example():
     found = contiguous(members(batches), 2.5, 9, cost_of(batches))
     assert sorted(sorted(batches[i] for i in g) for g in found) == [[20, 20, 40], [60]]
     assert total(batches, found) == pytest.approx(432.7, abs=0.05)
-    assert total(
-        batches, exact(members(batches), 2.5, 9, cost_of(batches))
-    ) == pytest.approx(432.7, abs=0.05)
+    assert total(batches, exact(members(batches), 2.5, 9, cost_of(batches))) == pytest.approx(
+        432.7, abs=0.05
+    )
     assert total(batches, [[0], [1], [2], [3]]) == pytest.approx(640.6, abs=0.05)
     assert total(batches, [[0, 3], [1, 2]]) == pytest.approx(529.4, abs=0.05)
 
@@ -59,15 +59,11 @@ GROUPINGS = {
 @pytest.mark.parametrize("name", GROUPINGS)
 @pytest.mark.parametrize("count", [0, 1, 2, 17, 40])
 def test_everyone_is_in_one_group_that_fits(name, count):
-    batches = list(
-        map(int, np.random.default_rng(count).choice(range(20, 75, 5), count))
-    )
+    batches = list(map(int, np.random.default_rng(count).choice(range(20, 75, 5), count)))
     m = members(batches)
     groups = GROUPINGS[name](m, batches)
     assert sorted(i for g in groups for i in g) == list(range(count))
-    assert all(
-        len(g) <= 4 and sum(m[i].cost.memory for i in g) <= 3.0 + 1e-9 for g in groups
-    )
+    assert all(len(g) <= 4 and sum(m[i].cost.memory for i in g) <= 3.0 + 1e-9 for g in groups)
 
 
 @pytest.mark.parametrize("room", [3.0, 5.0])
@@ -77,9 +73,7 @@ def test_cheapest_is_nearly_exact(room):
     """
     ratios = []
     for seed in range(5):
-        batches = list(
-            map(int, np.random.default_rng([seed, 11]).choice(range(20, 75, 5), 11))
-        )
+        batches = list(map(int, np.random.default_rng([seed, 11]).choice(range(20, 75, 5), 11)))
         m = members(batches)
         found = total(batches, cheapest(m, room, 99, cost_of(batches)))
         assert found <= total(batches, contiguous(m, room, 99, cost_of(batches)))

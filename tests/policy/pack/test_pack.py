@@ -36,10 +36,7 @@ def test_wrong_values(wrong, words):
 
 
 def simulate(policy, profile, configs, slots=1, memory=2.5, epochs=1):
-    here = [
-        Slot(SlotId(f"g{i}"), memory=memory, shards=frozenset(SHARDS))
-        for i in range(slots)
-    ]
+    here = [Slot(SlotId(f"g{i}"), memory=memory, shards=frozenset(SHARDS)) for i in range(slots)]
     sim = Sim(profile.of, here, shards=SHARDS, checkpoint_every=1e9)
     journal, state = Journal(), fold(State(), [Opened(1, SHARDS)])
     arrivals = [(c.pop("at", 0), c, c.pop("samples", None)) for c in map(dict, configs)]
@@ -50,9 +47,7 @@ def simulate(policy, profile, configs, slots=1, memory=2.5, epochs=1):
         if isinstance(line.entry, Planned)
     ]
     ends = {
-        line.entry.trial: line.time
-        for line in journal.lines
-        if isinstance(line.entry, Finished)
+        line.entry.trial: line.time for line in journal.lines if isinstance(line.entry, Finished)
     }
     return packs, ends
 
@@ -75,9 +70,7 @@ def test_worked_example_as_a_policy():
 
 def test_packs_only_what_gains():
     """Lanes that take turns win nothing by sharing a slot."""
-    packs, ends = simulate(
-        Pack(), Table((Row((100.0,)),)), batches(20, 20, 20), memory=99.0
-    )
+    packs, ends = simulate(Pack(), Table((Row((100.0,)),)), batches(20, 20, 20), memory=99.0)
     assert all(len(p) == 1 for turn in packs for p in turn)
     assert max(ends.values()) == max(
         simulate(Fifo(), Table((Row((100.0,)),)), batches(20, 20, 20))[1].values()
@@ -96,9 +89,7 @@ def test_idle_slots_come_before_packs():
 
 def test_unlike_graphs_are_kept_apart():
     configs = [{"batch_size": 20, "depth": d} for d in (1, 2, 1, 2)]
-    packs, _ = simulate(
-        Pack(same=["depth"], refill=False), SHARED, configs, memory=99.0
-    )
+    packs, _ = simulate(Pack(same=["depth"], refill=False), SHARED, configs, memory=99.0)
     assert sorted(sorted(p) for turn in packs for p in turn) == [
         ["t000", "t002"],
         ["t001", "t003"],
@@ -119,9 +110,7 @@ def test_a_waiting_trial_joins_where_one_has_ended():
 
 @pytest.mark.parametrize(("repack", "joins"), [(1.0, True), (1e4, False)])
 def test_none_joins_where_taking_it_in_costs_more_than_it_gains(repack, joins):
-    profile = Packs(
-        PackCost.sharing(0.6, repack=repack), memory=0.4, per_sample=0.6 / 45
-    )
+    profile = Packs(PackCost.sharing(0.6, repack=repack), memory=0.4, per_sample=0.6 / 45)
     configs = [
         {"batch_size": 45, "samples": 12000.0},
         {"batch_size": 45},
@@ -141,9 +130,7 @@ def test_faster_than_one_by_one():
 def test_nearest_looks_at_places_not_at_values():
     """Index distance: 1e-6 and 1e-5 are as far apart as 0.01 and 0.1."""
     configs = [{"batch_size": 20, "lr": lr} for lr in (1e-6, 1e-5, 1e-2, 1e-1)]
-    packs, _ = simulate(
-        Pack("nearest", most=2, refill=False), SHARED, configs, memory=99.0
-    )
+    packs, _ = simulate(Pack("nearest", most=2, refill=False), SHARED, configs, memory=99.0)
     assert sorted(sorted(p) for turn in packs for p in turn) in (
         [["t000", "t001"], ["t002", "t003"]],
         [["t000", "t003"], ["t001", "t002"]],
@@ -173,9 +160,7 @@ def idle_beside(gain, left=(100.0, 100.0, 100.0, 100.0), switch=0.0, memory=100.
     """What `Pack` plans for two slots, all trials packed on the first, nobody waiting."""
     names = [TrialId(f"t{i}") for i in range(len(left))]
     slots = (Slot(SlotId("g0"), memory=100.0), Slot(SlotId("g1"), memory=memory))
-    trials = [
-        Trial(name, samples, {}) for name, samples in zip(names, left, strict=True)
-    ]
+    trials = [Trial(name, samples, {}) for name, samples in zip(names, left, strict=True)]
     packing = Packing.shared(gain, 1.0, 1, joint=0.0) if gain else None
     row = Row((1.0,), {}, memory=10.0, switch=switch, packing=packing)
     gang = Gang(tuple(Lane(name, (SlotId("g0"),)) for name in names))
@@ -204,9 +189,7 @@ def test_the_pack_that_takes_longest_gives_but_none_that_ends_by_itself(quota):
     ]
     trials = [Trial(TrialId(f"t{i}"), 100.0 + 100.0 * (i > 1), {}) for i in range(4)]
     row = Row((1.0,), {}, packing=Packing.shared(0.0, 1.0, 1, joint=0.0))
-    state = fold(
-        State(), [Joined(slots), *map(Submitted, trials), Planned((), tuple(packs))]
-    )
+    state = fold(State(), [Joined(slots), *map(Submitted, trials), Planned((), tuple(packs))])
     plan, _ = Pack().decide(view(state, 0.0, Table((row,)).of(state.known)), "")
     stay = set(packs[:1] if quota is None else packs)
     assert plan.gangs & set(packs) == stay
@@ -237,12 +220,8 @@ def test_who_is_packed_leaves_trials_for_slots_that_are_free_soon():
     trials = [Trial(TrialId(f"t{i}"), 10.0 if i == 0 else 100.0, {}) for i in range(4)]
     row = Row((1.0,), {}, packing=Packing.shared(0.3, 1.0, 1, joint=0.0))
     slots = (Slot(SlotId("g0")), Slot(SlotId("g1")))
-    state = fold(
-        State(), [Joined(slots), *map(Submitted, trials), Planned((), (busy,))]
-    )
-    plan, _ = Pack(refill=False).decide(
-        view(state, 0.0, Table((row,)).of(state.known)), ""
-    )
+    state = fold(State(), [Joined(slots), *map(Submitted, trials), Planned((), (busy,))])
+    plan, _ = Pack(refill=False).decide(view(state, 0.0, Table((row,)).of(state.known)), "")
     (new,) = plan.gangs - {busy}
     assert len(new.trials) == 1, "two would be at work when the other slot is idle"
 

@@ -40,10 +40,7 @@ def test_a_pack_has_a_trial() -> None:
 
 
 def simulate(policy: Any, trials: int, slots: int) -> tuple[list[Any], float]:
-    here = [
-        Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::slots]))
-        for i in range(slots)
-    ]
+    here = [Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::slots])) for i in range(slots)]
     sim = Sim(SHARED.of, here, shards=SHARDS, checkpoint_every=1e9)
     journal, state = Journal(), fold(State(), [Opened(1, SHARDS)])
     run(
@@ -60,9 +57,7 @@ def simulate(policy: Any, trials: int, slots: int) -> tuple[list[Any], float]:
         if isinstance(line.entry, Planned)
         for gang in line.entry.start
     ]
-    return gangs, max(
-        line.time for line in journal.lines if isinstance(line.entry, Finished)
-    )
+    return gangs, max(line.time for line in journal.lines if isinstance(line.entry, Finished))
 
 
 def test_packs_hop() -> None:
@@ -72,9 +67,7 @@ def test_packs_hop() -> None:
         ("t000", "t001", "t002", "t003"),
         ("t004", "t005", "t006", "t007"),
     }
-    assert all(
-        len(gang.slots) == 1 and len(gang.shards) == 1 and gang.fused for gang in gangs
-    )
+    assert all(len(gang.slots) == 1 and len(gang.shards) == 1 and gang.fused for gang in gangs)
     assert len(gangs) == 2 * 2 * len(SHARDS)
     _, alone = simulate(Hop(), 8, 2)
     assert end == pytest.approx(
@@ -86,11 +79,7 @@ def test_packs_hop() -> None:
 def test_packs_are_formed_when_the_slots_are_known() -> None:
     """There are trials before the first slot joins; packs are to leave one for every slot."""
     trials = [
-        Submitted(
-            Trial(
-                TrialId(f"t{i}"), 4000.0, {"batch_size": 20}, shards=frozenset(SHARDS)
-            )
-        )
+        Submitted(Trial(TrialId(f"t{i}"), 4000.0, {"batch_size": 20}, shards=frozenset(SHARDS)))
         for i in range(8)
     ]
     state, policy = fold(State(), [Opened(1, SHARDS), *trials]), PacksAsTrials(Hop())
@@ -100,10 +89,7 @@ def test_packs_are_formed_when_the_slots_are_known() -> None:
         state,
         [
             Joined(
-                tuple(
-                    Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::4]))
-                    for i in range(4)
-                )
+                tuple(Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::4])) for i in range(4))
             )
         ],
     )
@@ -144,9 +130,7 @@ def orders(visits: Any) -> list[tuple[str, ...]]:
 
 
 def studied(policy: Any, fails: Any, former: Any = ()) -> tuple[State, list[Any]]:
-    here = [
-        Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::2])) for i in range(2)
-    ]
+    here = [Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::2])) for i in range(2)]
     journal, since = Journal(), former[-1].time if former else 0.0
     journal.lines += former
     state = replay(journal.lines)

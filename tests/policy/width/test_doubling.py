@@ -38,17 +38,13 @@ def test_a_long_and_a_short_trial() -> None:
     assert counts(climb(both, 8), 2) == counts(best_widths(both, 8), 2) == (4, 4)
 
 
-def test_nine_slower_than_eight_keeps_plus_one_at_eight_and_doubling_reaches_sixteen() -> (
-    None
-):
+def test_nine_slower_than_eight_keeps_plus_one_at_eight_and_doubling_reaches_sixteen() -> None:
     speed = Speed(powers=(1.0, 0.0, 0.0, 0.04), others=(1.0, 0.0, 0.0, 0.09))
     assert speed.rate(9) < speed.rate(8) < speed.rate(16)
     curve = {w: speed.rate(w) for w in range(1, 17)}
     every = {w: r for w, r in curve.items() if w in (1, 2, 4, 8) or w > 8}
     assert counts(climb(asks([100], every), 16), 1) == (8,)
-    assert counts(
-        climb(asks([100], {w: curve[w] for w in (1, 2, 4, 8, 16)}), 16), 1
-    ) == (16,)
+    assert counts(climb(asks([100], {w: curve[w] for w in (1, 2, 4, 8, 16)}), 16), 1) == (16,)
 
 
 def test_more_trials_than_slots_run_first_come() -> None:
@@ -59,9 +55,7 @@ def test_more_trials_than_slots_run_first_come() -> None:
 
 RATES = st.lists(st.floats(0.05, 2.0), min_size=1, max_size=4).map(
     lambda steps: dict(
-        zip(
-            (1, 2, 4, 8), (sum(steps[: k + 1]) for k in range(len(steps))), strict=False
-        )
+        zip((1, 2, 4, 8), (sum(steps[: k + 1]) for k in range(len(steps))), strict=False)
     )
 )
 
@@ -79,13 +73,9 @@ def test_exact_widths_are_the_optimum(
         for a in wanting
     ]
     sums = [
-        sum(t for _, t in pick)
-        for pick in product(*options)
-        if sum(w for w, _ in pick) <= capacity
+        sum(t for _, t in pick) for pick in product(*options) if sum(w for w, _ in pick) <= capacity
     ]
-    seconds = {
-        (a.trial, w): a.seconds(k) for a in wanting for k, w in enumerate(a.widths)
-    }
+    seconds = {(a.trial, w): a.seconds(k) for a in wanting for k, w in enumerate(a.widths)}
     found = best_widths(wanting, capacity)
     assert sum(found.values()) <= capacity
     assert sum(seconds[choice] for choice in found.items()) == pytest.approx(min(sums))

@@ -14,9 +14,7 @@ EIGHT = nodes(8)
 def widths(script, first=2, samples=50_000.0):
     """The width of the trial from each time on; it makes 10 samples/s on each slot."""
     rates = table(tuple(10.0 * w for w in range(1, 9)))
-    wrong = table(
-        tuple(30.0 for w in range(1, 9))
-    )  # believed to gain nothing from more slots
+    wrong = table(tuple(30.0 for w in range(1, 9)))  # believed to gain nothing from more slots
     sim = Sim(rates.of, EIGHT[:first], script, checkpoint_every=0)
     journal = Journal()
     run(Arrivals((0.0, trial(0, samples))), Explore(80.0), sim, wrong.believe, journal)

@@ -66,9 +66,7 @@ def test_lanes_are_placed_by_algorithm_3_also_where_memory_is_finite(
 ) -> None:
     """Best fit would part the third lane: 1/3 + 1/3 + 2/2 instead of 1/3 + 2/3 + 1/2 by eq. 4."""
     known = state(THREE, nodes(8, memory=memory))
-    plan, _ = Flotilla(delta=99.0).decide(
-        seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {}
-    )
+    plan, _ = Flotilla(delta=99.0).decide(seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {})
     lanes = {lane.trial: lane.slots for gang in plan.gangs for lane in gang.lanes}
     assert lanes == {
         "t0": ("g00", "g01", "g02"),
@@ -83,9 +81,7 @@ def test_no_lane_is_placed_where_it_has_no_room() -> None:
         *(Slot(SlotId(f"s{i}"), "small", memory=1.0) for i in range(4)),
     )
     known = state(THREE, slots)
-    plan, _ = Flotilla(delta=99.0).decide(
-        seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {}
-    )
+    plan, _ = Flotilla(delta=99.0).decide(seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {})
     assert not {s for gang in plan.gangs for s in gang.slots if s.startswith("s")}
 
 
@@ -147,15 +143,11 @@ def test_places_are_consecutive_and_disjoint(widths: list[int], per_node: int) -
 
 
 @pytest.mark.parametrize(("alpha", "again"), [(0.75, False), (0.76, True)])
-def test_a_new_flotilla_where_fewer_slots_than_alpha_are_busy(
-    alpha: float, again: bool
-) -> None:
+def test_a_new_flotilla_where_fewer_slots_than_alpha_are_busy(alpha: float, again: bool) -> None:
     """Three of four slots are busy once t1 has ended: that is enough where alpha asks for 0.75."""
     policy = Flotilla(alpha=alpha)
     rates = ((10.0, 20.0, 30.0), (10.0, 20.0), (2.0, 2.1))
-    known = state(
-        [trial(0, 9, (3, 4)), trial(1, 9, (1, 1)), trial(2, 9, (1, 4))], nodes(4)
-    )
+    known = state([trial(0, 9, (3, 4)), trial(1, 9, (1, 1)), trial(2, 9, (1, 4))], nodes(4))
     plan, memory = policy.decide(seen(known, table(*rates)), policy.start())
     assert {gang.trials for gang in plan.gangs} == {("t0",), ("t1",)}
     known = follow(known, plan, Finished(TrialId("t1")))
@@ -195,9 +187,7 @@ def test_lanes_keep_their_own_pace_unless_they_are_to_advance_together(
 def test_nodes_without_the_memory_are_left_out_of_algorithm_3() -> None:
     small = tuple(Slot(SlotId(f"s{i}"), "a", memory=1.0) for i in range(4))
     known = state(THREE, (*small, *nodes(8, memory=8.0)))
-    plan, _ = Flotilla(delta=99.0).decide(
-        seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {}
-    )
+    plan, _ = Flotilla(delta=99.0).decide(seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {})
     lanes = {lane.trial: lane.slots for gang in plan.gangs for lane in gang.lanes}
     assert lanes["t2"] == ("g06", "g07") and lanes["t1"] == ("g03", "g04", "g05")
 

@@ -29,10 +29,7 @@ def known(slopes: dict[TrialId, float], epochs: int = 10):
             two,
             [
                 Advanced({name: 100.0 * epochs}),
-                *(
-                    Evaluated(name, k, {"loss": curve.loss(k)})
-                    for k in range(1, epochs + 1)
-                ),
+                *(Evaluated(name, k, {"loss": curve.loss(k)}) for k in range(1, epochs + 1)),
             ],
         )
     return seen(two, FLAT)
@@ -50,9 +47,7 @@ def test_few_scores_tell_nothing() -> None:
 
 
 def test_a_metric_that_no_evaluation_gives_is_an_error() -> None:
-    with pytest.raises(
-        ValueError, match="got 'other', evaluations give loss: say foretell='loss'"
-    ):
+    with pytest.raises(ValueError, match="got 'other', evaluations give loss: say foretell='loss'"):
         foretold("other")(known({T0: 0.1}, epochs=1), T0)
 
 
@@ -71,9 +66,7 @@ def test_all_that_share_by_what_is_left_foretell_it(policy: Any) -> None:
 
     module = sys.modules[policy.__module__]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            module, "left_by", lambda metric: left if metric == "loss" else None
-        )
+        patch.setattr(module, "left_by", lambda metric: left if metric == "loss" else None)
         rule = policy(foretell="loss")
         rule.decide(look, rule.start())
     assert asked[0] > asked[1]
@@ -118,10 +111,7 @@ def test_a_policy_that_foretells_favours_the_trial_that_ends_first() -> None:
     three = replace(look, slots=dict(list(look.slots.items())[:3]))
 
     def widths(policy: Any) -> dict[str, int]:
-        return {
-            gang.trials[0]: len(gang.slots)
-            for gang in policy.decide(three, None)[0].gangs
-        }
+        return {gang.trials[0]: len(gang.slots) for gang in policy.decide(three, None)[0].gangs}
 
     assert widths(Equi()) == {T0: 2, T1: 1}
     assert widths(Equi(foretell="loss")) == {T0: 1, T1: 2}
@@ -136,8 +126,6 @@ def test_water_fill_gives_more_to_the_trial_that_ends_last() -> None:
     widths = {gang.trials[0]: len(gang.slots) for gang in plan.gangs}
     assert left[longer] > 1.5 * left[shorter] and widths[longer] > widths[shorter]
     even, _ = WaterFill().decide(look, None)
-    assert {len(gang.slots) for gang in even.gangs} == {2}, (
-        "as many samples are left of each"
-    )
+    assert {len(gang.slots) for gang in even.gangs} == {2}, "as many samples are left of each"
     with pytest.raises(ValueError, match="either expected or foretold"):
         WaterFill(expect=10.0, foretell="loss")

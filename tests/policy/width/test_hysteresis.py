@@ -150,9 +150,7 @@ def test_nothing_changes_that_could_not_repay_itself_before_the_end(policy) -> N
 # -- what a decision needs
 
 
-def decided(
-    policy: Policy[Any], known: State, memory: Any, now: Seconds, profile: Table
-) -> Any:
+def decided(policy: Policy[Any], known: State, memory: Any, now: Seconds, profile: Table) -> Any:
     plan, memory = policy.decide(seen(known, profile, now), memory)
     return follow(known, plan), memory, plan
 
@@ -247,9 +245,7 @@ def loads(draw: st.DrawFn, arriving: bool, dearest: float) -> Any:
     for i in range(count):
         first = draw(st.floats(10.0, 1000.0))
         power = draw(st.floats(0.1, 1.0))
-        bumps = draw(
-            st.lists(st.floats(0.7, 1.1), min_size=slots - 1, max_size=slots - 1)
-        )
+        bumps = draw(st.lists(st.floats(0.7, 1.1), min_size=slots - 1, max_size=slots - 1))
         wider = [first * w**power * bump for w, bump in enumerate(bumps, 2)]
         rows.append((first, *wider))
         samples = float(epoch * draw(st.integers(1, 12)))
@@ -279,15 +275,11 @@ def check_not_slower(policy: Policy[Any], case: Any) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(loads(arriving=False, dearest=1.0), st.sampled_from(DOUBLINGS))
-def test_a_load_that_is_there_is_never_slower_than_first_come_first_served(
-    case, policy
-) -> None:
+def test_a_load_that_is_there_is_never_slower_than_first_come_first_served(case, policy) -> None:
     check_not_slower(policy, case)
 
 
 @settings(max_examples=60, deadline=None)
 @given(loads(arriving=True, dearest=0.01), st.sampled_from(DOUBLINGS))
-def test_a_load_that_arrives_is_never_slower_than_first_come_first_served(
-    case, policy
-) -> None:
+def test_a_load_that_arrives_is_never_slower_than_first_come_first_served(case, policy) -> None:
     check_not_slower(policy, case)

@@ -146,9 +146,7 @@ def test_what_does_not_pay_is_given_back_only_while_that_repays_itself() -> None
     assert width(begun) == 1
     late = follow(known, plan, slower, Advanced({T0: 800.0}))
     stays, _ = policy.decide(seen(late), memory)
-    assert width(stays) == 2, (
-        "four seconds are left; alone it would be two, after three without"
-    )
+    assert width(stays) == 2, "four seconds are left; alone it would be two, after three without"
 
 
 def test_only_widths_that_repay_a_change_are_asked_for() -> None:

@@ -32,9 +32,7 @@ def test_gangs_that_keep_their_width_go_on_and_others_keep_their_slots() -> None
 
 def test_a_lane_that_shrinks_stays_where_most_of_it_is() -> None:
     known = state([trial(0, 10)], nodes(8))
-    wide = Gang(
-        (Lane(A, (SlotId("g03"), SlotId("g04"), SlotId("g05"), SlotId("g06"))),)
-    )
+    wide = Gang((Lane(A, (SlotId("g03"), SlotId("g04"), SlotId("g05"), SlotId("g06"))),))
     known = follow(known, Plan(frozenset([wide])))
     assert slots_of(place(seen(known, FLAT), {A: 3}))[A] == ("g04", "g05", "g06")
 

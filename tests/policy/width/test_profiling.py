@@ -69,9 +69,7 @@ def test_all_widths_up_to_m_t_are_measured_as_printed() -> None:
     assert missing(seen(known), wanting, {}, "alone") == []
     known = follow(known, known.plan, measured(1, *range(17, 23)))
     found = missing(seen(known), wanting, {}, "printed")
-    assert [(need.ask.trial, need.widths) for need in found] == [
-        ("t0", (2, 3, 4, 5, 6))
-    ]
+    assert [(need.ask.trial, need.widths) for need in found] == [("t0", (2, 3, 4, 5, 6))]
 
 
 def test_a_trial_is_measured_at_one_width_after_the_other_where_it_is() -> None:
@@ -85,9 +83,7 @@ def test_a_trial_is_measured_at_one_width_after_the_other_where_it_is() -> None:
         known = follow(known, known.plan, measured(0, *EIGHT[:upto]))
     assert begun[0] == {"t0": 1, "t1": 1}
     assert begun[1] == {"t0": 2, "t1": 1}
-    assert begun[2] == {"t0": 2, "t1": 1}, (
-        "three slots are not free while t1 is measured"
-    )
+    assert begun[2] == {"t0": 2, "t1": 1}, "three slots are not free while t1 is measured"
 
 
 def test_trials_of_one_kind_are_measured_once() -> None:

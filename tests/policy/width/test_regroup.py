@@ -69,9 +69,7 @@ def noisy(seed: int, noise: float) -> list[tuple[Seconds, Event]]:
 def test_noise_forms_no_flotilla_again(seed: int) -> None:
     """A pace that is off by 11 % of the fastest is as far off as paces may be in one flotilla."""
     trials = [trial(number, 1e5, (1, 2)) for number in range(4)]
-    lines = simulated(
-        Flotilla(), trials, 4, table(*TRUE, switch=5.0), script=noisy(seed, 0.15)
-    )
+    lines = simulated(Flotilla(), trials, 4, table(*TRUE, switch=5.0), script=noisy(seed, 0.15))
     changed = [at for at in plans(lines, 10.0) if at <= 100.0]
     assert not changed, f"formed again at {changed}"
 
@@ -136,9 +134,7 @@ def formed_at(size: int) -> tuple[Seconds, list[Line]]:
     ]
     rates = [(100.0 + 3 * i,) for i in range(6)]
     lines = simulated(Flotilla(), trials, 2, table(*rates), {ShardId("a"): size})
-    told = {
-        entry.trial: at for at, entry in reversed(lines) if isinstance(entry, Measured)
-    }
+    told = {entry.trial: at for at, entry in reversed(lines) if isinstance(entry, Measured)}
     return max(told.values()), lines
 
 

@@ -29,9 +29,7 @@ def test_lone_bars_have_the_whole_lane() -> None:
 
 
 def test_overlapping_bars_share_it_and_a_trial_keeps_its_row() -> None:
-    laid = stacked(
-        [bar(0, 2, "x"), bar(0, 1, "y"), bar(1, 3, "y"), bar(2, 3, "x"), bar(3, 4, "x")]
-    )
+    laid = stacked([bar(0, 2, "x"), bar(0, 1, "y"), bar(1, 3, "y"), bar(2, 3, "x"), bar(3, 4, "x")])
     rows = {(item.bar.trial, item.bar.start): (item.row, item.rows) for item in laid}
     assert rows == {
         ("x", 0): (0, 2),

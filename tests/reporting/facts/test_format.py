@@ -168,9 +168,7 @@ def test_parameters_come_in_the_order_of_the_search_space() -> None:
             ["unused", {}],
         ]
     }
-    trials = [
-        Trial(TrialId(f"t{n}"), 1.0, {"lr": n, "also": n, "width": n}) for n in range(2)
-    ]
+    trials = [Trial(TrialId(f"t{n}"), 1.0, {"lr": n, "also": n, "width": n}) for n in range(2)]
     for head, order in (
         ({"space": space}, ["width", "lr", "also"]),
         ({}, ["also", "lr", "width"]),

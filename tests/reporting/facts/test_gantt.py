@@ -38,9 +38,7 @@ from shoal.search.space import grid
 
 
 def told(found: Chart, slot: str) -> list[tuple[float, float, str | None, str]]:
-    return [
-        (bar.start, bar.end, bar.trial, bar.kind) for bar in found.bars[SlotId(slot)]
-    ]
+    return [(bar.start, bar.end, bar.trial, bar.kind) for bar in found.bars[SlotId(slot)]]
 
 
 def check_cover(found: Chart, overlaps: bool = False) -> None:
@@ -120,8 +118,7 @@ def test_wide_lanes_fill_all_their_slots_and_packs_overlap(packed: list[Line]) -
     assert told(found, "b") == [(0.0, 4.0, "w", "train"), (4.0, 6.0, None, "idle")]
     assert told(found, "a")[0] == (0.0, 4.0, "w", "train")
     mine = {
-        trial: [bar[:2] + bar[3:] for bar in told(found, "a") if bar[2] == trial]
-        for trial in "xy"
+        trial: [bar[:2] + bar[3:] for bar in told(found, "a") if bar[2] == trial] for trial in "xy"
     }
     assert mine["x"] == [
         (4.0, 4.5, "train"),
@@ -220,9 +217,7 @@ def test_a_slot_that_a_trial_gave_up_counts_with_the_trials_next_report() -> Non
         (4.0, Planned((), (narrow,))),
         (5.0, Planned((narrow,), ())),
     ]
-    reported = chart(
-        line_of(*lines, (6.0, Advanced({X: 1.0}, spent={X: {"train": 2.0}})))
-    )
+    reported = chart(line_of(*lines, (6.0, Advanced({X: 1.0}, spent={X: {"train": 2.0}}))))
     check_cover(reported)
     assert told(reported, "a") == [
         (0.0, 2.0, "x", "train"),
@@ -261,16 +256,12 @@ def test_a_trial_that_stays_at_its_slot_keeps_what_it_has_not_reported_yet() -> 
 
 
 def test_a_gang_that_holds_its_slot_and_says_nothing_is_not_idle() -> None:
-    found = chart(
-        line_of((0.0, Planned((), (GANG_X,))), (2.0, Ended(GANG_X)), (3.0, Finished(X)))
-    )
+    found = chart(line_of((0.0, Planned((), (GANG_X,))), (2.0, Ended(GANG_X)), (3.0, Finished(X))))
     assert told(found, "a") == [(0.0, 2.0, "x", "other"), (2.0, 3.0, None, "idle")]
 
 
 def test_neighbours_of_one_trial_and_kind_are_one_bar() -> None:
-    chunks = [
-        (float(n), Advanced({X: 1.0}, spent={X: {"train": 1.0}})) for n in range(1, 50)
-    ]
+    chunks = [(float(n), Advanced({X: 1.0}, spent={X: {"train": 1.0}})) for n in range(1, 50)]
     assert told(chart(line_of((0.0, Planned((), (GANG_X,))), *chunks)), "a") == [
         (0.0, 49.0, "x", "train")
     ]
@@ -407,11 +398,7 @@ def test_lanes_of_a_slot_that_report_together_took_turns() -> None:
         )
     )
     check_cover(found, overlaps=True)
-    trained = [
-        (bar.start, bar.end, bar.trial)
-        for bar in found.bars["a"]
-        if bar.kind == "train"
-    ]
+    trained = [(bar.start, bar.end, bar.trial) for bar in found.bars["a"] if bar.kind == "train"]
     assert trained == [(0.0, 1.0, "z"), (1.0, 2.0, "y"), (2.0, 3.0, "x")]
     assert seconds(found.bars["a"])["train"] == 3.0
 

@@ -31,9 +31,7 @@ from shoal.simulate.spec import load_spec
 A, B = TrialId("a"), TrialId("b")
 W = tuple(SlotId(f"w{i}") for i in range(3))
 # 10 samples/s on one slot, 18 on two, 24 on three
-SPEEDS = [
-    {"config": {}, "figures": {"rate": 10.0, "rate@2": 18.0, "rate@3": 24.0, "up": 2.0}}
-]
+SPEEDS = [{"config": {}, "figures": {"rate": 10.0, "rate@2": 18.0, "rate@3": 24.0, "up": 2.0}}]
 
 
 def there(*slots: SlotId) -> Joined:

@@ -26,24 +26,18 @@ P, Q = ShardId("p"), ShardId("q")
 Entries = list[tuple[float, Entry]]
 
 
-def asked(
-    trial: TrialId, samples: float = 100.0, width: int = 1, **more: object
-) -> Submitted:
+def asked(trial: TrialId, samples: float = 100.0, width: int = 1, **more: object) -> Submitted:
     return Submitted(Trial(trial, samples, {}, widths=(width, 2), **more))
 
 
 def ran(*lanes: tuple[TrialId, SlotId], since: int = 1, **more: object) -> Gang:
-    return Gang(
-        tuple(Lane(trial, (slot,)) for trial, slot in lanes), since=since, **more
-    )
+    return Gang(tuple(Lane(trial, (slot,)) for trial, slot in lanes), since=since, **more)
 
 
 def journal(*entries: tuple[float, Entry], **slots: object) -> list[Line]:
     """Slot u trains trial a, and slot v has nothing to do, from 0 s to 10 s."""
     held = slots.pop("shards", {})
-    two = [
-        Slot(each, "n", shards=held.get(each, frozenset()), **slots) for each in (U, V)
-    ]
+    two = [Slot(each, "n", shards=held.get(each, frozenset()), **slots) for each in (U, V)]
     begin: Entries = [(0.0, Opened(1, {P: 50, Q: 50}, {})), (0.0, Joined(tuple(two)))]
     return [Line(time, entry) for time, entry in (*begin, *entries)]
 
@@ -119,9 +113,7 @@ def test_a_busy_pack() -> None:
         (0.0, Planned((), (pack,))),
         (
             10.0,
-            Advanced(
-                {A: 100.0, C: 100.0}, spent={A: {"train": 5.0}, C: {"train": 5.0}}
-            ),
+            Advanced({A: 100.0, C: 100.0}, spent={A: {"train": 5.0}, C: {"train": 5.0}}),
         ),
         (10.0, Ended(pack)),
     )
@@ -137,9 +129,7 @@ def test_a_trial_that_is_at_work_elsewhere_is_wanted_at_this_slot() -> None:
         (0.0, Planned((), (here,))),
         (
             10.0,
-            Advanced(
-                {A: 50.0}, visits={A: (Visit(0, P, 0, 0),)}, spent={A: {"train": 10.0}}
-            ),
+            Advanced({A: 50.0}, visits={A: (Visit(0, P, 0, 0),)}, spent={A: {"train": 10.0}}),
         ),
         (10.0, Ended(here)),
         shards=shards,

@@ -88,10 +88,7 @@ def test_the_best_trial_is_the_one_with_the_best_last_score(
 
 
 def test_trials_that_failed_or_have_no_score_come_last(hopping: list[Line]) -> None:
-    more = [
-        Submitted(replace(replay(hopping).known[X], id=TrialId(name)))
-        for name in ("p", "q")
-    ]
+    more = [Submitted(replace(replay(hopping).known[X], id=TrialId(name))) for name in ("p", "q")]
     extra: list[Entry] = [
         *more,
         Evaluated(TrialId("p"), 1.0, {"accuracy": 1.0}),
@@ -112,34 +109,25 @@ def test_what_fell_is_counted_as_repeated_and_its_values_are_gone(
     (x,) = told.trials
     assert x.repeated == Void(falls=1, visits=2, samples=250.0, seconds=2.5)
     assert (x.samples, x.epochs, told.trained) == (400.0, 2.0, 650.0)
-    assert told.curves["accuracy"] == {
-        "x": (Point(1.0, 5.0, 0.6), Point(2.0, 7.0, 0.55))
-    }
+    assert told.curves["accuracy"] == {"x": (Point(1.0, 5.0, 0.6), Point(2.0, 7.0, 0.55))}
     assert (x.last, x.best, x.best_epoch) == (0.55, 0.6, 1.0)
     assert [point.epoch for point in told.curves["loss (training)"][X]] == [1.0, 2.0]
 
 
 def test_falling_twice_to_one_place_counts_each_work_once(killed: list[Line]) -> None:
-    twice = [line for line in killed if line.time <= 5.0] + [
-        Line(5.5, Fell(X, 1, 100.0))
-    ]
+    twice = [line for line in killed if line.time <= 5.0] + [Line(5.5, Fell(X, 1, 100.0))]
     (x,) = account(twice).trials
     assert x.repeated == Void(falls=2, visits=3, samples=350.0, seconds=3.5)
 
 
 def test_how_each_run_ended(killed: list[Line]) -> None:
-    assert [
-        (run.number, run.start, run.end, run.how) for run in account(killed).runs
-    ] == [
+    assert [(run.number, run.start, run.end, run.how) for run in account(killed).runs] == [
         (1, 0.0, 3.75, "cut off"),
         (2, 4.0, 7.0, "finished"),
     ]
     first = [line for line in killed if line.time < 4.0]
     assert account(first).status == "open"
-    assert (
-        account([*first, Line(3.8, Commanded("stop", "timeout"))]).status
-        == "stopped: timeout"
-    )
+    assert account([*first, Line(3.8, Commanded("stop", "timeout"))]).status == "stopped: timeout"
     again = [*killed, Line(7.0, Opened(3, {}))]
     assert [run.how for run in account(again).runs] == [
         "cut off",
@@ -161,9 +149,7 @@ def test_a_trial_added_to_a_finished_study_waits_for_the_next_run(
 
 
 def test_a_score_that_is_not_a_number_is_none(hopping: list[Line]) -> None:
-    told = account(
-        [*hopping[:-1], Line(6.0, Evaluated(X, 2.0, {"accuracy": nan})), hopping[-1]]
-    )
+    told = account([*hopping[:-1], Line(6.0, Evaluated(X, 2.0, {"accuracy": nan})), hopping[-1]])
     x = told.trials[0]
     assert (x.last, x.best) == (None, 0.9)
     assert [row.id for row in told.ranked()] == ["y", "x"]
@@ -193,9 +179,7 @@ def test_an_empty_study(empty: list[Line]) -> None:
     assert account([]).runs == ()
 
 
-def test_the_rows_agree_with_the_fold_of_the_journal(
-    many: list[Line], killed: list[Line]
-) -> None:
+def test_the_rows_agree_with_the_fold_of_the_journal(many: list[Line], killed: list[Line]) -> None:
     for lines in (many, killed):
         state = replay(lines)
         for row in account(lines).trials:

@@ -34,9 +34,7 @@ def trained(trial: TrialId, seconds: float) -> Advanced:
     return Advanced({trial: 1.0}, spent={trial: {"train": seconds}})
 
 
-def study(
-    policy: str, within: Callable[[Any], Any] = lambda memory: memory
-) -> list[Line]:
+def study(policy: str, within: Callable[[Any], Any] = lambda memory: memory) -> list[Line]:
     """`within`: what the policy that has the flotillas remembers of them."""
     first = gang(A, W[0]), gang(B, W[1])
     second = gang(B, *W, since=1)
@@ -112,6 +110,4 @@ def test_the_summary_and_the_page_say_it() -> None:
     page = reporting.page(study("flotilla"), "flotilla")
     assert "What the policy took" in page and "Started together" in page
     assert ">run time<" in page and ">slot time<" in page
-    assert page.count('class=r data-k="0.0">–') == 2, (
-        "B and C, started alone, have no deviation"
-    )
+    assert page.count('class=r data-k="0.0">–') == 2, "B and C, started alone, have no deviation"

@@ -145,9 +145,7 @@ def there_and_back(second: float, wait: float) -> list[tuple[float, Entry]]:
 
 
 @pytest.mark.parametrize(("second", "saved"), [(10.0, -2.0), (5.0, -12.0), (20.0, 3.0)])
-def test_what_is_saved_is_against_never_having_changed(
-    second: float, saved: float
-) -> None:
+def test_what_is_saved_is_against_never_having_changed(second: float, saved: float) -> None:
     """At two slots as fast, slower, faster: to be back at one slot is no gain by itself."""
     up, down = changes(*there_and_back(second, wait=0.0))
     assert (up.after, down.after) == (2, 1)

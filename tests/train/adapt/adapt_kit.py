@@ -15,9 +15,7 @@ from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.stream.stream import Stream
 
-L = pytest.importorskip(
-    "lightning", reason="lightning is not installed: pip install lightning"
-)
+L = pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
 torchmetrics = pytest.importorskip(
     "torchmetrics", reason="torchmetrics is not installed: pip install torchmetrics"
 )
@@ -82,9 +80,7 @@ class OneCycle(Net):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
         steps = self.trainer.estimated_stepping_batches
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.lr, total_steps=int(steps)
-        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=int(steps))
         options = {"scheduler": schedule, "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": options}
 
@@ -93,9 +89,7 @@ class WithMetrics(Net):
     def __init__(self, width: int = 8, lr: float = 0.1) -> None:
         super().__init__(width, lr)
         self.train_f1 = torchmetrics.F1Score(task="multiclass", num_classes=2)
-        self.val_f1 = torchmetrics.F1Score(
-            task="multiclass", num_classes=2, average="macro"
-        )
+        self.val_f1 = torchmetrics.F1Score(task="multiclass", num_classes=2, average="macro")
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         x, y = batch
@@ -161,9 +155,7 @@ def _cut(chunks: Iterator[Any], size: int) -> list[list[torch.Tensor]]:
     return [list(part) for part in zip(*(c.split(size) for c in columns), strict=True)]
 
 
-def fitted(
-    module: Any, train: list[Any], valid: Any, epochs: int, **options: Any
-) -> Any:
+def fitted(module: Any, train: list[Any], valid: Any, epochs: int, **options: Any) -> Any:
     """The trainer that has trained the module on these batches; without any files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

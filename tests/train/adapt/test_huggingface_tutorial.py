@@ -14,9 +14,7 @@ import shoal
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install transformers"
 )
-datasets = pytest.importorskip(
-    "datasets", reason="datasets is not installed: pip install datasets"
-)
+datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
 
 from shoal.train.adapt.batches import inputs_of  # noqa: E402 - it needs transformers
 
@@ -96,8 +94,7 @@ def test_arguments_name_the_score_that_counts() -> None:
 def test_an_object_of_arguments_is_as_a_dict() -> None:
     pytest.importorskip(
         "accelerate",
-        reason="accelerate is not installed, which TrainingArguments needs: "
-        "pip install accelerate",
+        reason="accelerate is not installed, which TrainingArguments needs: pip install accelerate",
     )
     made = recipe_of(transformers.TrainingArguments(**ARGS))
     filled_in = {**ARGS, "greater_is_better": True}
@@ -161,9 +158,7 @@ def test_a_dataset_dict_is_refused() -> None:
         ("inverse_sqrt", None, 0.5),
     ],
 )
-def test_schedules_with_arguments_of_their_own(
-    schedule: str, kwargs: Any, last: float
-) -> None:
+def test_schedules_with_arguments_of_their_own(schedule: str, kwargs: Any, last: float) -> None:
     args = {"learning_rate": 1.0, "num_train_epochs": 1}
     args |= {"lr_scheduler_type": schedule, "lr_scheduler_kwargs": kwargs}
     if schedule == "inverse_sqrt":
@@ -242,9 +237,7 @@ def test_activations_are_computed_again_on_request() -> None:
     batch["labels"] = torch.tensor([0, 1])
     gradients = []
     for wanted in (False, True):
-        recipe = shoal.huggingface(
-            classifier, [batch], args={"gradient_checkpointing": wanted}
-        )
+        recipe = shoal.huggingface(classifier, [batch], args={"gradient_checkpointing": wanted})
         torch.manual_seed(0)
         model = recipe.configure_model({}).train()
         assert model.is_gradient_checkpointing == wanted

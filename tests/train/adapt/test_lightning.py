@@ -62,9 +62,7 @@ class EveryOther(Net):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
-        return [optimizer], [
-            {"scheduler": schedule, "interval": "step", "frequency": 3}
-        ]
+        return [optimizer], [{"scheduler": schedule, "interval": "step", "frequency": 3}]
 
 
 class ByEpoch(Net):
@@ -76,9 +74,7 @@ class ByEpoch(Net):
 class Plateau(Net):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, patience=0, threshold=10.0
-        )
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"},
@@ -176,24 +172,18 @@ class Remembering(Net):
 def test_packed_and_hopped_as_alone(kind: Any, policy: str, tmp_path: Path) -> None:
     recipe = shoal.lightning(kind, datamodule=Dots, shards=2)
     space = {"lr": shoal.grid([0.02, 0.05, 0.1])}
-    study = kit.searched(
-        recipe, tmp_path, space, max_epochs=2, policy=policy, fuse=False
-    )
+    study = kit.searched(recipe, tmp_path, space, max_epochs=2, policy=policy, fuse=False)
     assert all(row["verdict"] in ("equal", "agrees") for row in study.replay())
     assert all(row["equal"] for row in study.replay())
 
 
 def test_goes_on_from_its_folder(tmp_path: Path) -> None:
     recipe = shoal.lightning(Remembering, datamodule=Dots)
-    study = kit.searched(
-        recipe, tmp_path / "a", {"lr": 0.1}, num_samples=1, max_epochs=1
-    )
+    study = kit.searched(recipe, tmp_path / "a", {"lr": 0.1}, num_samples=1, max_epochs=1)
     study.extend("t000", max_epochs=3)
     again = shoal.load_study(tmp_path / "a")
     again.resume()
-    whole = kit.searched(
-        recipe, tmp_path / "b", {"lr": 0.1}, num_samples=1, max_epochs=3
-    )
+    whole = kit.searched(recipe, tmp_path / "b", {"lr": 0.1}, num_samples=1, max_epochs=3)
     ours, theirs = again.best_model().state_dict(), whole.best_model().state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
@@ -252,12 +242,8 @@ def test_fuses_modules_with_metrics_of_validation(tmp_path: Path) -> None:
     recipe = shoal.lightning(Validated, datamodule=Dots)
     space = {"lr": shoal.grid([0.02, 0.05, 0.1, 0.2])}
     options = {"max_epochs": 2, "policy": "pack", "slots": 1}
-    study = kit.searched(
-        recipe, tmp_path, space, metric="val_f1", mode="max", **options
-    )
-    assert all(
-        row["fused"] and row["verdict"] in ("equal", "agrees") for row in study.replay()
-    )
+    study = kit.searched(recipe, tmp_path, space, metric="val_f1", mode="max", **options)
+    assert all(row["fused"] and row["verdict"] in ("equal", "agrees") for row in study.replay())
     scores = study.trials_dataframe()["last.val_f1"]
     x, y = kit.dots(50, 1).tensors
     metric = torchmetrics.F1Score(task="multiclass", num_classes=2)
@@ -276,8 +262,7 @@ def test_a_rate_that_the_step_reads_keeps_models_apart() -> None:
         recipe = shoal.lightning(kind, datamodule=Dots)
         recipe.data()
         lanes = [
-            TrainingLane(recipe, {"lr": lr}, seed=0, device=CPU, epoch=100.0)
-            for lr in (0.1, 0.2)
+            TrainingLane(recipe, {"lr": lr}, seed=0, device=CPU, epoch=100.0) for lr in (0.1, 0.2)
         ]
         assert (graph_key(lanes[0]) == graph_key(lanes[1])) is same
 
@@ -322,9 +307,7 @@ def as_list(items: list[Any]) -> list[Any]:
         (lambda: {"batch_size": 25, "collate_fn": as_list}, 25, "sequential"),
     ],
 )
-def test_any_loader_of_a_data_module(
-    options: Any, size: int, shuffle: str, tmp_path: Path
-) -> None:
+def test_any_loader_of_a_data_module(options: Any, size: int, shuffle: str, tmp_path: Path) -> None:
     class Given(Dots):
         def train_dataloader(self) -> Any:
             return loader(**options())
@@ -434,9 +417,7 @@ def test_a_metric_that_no_module_logs_is_an_error_before_training(
 ) -> None:
     recipe = shoal.lightning(Net, train=kit.dots(100, 0), valid=kit.dots(50, 1))
     space = {"lr": shoal.grid([0.1, 0.01])}
-    study = shoal.create_study(
-        recipe, storage=tmp_path / "s", search_space=space, metric="valloss"
-    )
+    study = shoal.create_study(recipe, storage=tmp_path / "s", search_space=space, metric="valloss")
     with pytest.raises(shoal.StudyError, match="did you mean 'val_loss'"):
         study.optimize(max_epochs=1, progress=False)
     assert not study.folder.journal.exists()
@@ -505,9 +486,7 @@ class WithLoaders(Net):
         lambda: shoal.lightning(WithLoaders),
     ],
 )
-def test_random_transforms_of_loaders_vary_and_replay(
-    recipe: Any, tmp_path: Path
-) -> None:
+def test_random_transforms_of_loaders_vary_and_replay(recipe: Any, tmp_path: Path) -> None:
     assert recipe().data().anew
     learnt = []
     for name, epochs in (("whole", [3]), ("grown", [1, 3])):

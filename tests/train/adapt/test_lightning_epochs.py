@@ -26,9 +26,7 @@ def trained(folder: Path, epochs: int, kind: Any = OneCycle, **given: Any) -> An
 
 def same(one: Any, other: Any) -> bool:
     """Whether the last weights of two studies' trials are equal."""
-    first, second = (
-        study.best_model(which="last").state_dict() for study in (one, other)
-    )
+    first, second = (study.best_model(which="last").state_dict() for study in (one, other))
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -53,10 +51,7 @@ def test_one_recipe_is_in_two_studies(tmp_path: Path) -> None:
     short = kit.searched(recipe, tmp_path / "short", SPACE, max_epochs=2)
     long = kit.searched(recipe, tmp_path / "long", SPACE, max_epochs=4)
     assert (scheduled(short), scheduled(long)) == (2, 4)
-    assert all(
-        row["verdict"] in ("equal", "agrees")
-        for row in [*short.replay(), *long.replay()]
-    )
+    assert all(row["verdict"] in ("equal", "agrees") for row in [*short.replay(), *long.replay()])
 
 
 def test_the_longest_rung_counts(tmp_path: Path) -> None:

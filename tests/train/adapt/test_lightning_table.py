@@ -119,9 +119,7 @@ class Recorded(Net):
         note(self, "on_validation_batch_end", batch_idx=batch_idx, outputs=outputs)
 
     def setup(self, stage: str) -> None:
-        RUNS[self.number].append(
-            {"hook": "setup", "stage": str(getattr(stage, "value", stage))}
-        )
+        RUNS[self.number].append({"hook": "setup", "stage": str(getattr(stage, "value", stage))})
 
     def configure_model(self) -> None:
         RUNS[self.number].append({"hook": "configure_model"})
@@ -180,9 +178,7 @@ class Clips(Recorded):
     ) -> None:
         given = (gradient_clip_val, gradient_clip_algorithm)
         note(self, "configure_gradient_clipping", given=given)
-        self.clip_gradients(
-            optimizer, gradient_clip_val=0.01, gradient_clip_algorithm="norm"
-        )
+        self.clip_gradients(optimizer, gradient_clip_val=0.01, gradient_clip_algorithm="norm")
 
 
 class Manual(Recorded):
@@ -230,9 +226,7 @@ def both(
     kit.fitted(plain, batches, loader, 2, **trainer)
     theirs = RUNS[plain.number]
     every = {} if validate_every is None else {"validate_every": validate_every}
-    study = kit.searched(
-        recipe, folder, {"lr": shoal.grid([0.1])}, max_epochs=2, **every
-    )
+    study = kit.searched(recipe, folder, {"lr": shoal.grid([0.1])}, max_epochs=2, **every)
     logged = [scores["val_epoch"] for _, scores in study.trials[0].scores]
     assert logged == sorted([0.0, 1.0] * (len(logged) // 2))
     return theirs, RUNS[-1]  # before it was one that was thrown away
@@ -244,11 +238,7 @@ def told(rows: list[dict[str, Any]], by_epoch: bool) -> list[dict[str, Any]]:
     for row in rows:
         if row["hook"] in NOT_CALLED:
             continue
-        left = {
-            name: value
-            for name, value in row.items()
-            if (row["hook"], name) not in DIFFERS
-        }
+        left = {name: value for name, value in row.items() if (row["hook"], name) not in DIFFERS}
         if by_epoch and row["hook"] in AFTER_SCHEDULE:
             del left["rates"]
         if row.get("group", 1) > 1:
@@ -295,9 +285,7 @@ def test_each_hook_sees_what_it_sees_in_the_trainer(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("group", [1, 2])
-def test_the_step_of_a_recipe_is_the_trainers_global_step(
-    group: int, tmp_path: Path
-) -> None:
+def test_the_step_of_a_recipe_is_the_trainers_global_step(group: int, tmp_path: Path) -> None:
     together = {"accumulate_grad_batches": group}
     theirs, _ = both(Recorded, tmp_path / "a", together, together)
     seen: list[int] = []
@@ -448,9 +436,7 @@ def test_refuses_hooks_and_switches_that_it_cannot_follow(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="set modes in on_train_epoch_start"):
         shoal.lightning(Modes)
     training, valid = kit.dots(64, 0), kit.dots(40, 1)
-    recipe = shoal.lightning(
-        Switches, train=training, valid=valid, automatic_optimization=True
-    )
+    recipe = shoal.lightning(Switches, train=training, valid=valid, automatic_optimization=True)
     with pytest.raises(shoal.StudyError, match="changes automatic_optimization"):
         kit.searched(recipe, tmp_path, {"lr": shoal.grid([0.1])}, max_epochs=1)
 

@@ -17,12 +17,9 @@ transformers = pytest.importorskip(
 )
 pytest.importorskip(
     "accelerate",
-    reason="accelerate is not installed, which transformers.Trainer needs: "
-    "pip install accelerate",
+    reason="accelerate is not installed, which transformers.Trainer needs: pip install accelerate",
 )
-datasets = pytest.importorskip(
-    "datasets", reason="datasets is not installed: pip install datasets"
-)
+datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
 
 WORDS, LENGTH = 50, 12
 
@@ -57,9 +54,7 @@ def start_of(recipe: Any) -> dict[str, torch.Tensor]:
     return {name: each.clone() for name, each in lane.model.state_dict().items()}
 
 
-def check_same(
-    folder: Path, model: Any, train: Any, valid: Any, collator: Any, args: Any
-) -> None:
+def check_same(folder: Path, model: Any, train: Any, valid: Any, collator: Any, args: Any) -> None:
     """Train both ways; weights and scores agree within rounding."""
     recipe = shoal.huggingface(
         model,

@@ -63,9 +63,7 @@ def test_columns_by_name_and_encoders(iris: Path, tmp_path: Path) -> None:
     more = text(tmp_path / "more.csv", "width,height,kind", "1.0,2,setosa", "3.0,4,new")
     given = Data.csv(iris, encode={"kind": "onehot"}, validation=more)
     assert given.read(given.validation[0])["kind"].sum(1).tolist() == [1.0, 0.0]
-    with pytest.raises(
-        DataError, match="values that the training part lacks .new.*onehot"
-    ):
+    with pytest.raises(DataError, match="values that the training part lacks .new.*onehot"):
         Data.csv(iris, encode={"kind": "ordinal"}, validation=more)
 
 
@@ -74,9 +72,7 @@ def test_parquet_is_as_csv(iris: Path, tmp_path: Path) -> None:
 
     parquet.write_table(csv.read_csv(iris), tmp_path / "iris.parquet")
     one = Data.csv(iris, label="height", encode={"kind": "onehot"})
-    other = Data.parquet(
-        tmp_path / "iris.parquet", label="height", encode={"kind": "onehot"}
-    )
+    other = Data.parquet(tmp_path / "iris.parquet", label="height", encode={"kind": "onehot"})
     assert one.fingerprint == other.fingerprint
 
 
@@ -97,9 +93,7 @@ def test_a_columns_values_keep_their_shares(how: str, tmp_path: Path) -> None:
         assert (aside < 10).sum() == 2 and len(aside) == 20
     other = getattr(Data, how)(file, columns=["number"], validation=0.2)
     assert other.fingerprint != data.fingerprint
-    with pytest.raises(
-        DataError, match=r"no column kin .*kind.*; there are number, kind"
-    ):
+    with pytest.raises(DataError, match=r"no column kin .*kind.*; there are number, kind"):
         getattr(Data, how)(file, **{**columns, "stratify": "kin"})
     with pytest.raises(DataError, match="taken from each of 100 labels, leaves 100 to"):
         getattr(Data, how)(file, **{**columns, "stratify": "number"})
@@ -154,9 +148,7 @@ def test_several_files_and_other_delimiters(tmp_path: Path) -> None:
     ],
 )
 def test_bad_tables_are_refused(tmp_path: Path, options: Any, rule: str) -> None:
-    file = text(
-        tmp_path / "t.csv", "width,height,kind,gap", "1,2,a,1", "1,2,b,", "1,2,c,3"
-    )
+    file = text(tmp_path / "t.csv", "width,height,kind,gap", "1,2,a,1", "1,2,b,", "1,2,c,3")
     with pytest.raises(DataError, match=rule):
         Data.csv(file, **{"validation": None, **options})
 
@@ -181,18 +173,14 @@ def test_missing_text_is_filled_where_that_is_said(tmp_path: Path) -> None:
     assert data.names["kind"] == ("a", "b", "none")
     read = data.read(S0)
     assert read["kind"][np.argsort(read["x"])].tolist() == [1, 2, 2, 0]
-    with pytest.raises(
-        DataError, match=r'kind lacks 2 of 4 .*: write fill=\{"kind": "\?"\}'
-    ):
+    with pytest.raises(DataError, match=r'kind lacks 2 of 4 .*: write fill=\{"kind": "\?"\}'):
         Data.csv(file, encode=encode, fill=0, validation=None)
 
 
 # -- new rows --------------------------------------------------------------------------------------
 
 
-def flats(
-    folder: Path, name: str, *lines: str, head: str = "area,city,sold,dear"
-) -> Path:
+def flats(folder: Path, name: str, *lines: str, head: str = "area,city,sold,dear") -> Path:
     return text(folder / name, head, *lines)
 
 
@@ -241,9 +229,7 @@ def test_new_rows_of_data_without_a_label_are_columns(tmp_path: Path) -> None:
     }
     assert list(data.encode(new, columns=["area"])) == ["area"]
     half = text(tmp_path / "half.csv", "code,area,rooms", "012,4,3.5")
-    with pytest.raises(
-        DataError, match="column rooms of the new rows holds double, and int64"
-    ):
+    with pytest.raises(DataError, match="column rooms of the new rows holds double, and int64"):
         data.encode(half)
 
 
@@ -328,9 +314,7 @@ def test_the_label_of_a_table_goes_by_its_name(iris: Path) -> None:
     for one, other in zip(named, placed, strict=True):
         assert str(one.arrangement) == str(other.arrangement)
     for wrong in ("label", "width", 0):
-        with pytest.raises(
-            DataError, match=f"label, 'kind', or by its place 1; got {wrong!r}"
-        ):
+        with pytest.raises(DataError, match=f"label, 'kind', or by its place 1; got {wrong!r}"):
             data.balanced(wrong)
 
 
@@ -341,7 +325,5 @@ def test_a_missing_library_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -
         raise ImportError("No module named 'pyarrow'")
 
     monkeypatch.setattr(parts, "import_module", none)
-    with pytest.raises(
-        DataError, match=r"needs pyarrow: pip install 'shoal\[parquet\]'"
-    ):
+    with pytest.raises(DataError, match=r"needs pyarrow: pip install 'shoal\[parquet\]'"):
         Data.csv("x.csv")

@@ -33,12 +33,12 @@ def test_shards_and_validation_part_the_samples() -> None:
     assert rows(data, data.shards) != sorted(rows(data, data.shards))
     x, y = data.read(S0)
     assert np.array_equal(x[:, 0] // 2 % 4, y)  # columns stay together
-    assert rows(
-        Data.arrays(X, Y, shards=3, validation=0.25, seed=4), data.shards
-    ) == rows(data, data.shards)
-    assert rows(
-        Data.arrays(X, Y, shards=3, validation=0.25, seed=5), data.shards
-    ) != rows(data, data.shards)
+    assert rows(Data.arrays(X, Y, shards=3, validation=0.25, seed=4), data.shards) == rows(
+        data, data.shards
+    )
+    assert rows(Data.arrays(X, Y, shards=3, validation=0.25, seed=5), data.shards) != rows(
+        data, data.shards
+    )
 
 
 @settings(deadline=None)
@@ -65,9 +65,9 @@ def test_weights_are_a_property_of_the_data() -> None:
         "s001": 20,
     }
     assert even.fingerprint != uneven.fingerprint
-    assert (
-        even.fingerprint == Data.arrays(X, Y, shards=2, validation=0.2).fingerprint
-    ), "equal weights are no weights"
+    assert even.fingerprint == Data.arrays(X, Y, shards=2, validation=0.2).fingerprint, (
+        "equal weights are no weights"
+    )
     assert rows(even, even.validation) == rows(uneven, uneven.validation)
     pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
     assert Data.dataset(pairs, None, shard_weights=[1, 2, 1]).sizes == {
@@ -82,9 +82,7 @@ def test_weights_are_a_property_of_the_data() -> None:
     [[], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")], ["a", 1], 3, [1] * 101],
 )
 def test_bad_weights_are_refused(weights: Any) -> None:
-    with pytest.raises(
-        DataError, match="shard_weights must be a number > 0 for each shard; got"
-    ):
+    with pytest.raises(DataError, match="shard_weights must be a number > 0 for each shard; got"):
         Data.arrays(X, Y, shard_weights=weights, validation=None)
     with pytest.raises(DataError, match="one for each of the 3 shards; got 2"):
         Data.arrays(X, Y, shards=3, shard_weights=[1, 2], validation=None)
@@ -116,12 +114,7 @@ def test_validation_may_be_given_or_left_out() -> None:
     assert given.samples == 100
     assert given.read(given.validation[0])[0].tolist() == (X[:7] + 1000).tolist()
     assert Data.arrays(X, validation=None).validation == ()
-    assert (
-        Data.arrays(x=X, y=Y, validation={"y": Y[:3], "x": X[:3]}).size(
-            given.validation[0]
-        )
-        == 3
-    )
+    assert Data.arrays(x=X, y=Y, validation={"y": Y[:3], "x": X[:3]}).size(given.validation[0]) == 3
 
 
 def test_tensors_lists_and_numbers_are_columns() -> None:
@@ -161,9 +154,7 @@ def test_rows_are_rows_of_the_part(seed: int, shards: int) -> None:
         assert data.by_rows
         for part in (*data.shards, *data.validation):
             index = np.random.default_rng(seed).permutation(data.size(part))[:7]
-            for whole, some in zip(
-                data.read(part), data.rows(part, index), strict=True
-            ):
+            for whole, some in zip(data.read(part), data.rows(part, index), strict=True):
                 assert np.array_equal(whole[index], some)
 
 
@@ -236,20 +227,14 @@ def test_bad_arrays_are_refused(arguments: dict[str, Any], rule: str) -> None:
 
 
 def test_more_bad_arrays() -> None:
-    with pytest.raises(
-        DataError, match="by position or by name, not both; got 1 and y"
-    ):
+    with pytest.raises(DataError, match="by position or by name, not both; got 1 and y"):
         Data.arrays(X, y=Y)
-    with pytest.raises(
-        DataError, match="a tuple of 2 columns as the training data is; got tuple"
-    ):
+    with pytest.raises(DataError, match="a tuple of 2 columns as the training data is; got tuple"):
         Data.arrays(X, Y, validation=(X,))
 
 
 def test_nan_is_data() -> None:
-    assert np.isnan(
-        Data.arrays(np.array([[np.nan]]), validation=None).read(S0)[0]
-    ).all()
+    assert np.isnan(Data.arrays(np.array([[np.nan]]), validation=None).read(S0)[0]).all()
 
 
 def test_fingerprints_follow_content_and_division() -> None:
@@ -267,9 +252,7 @@ def test_fingerprints_follow_content_and_division() -> None:
         made(validation=0.3),
         made(seed=1),
     ]
-    prints += [made(validation=v) for v in other_validation] + [
-        made(X.reshape(100, 2, 1))
-    ]
+    prints += [made(validation=v) for v in other_validation] + [made(X.reshape(100, 2, 1))]
     assert len(set(prints)) == len(prints)
     assert made() == made(X.copy(), Y.copy()) == made(np.asfortranarray(X))
     assert made(np.array([True, False]), np.array([1.5, 2.5]), validation=None)
@@ -303,22 +286,16 @@ class Items:
 
 
 def test_datasets_of_tuples_dicts_and_single_values() -> None:
-    pairs = Data.dataset(
-        Items(lambda i: (torch.full((2,), i), i)), validation=0.25, shards=2
-    )
+    pairs = Data.dataset(Items(lambda i: (torch.full((2,), i), i)), validation=0.25, shards=2)
     assert pairs.samples == 15
     x, y = pairs.read(S0)
     assert x.shape == (8, 2) and np.array_equal(x[:, 0], y) and y.dtype == np.int64
-    named = Data.dataset(
-        Items(lambda i: {"x": np.ones(3), "y": i / 2}), validation=None
-    ).read(S0)
+    named = Data.dataset(Items(lambda i: {"x": np.ones(3), "y": i / 2}), validation=None).read(S0)
     assert named["x"].shape == (20, 3) and named["y"].dtype == np.float32
-    assert Data.dataset(Items(lambda i: i), validation=Items(lambda i: -i, 3)).read(
-        "v000"
-    )[0].tolist() == [0, -1, -2]
-    held = Data.dataset(
-        TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), validation=None
-    )
+    assert Data.dataset(Items(lambda i: i), validation=Items(lambda i: -i, 3)).read("v000")[
+        0
+    ].tolist() == [0, -1, -2]
+    held = Data.dataset(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), validation=None)
     assert sorted(held.read(S0)[0][:, 0].tolist()) == X[:, 0].tolist()
 
 
@@ -404,9 +381,7 @@ class Streamed(IterableDataset[Any]):
         return (self.items[i] for i in range(len(self.items)))
 
 
-FORMS: dict[
-    str, Any
-] = {  # what makes items, and what the first batch of two of them is
+FORMS: dict[str, Any] = {  # what makes items, and what the first batch of two of them is
     "views": (lambda i: (torch.ones(2) * i, torch.ones(2), i), 3),
     "pair": (lambda i: (torch.ones(2) * i, i), 2),
     "wider": (lambda i: (torch.ones(5) * i, i), 2),
@@ -460,9 +435,7 @@ def test_a_collate_that_does_not_fit_validation_items_says_both_forms() -> None:
     def item(i: int) -> Any:
         return (torch.ones(2), torch.ones(2), torch.ones(1) * i)
 
-    data = Data.dataset(
-        Items(item), Items(lambda i: (torch.ones(2), torch.ones(1))), collate=views
-    )
+    data = Data.dataset(Items(item), Items(lambda i: (torch.ones(2), torch.ones(1))), collate=views)
     with pytest.raises(DataError) as caught:
         data.check()
     assert "(shape (2,), shape (1,))" in str(caught.value)

@@ -29,9 +29,7 @@ class Sizes(shoal.Recipe):
     def data(self) -> shoal.Data:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(192, 8, 8)).astype("float32")
-        data = shoal.Data.arrays(
-            x, (x.mean((1, 2)) > 0).astype("int64"), validation=0.25, shards=2
-        )
+        data = shoal.Data.arrays(x, (x.mean((1, 2)) > 0).astype("int64"), validation=0.25, shards=2)
         data.chunk = 32
         return data
 
@@ -39,9 +37,7 @@ class Sizes(shoal.Recipe):
         self.prepared[side] += len(samples[0])
         return samples[0][:, :side, :side], samples[1]
 
-    def augment(
-        self, samples: Any, rng: np.random.Generator, side: int, noise: float
-    ) -> Any:
+    def augment(self, samples: Any, rng: np.random.Generator, side: int, noise: float) -> Any:
         x, y = samples
         return x + np.float32(noise) * rng.normal(size=x.shape).astype("float32"), y
 

@@ -13,8 +13,7 @@ def held(epoch, seed=0, sizes=SIZES):
     """By shard, the samples that it holds in the epoch, as (home, place)."""
     deal = Deal(seed, epoch, sizes)
     return {
-        shard: [(p.home, int(row)) for p in deal.pieces(shard) for row in p.rows]
-        for shard in sizes
+        shard: [(p.home, int(row)) for p in deal.pieces(shard) for row in p.rows] for shard in sizes
     }
 
 
@@ -22,9 +21,7 @@ def test_each_sample_is_in_one_shard_and_sizes_stay():
     found = held(3)
     assert {shard: len(samples) for shard, samples in found.items()} == SIZES
     everything = sorted(sample for samples in found.values() for sample in samples)
-    assert everything == sorted(
-        (home, row) for home, size in SIZES.items() for row in range(size)
-    )
+    assert everything == sorted((home, row) for home, size in SIZES.items() for row in range(size))
 
 
 def test_deals_depend_on_seed_and_epoch_alone():
@@ -45,9 +42,7 @@ def test_each_sample_comes_to_each_shard_as_often_as_its_size_says():
 
 
 def test_dealt_data_gives_the_rows_of_the_deal():
-    data = shoal.Data.arrays(
-        np.arange(101), np.arange(101) * 2.0, shards=3, validation=None
-    )
+    data = shoal.Data.arrays(np.arange(101), np.arange(101) * 2.0, shards=3, validation=None)
     dealt = data.reshuffle("across").dealt(seed=5, epoch=2)
     read = [dealt.read(shard) for shard in data.shards]
     assert sorted(np.concatenate([x for x, _ in read]).tolist()) == list(range(101))
@@ -59,9 +54,7 @@ def test_dealt_data_gives_the_rows_of_the_deal():
 
 def test_dealt_data_holds_ragged_columns_too():
     items = [{"words": np.arange(n % 5 + 1), "label": n} for n in range(40)]
-    data = shoal.Data.dataset(
-        items, collate=lambda items: items, shards=2, validation=None
-    )
+    data = shoal.Data.dataset(items, collate=lambda items: items, shards=2, validation=None)
     dealt = data.reshuffle("across").dealt(seed=0, epoch=1)
     for shard in data.shards:
         columns = dealt.read(shard)

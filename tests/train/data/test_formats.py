@@ -48,12 +48,8 @@ def test_arrow_files_stay_in_their_files(tmp_path: Path) -> None:
     assert read["x"].shape == (8, 3) and np.array_equal(read["x"][:, 0], read["y"] * 3)
     rows_are_rows(data)
     assert not data.serial and not data.in_memory
-    decoded = Data.arrow(
-        tmp_path, decode={"raw": lambda raw: np.frombuffer(raw, "u1")}, shards=2
-    )
-    assert decoded.serial and np.array_equal(
-        decoded.read(S1)["raw"][:, 0], decoded.read(S1)["y"]
-    )
+    decoded = Data.arrow(tmp_path, decode={"raw": lambda raw: np.frombuffer(raw, "u1")}, shards=2)
+    assert decoded.serial and np.array_equal(decoded.read(S1)["raw"][:, 0], decoded.read(S1)["y"])
     rows = data.rows(S0, np.array([3, 3, 0]))["y"].tolist()
     assert rows[0] == rows[1]
 
@@ -93,9 +89,7 @@ def test_a_dataset_shows_the_columns_of_its_format_and_may_have_no_transform() -
 
 def test_pictures_of_a_dataset_are_decoded(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="pip install datasets")
-    features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.Value("int64")}
-    )
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     pictures = [{"bytes": jpeg(n * 10), "path": None} for n in range(6)]
     made = datasets.Dataset.from_dict(
         {"image": pictures, "label": list(range(6))}, features=features
@@ -125,9 +119,7 @@ def test_bad_arrow_files_are_refused(tmp_path: Path, options: Any, rule: str) ->
 def test_lists_of_unequal_lengths_are_refused() -> None:
     datasets = pytest.importorskip("datasets", reason="pip install datasets")
     made = datasets.Dataset.from_dict({"x": [[1], [1, 2]]})
-    with pytest.raises(
-        DataError, match="must be equally long; got 1 to 2.*Data.dataset"
-    ):
+    with pytest.raises(DataError, match="must be equally long; got 1 to 2.*Data.dataset"):
         Data.arrow(made, validation=None)
 
 
@@ -182,9 +174,7 @@ def test_bad_pictures_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="size must be a number of pixels"):
         Data.images(root, size="big")  # type: ignore[arg-type]
     (root / "dog" / "0.png").write_bytes(jpeg(5, (9, 9)))
-    with pytest.raises(
-        DataError, match=r"one shape; got .*give size=\(height, width\)"
-    ):
+    with pytest.raises(DataError, match=r"one shape; got .*give size=\(height, width\)"):
         Data.images(root, validation=None).read(S0)
     (root / "fox").mkdir()
     with pytest.raises(DataError, match="fox has no pictures"):
@@ -281,9 +271,7 @@ def test_arrays_in_files_are_not_read_into_memory(tmp_path: Path, order: Any) ->
     data = Data.arrays(x=mapped, validation=0.2)
     assert len(pickle.dumps(data)) < 4800, "it travels as the name of the file"
     rows_are_rows(data)
-    assert np.array_equal(
-        data.read(S0)["x"], Data.arrays(x=whole, validation=0.2).read(S0)["x"]
-    )
+    assert np.array_equal(data.read(S0)["x"], Data.arrays(x=whole, validation=0.2).read(S0)["x"])
     cut = Data.arrays(x=mapped[10:30], validation=None)
     assert sorted(cut.read(S0)["x"][:, 0].tolist()) == whole[10:30, 0].tolist()
     np.save(tmp_path / "x.npy", whole + 1)

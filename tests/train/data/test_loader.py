@@ -178,9 +178,7 @@ def doubled(items: list[Any]) -> Any:
 @pytest.mark.parametrize(
     ("train", "valid"), [(doubled, None), (None, doubled), (doubled, default_collate)]
 )
-def test_a_validation_loader_may_have_a_collate_function_of_its_own(
-    train: Any, valid: Any
-) -> None:
+def test_a_validation_loader_may_have_a_collate_function_of_its_own(train: Any, valid: Any) -> None:
     data, _ = brought(
         DataLoader(PAIRS, 4, collate_fn=train), DataLoader(PAIRS, 4, collate_fn=valid)
     )

@@ -33,9 +33,7 @@ def arrays(tmp_path):
 
 
 def test_every_row_is_in_one_shard_and_columns_stay_together(arrays, tmp_path):
-    made = shoal.Data.make_shards(
-        arrays, tmp_path / "out", shards=4, seed=3, validation=0.1
-    )
+    made = shoal.Data.make_shards(arrays, tmp_path / "out", shards=4, seed=3, validation=0.1)
     found = rows_of(made)
     assert list(found) == [
         "s000",
@@ -54,9 +52,7 @@ def test_every_row_is_in_one_shard_and_columns_stay_together(arrays, tmp_path):
 
 
 def test_the_order_is_random_across_buckets(arrays, tmp_path):
-    least = (
-        2**-5
-    )  # GiB: then of 60 kB there is one bucket, and with a batch of few bytes many
+    least = 2**-5  # GiB: then of 60 kB there is one bucket, and with a batch of few bytes many
     made = shoal.Data.make_shards(arrays, tmp_path / "a", shards=2, memory_gb=least)
     again = shoal.Data.make_shards(arrays, tmp_path / "b", shards=2, memory_gb=least)
     other = shoal.Data.make_shards(arrays, tmp_path / "c", shards=2, seed=1)
@@ -100,9 +96,7 @@ def test_copies_go_round_the_nodes_and_sizes_follow_their_speeds(arrays, tmp_pat
 def test_tables_become_inputs_and_a_label(tmp_path):
     lines = [f"{n},{n / 4},{n % 2}" for n in range(1, 301)]
     (tmp_path / "t.csv").write_text("\n".join(["n,x,even", *lines]), encoding="utf-8")
-    made = shoal.Data.make_shards(
-        tmp_path / "t.csv", tmp_path / "out", shards=2, label="even"
-    )
+    made = shoal.Data.make_shards(tmp_path / "t.csv", tmp_path / "out", shards=2, label="even")
     inputs = np.concatenate(list(rows_of(made, "arr_0").values()))
     labels = np.concatenate(list(rows_of(made, "arr_1").values()))
     assert inputs.dtype == np.float32 and labels.dtype == np.int64

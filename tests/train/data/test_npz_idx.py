@@ -52,9 +52,7 @@ def test_arrays_saved_without_names_make_tuples(tmp_path: Path) -> None:
     columns = [np.full(3, i) for i in range(11)]  # arr_10 must not come before arr_2
     np.savez_compressed(tmp_path / "a.npz", *columns)
     read = Data.folder(tmp_path).read(S0)
-    assert isinstance(read, tuple) and [int(column[0]) for column in read] == list(
-        range(11)
-    )
+    assert isinstance(read, tuple) and [int(column[0]) for column in read] == list(range(11))
 
 
 def test_rows_of_files_that_are_not_compressed_are_read_where_they_lie(
@@ -95,9 +93,7 @@ def test_a_file_that_goes_away_later_stops_the_study_not_the_trial(
     ):
         go(held, trial(), planned(data, 1)[1:], made)
     np.savez(folder / "1.npz", x=X[:4], y=Y[:4])
-    with pytest.raises(
-        DataError, match="s001 cannot be read .it had 19 samples and now has 4"
-    ):
+    with pytest.raises(DataError, match="s001 cannot be read .it had 19 samples and now has 4"):
         data.read(S1)
     (folder / "1.npz").write_bytes(b"PK\3\4 nonsense")
     with pytest.raises(DataError, match="s001 cannot be read"):
@@ -119,22 +115,15 @@ def test_a_folders_fingerprint_is_of_content_not_of_place_or_time(
     x[0, 0] += 1
     np.savez(folder / "0.npz", x=x, y=Y[:20])  # as large as before
     assert Data.folder(folder).fingerprint != before
-    assert (
-        Data.folder(folder, validation=0.5).fingerprint
-        != Data.folder(folder).fingerprint
-    )
+    assert Data.folder(folder, validation=0.5).fingerprint != Data.folder(folder).fingerprint
 
 
 def test_bad_folders_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"must be a folder with files \*\.npz; no such folder"
-    ):
+    with pytest.raises(DataError, match=r"must be a folder with files \*\.npz; no such folder"):
         Data.folder(tmp_path / "none")
     with pytest.raises(DataError, match=r"files \*\.csv; none found"):
         Data.folder(folder, "*.csv")
-    with pytest.raises(
-        DataError, match="between 0 and 1 of two files or more; got 0.5 of 1"
-    ):
+    with pytest.raises(DataError, match="between 0 and 1 of two files or more; got 0.5 of 1"):
         Data.folder(folder, "0.npz", validation=0.5)
     for content, rule in (
         (
@@ -217,7 +206,5 @@ def test_bad_idx_files_are_refused(digits: tuple[Path, Path], tmp_path: Path) ->
             Data.idx(images, tmp_path / "bad")
     with pytest.raises(DataError, match="none cannot be read"):
         Data.idx(images, tmp_path / "none")
-    with pytest.raises(
-        DataError, match=r"\(images, labels\), a fraction, or None; got 1 files"
-    ):
+    with pytest.raises(DataError, match=r"\(images, labels\), a fraction, or None; got 1 files"):
         Data.idx(images, labels, validation=(images,))

@@ -127,9 +127,7 @@ def test_datasets_as_they_are() -> None:
             brought(made)
 
 
-def test_validation_on_the_training_dataset_itself_takes_nothing_of_its_weights() -> (
-    None
-):
+def test_validation_on_the_training_dataset_itself_takes_nothing_of_its_weights() -> None:
     sampler = WeightedRandomSampler([1.0, 0.0, 0.0] * 20, 60)
     data = brought((DataLoader(PAIRS, 8, sampler=sampler), DataLoader(PAIRS, 8)))
     assert data.samples == data.size(data.validation[0]) == 60
@@ -167,9 +165,7 @@ def test_a_wide_table_names_all_that_stands_in_the_way_at_once(tmp_path: Path) -
     ]
     file = tmp_path / "wide.csv"
     file.write_text("\n".join([head, *rows]) + "\n")
-    with pytest.raises(
-        DataError, match="column note holds string.*column gap lacks 1"
-    ) as told:
+    with pytest.raises(DataError, match="column note holds string.*column gap lacks 1") as told:
         Data.csv(file, label="kind")
     assert "column day holds date32" in str(told.value)
     with pytest.raises(
@@ -220,9 +216,7 @@ def test_pictures_of_all_kinds_in_one_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"give size=\(height, width\)"):
         Data.images(tmp_path)
     (tmp_path / "dog" / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
-    with pytest.raises(
-        DataError, match=r"bad\.png cannot be read as a picture.*leave it out"
-    ):
+    with pytest.raises(DataError, match=r"bad\.png cannot be read as a picture.*leave it out"):
         Data.images(tmp_path, size=6, validation=None).read(S0)
 
 

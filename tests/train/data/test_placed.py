@@ -114,9 +114,7 @@ def test_one_error_before_any_work(tmp_path: Path, mistake: str, told: str) -> N
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "corrupt"])
-def test_a_file_that_changes_is_noticed_before_it_is_read(
-    tmp_path: Path, harm: str
-) -> None:
+def test_a_file_that_changes_is_noticed_before_it_is_read(tmp_path: Path, harm: str) -> None:
     data = shoal.Data.shards(written(tmp_path, "a", "b"))
     file = tmp_path / "b.npz"
     good = file.read_bytes()
@@ -128,9 +126,7 @@ def test_a_file_that_changes_is_noticed_before_it_is_read(
     else:
         file.write_bytes(good[:-5] + b"wrong")
         os.utime(file, ns=(1, 1))
-    with pytest.raises(
-        ShardError, match=r"b at local: .*b.npz .*put it back"
-    ) as raised:
+    with pytest.raises(ShardError, match=r"b at local: .*b.npz .*put it back") as raised:
         data.rows(data.shards[1], np.arange(3))
     assert (raised.value.part, raised.value.node) == ("b", "local")
     assert list(data.damaged()) == ["b"]
@@ -181,15 +177,11 @@ def test_a_node_reads_what_it_holds_and_holders_the_rest(tmp_path: Path) -> None
 def test_only_holders_read(tmp_path: Path) -> None:
     data = shoal.Data.shards(written(tmp_path, "a")).at(("n5",))
     assert not data.is_here(data.shards[0])
-    with pytest.raises(
-        ShardError, match="it lies at local, and nobody but its holders"
-    ):
+    with pytest.raises(ShardError, match="it lies at local, and nobody but its holders"):
         data.read(data.shards[0])
 
 
-@pytest.mark.parametrize(
-    "form", ["npy", "csv", "parquet", "arrow", "tar", "folder", "own"]
-)
+@pytest.mark.parametrize("form", ["npy", "csv", "parquet", "arrow", "tar", "folder", "own"])
 def test_formats(tmp_path: Path, form: str) -> None:
     """Each reader gives a shard's samples in their order."""
     path = tmp_path / f"s.{form}"
@@ -345,16 +337,12 @@ def test_a_shard_lost_while_training_is_put_back(
 def test_which_policies_go_with_data_at_several_nodes(
     policy: str, names: dict[str, str], whole: bool
 ) -> None:
-    catalogue = Catalogue(
-        {ShardId("a"): {"n3": "/a"}, ShardId("b"): {"n4": "/b", **names}}
-    )
+    catalogue = Catalogue({ShardId("a"): {"n3": "/a"}, ShardId("b"): {"n4": "/b", **names}})
     rule = policy_of(policy, True, 0, hopping=not catalogue.is_whole_everywhere)
     if whole:
         check_place_of_data(rule, catalogue, policy)
     else:
-        with pytest.raises(
-            StudyError, match="no node holds all 2 shards: use one that moves"
-        ):
+        with pytest.raises(StudyError, match="no node holds all 2 shards: use one that moves"):
             check_place_of_data(rule, catalogue, policy)
 
 

@@ -65,9 +65,7 @@ def test_pieces_join_and_travel(values: list[Any], a: int, b: int) -> None:
     assert sum(piece.values.nbytes for piece in pieces) == column.values.nbytes
     for piece in pieces:
         sent = pickle.loads(pickle.dumps(piece))
-        assert same(sent, list(piece)) and same(
-            cols.unlaid(cols.laid(piece)), list(piece)
-        )
+        assert same(sent, list(piece)) and same(cols.unlaid(cols.laid(piece)), list(piece))
 
 
 def test_arrays_of_equal_shape_join_ragged_ones() -> None:
@@ -90,10 +88,7 @@ def test_what_is_kept_cannot_be_written_to_and_a_copy_can() -> None:
 @pytest.mark.parametrize(
     "items",
     [
-        [
-            {"x": torch.ones(n), "text": "ä" * n, "y": n, "z": n / 3}
-            for n in range(1, 5)
-        ],
+        [{"x": torch.ones(n), "text": "ä" * n, "y": n, "z": n / 3} for n in range(1, 5)],
         [(np.ones((n, 2)), b"b" * n, [1] * n, None) for n in range(1, 5)],
         [[torch.ones(2), {"boxes": torch.ones(n, 4), "id": n}] for n in range(1, 5)],
         [torch.ones(n, dtype=torch.bfloat16) for n in range(1, 5)],

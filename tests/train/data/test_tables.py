@@ -29,9 +29,7 @@ FORMER = [
 ]
 
 
-def table(
-    path: Path, head: str, row: Callable[[int], str], encoding: str = "utf-8"
-) -> Path:
+def table(path: Path, head: str, row: Callable[[int], str], encoding: str = "utf-8") -> Path:
     """A CSV file: the header line, and a line for each number."""
     lines = [head, *(row(number) for number in range(ROWS))]
     path.write_text("\n".join(lines) + "\n", encoding=encoding)
@@ -95,9 +93,7 @@ def test_one_error_says_what_all_columns_need(file: Path) -> None:
         hole = n == 7
         cells = [n, n * 1.5, "?" if hole else n, ["Köln", "Bonn"][n % 2]]
         cells += [f"2024-01-{n % 28 + 1:02d}", ["a", "b", "c"][n % 3]]
-        return (
-            ",".join("" if hole and cell != "?" else str(cell) for cell in cells) + ","
-        )
+        return ",".join("" if hole and cell != "?" else str(cell) for cell in cells) + ","
 
     table(file, "count,size,mixed,city,day,y,none", row)
     options: dict[str, Any] = {"label": "y", "validation": None}
@@ -122,25 +118,18 @@ def test_one_error_says_what_all_columns_need(file: Path) -> None:
     # What the user gave before stays in the line, a filling for all columns by its columns.
     given = {**options, "fill": 0, "encode": {"city": "hash", "y": "ordinal"}}
     again = pasted(told(Data.csv, file, **given))
-    assert (
-        again["encode"].keys() == {"city", "y", "day"}
-        and again["encode"]["city"] == "hash"
-    )
+    assert again["encode"].keys() == {"city", "y", "day"} and again["encode"]["city"] == "hash"
     assert again["fill"]["count"] == 0 and again["fill"]["city"] == "?"
 
 
 def test_fillings_are_fitted_on_the_training_part(tmp_path: Path) -> None:
-    file = table(
-        tmp_path / "t.csv", "a,b,y", lambda n: f"{'' if n % 4 == 0 else n * n},{n},{n}"
-    )
+    file = table(tmp_path / "t.csv", "a,b,y", lambda n: f"{'' if n % 4 == 0 else n * n},{n},{n}")
     other = table(tmp_path / "o.csv", "a,b,y", lambda n: f",{'' if n == 3 else n},{n}")
     for name, fit in (("mean", np.mean), ("median", np.median)):
         for fill in (name, {"a": name, "b": name}):
             x, y = whole(Data.csv(file, label="y", fill=fill, validation=None))
             given = np.float32(fit([n * n for n in range(ROWS) if n % 4]))
-            assert np.array_equal(
-                x[:, 0], np.where(y % 4, y * y, given).astype(np.float32)
-            )
+            assert np.array_equal(x[:, 0], np.where(y % 4, y * y, given).astype(np.float32))
             two = Data.csv(file, label="y", fill=fill, validation=other)
             scored, _ = two.read(two.validation[0])  # type: ignore[misc]
             assert set(scored[:, 0].tolist()) == {given}
@@ -149,8 +138,7 @@ def test_fillings_are_fitted_on_the_training_part(tmp_path: Path) -> None:
         left = [n * n for n in y.tolist() if n % 4]
         assert set(x[y % 4 == 0, 0].tolist()) == {np.float32(fit(left))}
     prints = {
-        Data.csv(file, label="y", fill=fill).fingerprint
-        for fill in ("mean", "median", 0, {"a": 1})
+        Data.csv(file, label="y", fill=fill).fingerprint for fill in ("mean", "median", 0, {"a": 1})
     }
     assert len(prints) == 4
     by_name = Data.csv(file, fill="median", validation=other)
@@ -191,9 +179,7 @@ def test_whole_numbers_stay_whole_where_the_filling_is(file: Path) -> None:
         ({"encoding": "latin-99"}, "encoding must be one that Python knows.*latin-99"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(
-    file: Path, options: Any, rule: str
-) -> None:
+def test_arguments_that_do_not_fit_are_refused(file: Path, options: Any, rule: str) -> None:
     table(file, "a,b,y", lambda n: f"{'' if n == 3 else n},{n},{n % 2}")
     with pytest.raises(DataError, match=rule):
         Data.csv(file, label="y", **options)
@@ -201,18 +187,13 @@ def test_arguments_that_do_not_fit_are_refused(
 
 def test_columns_and_rows_are_left_out(file: Path) -> None:
     table(file, "id,a,y", lambda n: f"{10**17 + n},{'' if n == 3 else n},{n % 2}")
-    with pytest.warns(
-        UserWarning, match=r'column id has 40 .* as float32 1 remain.*drop=\["id"\]'
-    ):
+    with pytest.warns(UserWarning, match=r'column id has 40 .* as float32 1 remain.*drop=\["id"\]'):
         Data.csv(file, label="y", fill=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data = Data.csv(file, label="y", drop=["id"], dropna="a", validation=None)
         assert whole(data)[0].shape == (39, 1)
-        assert (
-            Data.csv(file, label="y", columns="a", fill=0).fingerprint
-            != data.fingerprint
-        )
+        assert Data.csv(file, label="y", columns="a", fill=0).fingerprint != data.fingerprint
         Data.csv(file, fill=0)  # by name whole numbers stay as they are
 
 
@@ -258,10 +239,7 @@ def test_numbers_that_are_written_otherwise(
 def test_texts_are_read_in_their_encoding(file: Path) -> None:
     table(file, "ort,größe", lambda n: f"{['Köln', 'Bonn'][n % 2]},{n}", "latin-1")
     message = told(Data.csv, file, encode={"ort": "onehot"})
-    assert (
-        "is not written in UTF-8" in message
-        and 'encoding=, such as "latin-1"' in message
-    )
+    assert "is not written in UTF-8" in message and 'encoding=, such as "latin-1"' in message
     data = Data.csv(file, encode={"ort": "onehot"}, encoding="latin-1")
     assert data.names == {"ort": ("Bonn", "Köln")} and "größe" in data.read("s000")  # type: ignore[arg-type]
     table(file, "ort,y", lambda n: f"{['Köln', 'Bonn'][n % 2]},{n}", "latin-1")
@@ -275,9 +253,7 @@ def test_headers_that_are_not_as_they_seem(file: Path) -> None:
         "columns need different names; t.csv has several columns"
     )
     table(file, "a, b", lambda n: f"{n},{n}")
-    assert "no column b (did you mean ' b'?); there are a, ' b'" in told(
-        Data.csv, file, label="b"
-    )
+    assert "no column b (did you mean ' b'?); there are a, ' b'" in told(Data.csv, file, label="b")
 
 
 def test_a_row_is_named_by_its_file_and_its_number(tmp_path: Path) -> None:
@@ -292,10 +268,7 @@ def test_a_row_is_named_by_its_file_and_its_number(tmp_path: Path) -> None:
         lambda n: f"{'?' if n == 1 else n},{n if n > 2 else ''}",
     )
     message = told(Data.csv, tmp_path, label="y", dropna=["y"])
-    assert (
-        "1 of 77 values of column a are no numbers, e.g. '?' in row 9 of b.csv"
-        in message
-    )
+    assert "1 of 77 values of column a are no numbers, e.g. '?' in row 9 of b.csv" in message
 
 
 def test_a_column_without_values(tmp_path: Path) -> None:
@@ -320,9 +293,7 @@ def broken(days: list[datetime.date]) -> Callable[[Any], Any]:
 
 def test_a_function_gets_dates_and_its_error_names_column_and_line(file: Path) -> None:
     table(file, "day,y", lambda n: f"2024-02-{n % 28 + 1:02d},{n}")
-    data = Data.csv(
-        file, label="y", encode={"day": days_since_the_first}, validation=None
-    )
+    data = Data.csv(file, label="y", encode={"day": days_since_the_first}, validation=None)
     x, y = whole(data)
     assert np.array_equal(x[:, 0], y % 28)
     message = told(Data.csv, file, label="y", encode={"day": broken})
@@ -336,9 +307,7 @@ def test_a_function_gets_dates_and_its_error_names_column_and_line(file: Path) -
     other = table(file.with_name("o.csv"), "day,y", lambda n: f",{n}")
     encode = {"day": days_since_the_first}
     message = told(Data.csv, file, label="y", encode=encode, validation=other)
-    assert message.startswith(
-        "of the validation files: column day lacks 40 of 40 values"
-    )
+    assert message.startswith("of the validation files: column day lacks 40 of 40 values")
 
 
 # -- what was read before is read the same -------------------------------------------------------
@@ -357,13 +326,9 @@ def test_former_studies_find_their_tables_unchanged(tmp_path: Path) -> None:
     fill = {"a": 0, "city": "none"}
     prints = [
         Data.csv(file, label="y", encode=encode, fill=fill).fingerprint,
-        Data.csv(
-            file, columns=["b", "a"], fill=-1, validation=None, shards=3
-        ).fingerprint,
+        Data.csv(file, columns=["b", "a"], fill=-1, validation=None, shards=3).fingerprint,
         Data.csv(file, columns=["a", "y"], fill=2, stratify="y", seed=4).fingerprint,
-        Data.csv(
-            file, columns=["b", "day"], encode=encode, validation=file
-        ).fingerprint,
+        Data.csv(file, columns=["b", "day"], encode=encode, validation=file).fingerprint,
     ]
     assert prints == FORMER
 
@@ -382,13 +347,9 @@ def test_new_rows_are_read_and_filled_as_the_data(tmp_path: Path) -> None:
     data = Data.csv(file, label="y", fill="mean", validation=None, **options)
     made = data.encode(new)
     assert made.tolist() == [[5, np.float32(10 / 3)], [-1.5, 3]]
-    with pytest.raises(
-        DataError, match="column y lacks 1 of 2 values: mend the new rows"
-    ):
+    with pytest.raises(DataError, match="column y lacks 1 of 2 values: mend the new rows"):
         data.encode(new, columns=["y"])
-    plain = Data.csv(
-        file, fill={"a": "median", "b": 0, "y": 2}, na_values="?", decimal=","
-    )
+    plain = Data.csv(file, fill={"a": "median", "b": 0, "y": 2}, na_values="?", decimal=",")
     read, columns = plain.read("s000"), plain.encode(new, columns=["a", "b", "y"])
     assert isinstance(read, dict) and isinstance(columns, dict)
     assert columns["b"].tolist() == [0, 3] and columns["y"].tolist() == [1, 2]

@@ -98,9 +98,7 @@ def test_lines_are_reports_and_folders_are_checkpoints(tmp_path: Path) -> None:
 
 
 def test_commands_go_on_from_their_folders(tmp_path: Path) -> None:
-    made(tmp_path, command(tmp_path, 6), [0.1, 0.5]).optimize(
-        progress=False, max_epochs=2
-    )
+    made(tmp_path, command(tmp_path, 6), [0.1, 0.5]).optimize(progress=False, max_epochs=2)
     study = shoal.load_study(tmp_path / "s")
     study.extend("t000", 5)
     study.resume(progress=False)
@@ -199,9 +197,7 @@ def test_values_are_no_code(tmp_path: Path, text: str) -> None:
     assert not (tmp_path / "s" / "journal.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    "text", ["{lr}", "{lr}.sh x", "env A=1 {lr} x", "env {lr}=1 x"]
-)
+@pytest.mark.parametrize("text", ["{lr}", "{lr}.sh x", "env A=1 {lr} x", "env {lr}=1 x"])
 def test_a_value_is_not_the_program(tmp_path: Path, text: str) -> None:
     with pytest.raises(StudyError, match="would say which program"):
         made(tmp_path, text, ["x"]).optimize(progress=False)
@@ -216,9 +212,7 @@ def test_a_value_is_not_the_program(tmp_path: Path, text: str) -> None:
         "sh -c 'echo x > {checkpoint}/x; echo loss=${#1}' sh {lr}",
     ],
 )
-def test_values_reach_a_shell_as_arguments_and_variables(
-    tmp_path: Path, text: str
-) -> None:
+def test_values_reach_a_shell_as_arguments_and_variables(tmp_path: Path, text: str) -> None:
     mark = tmp_path / "HACKED"
     bad = f"$(touch {mark})';touch {mark};`touch {mark}`"
     study = made(tmp_path, text, [bad])
@@ -297,9 +291,7 @@ def test_a_command_without_max_epochs_cannot_be_extended(tmp_path: Path) -> None
         study.extend("t000", max_epochs=30)
 
 
-def test_a_switch_may_be_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_switch_may_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without checkpoints, only what works is offered next."""
     code = "import sys; print(f'loss={len(sys.argv)}')"
     line = f'{sys.executable} -c "{code}" {{fast}} x{{fast}}'
@@ -362,9 +354,7 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
     assert same.trials[0].epochs == 2
 
 
-def test_a_killed_run_leaves_no_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_leaves_no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next run of the study removes them; other studies' stay."""
     scratch = tmp_path / "scratch"
     others = scratch / "shoal-0123456789abcdef-1-x"

@@ -28,9 +28,7 @@ SPACE = {"lr": shoal.grid([0.1, 0.01, 0.001])}
 
 def made(folder: Path, function: Any = train, space: Any = None) -> shoal.Study:
     """A study of a function."""
-    return shoal.create_study(
-        function, storage=folder, metric="loss", search_space=space or SPACE
-    )
+    return shoal.create_study(function, storage=folder, metric="loss", search_space=space or SPACE)
 
 
 def test_reports_are_epochs_and_trials_are_as_alone(tmp_path: Path) -> None:
@@ -142,9 +140,7 @@ def test_an_error_is_the_trials_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "raised", [asyncio.CancelledError(), type("Panic", (BaseException,), {})("!")]
 )
-def test_what_is_no_exception_is_the_trials_own_too(
-    tmp_path: Path, raised: BaseException
-) -> None:
+def test_what_is_no_exception_is_the_trials_own_too(tmp_path: Path, raised: BaseException) -> None:
     def bad(config: dict[str, Any]) -> float:
         if config["lr"] == 0.01:
             raise raised
@@ -336,9 +332,7 @@ def test_replay_calls_the_function_again(tmp_path: Path) -> None:
     study = made(tmp_path / "s", space={"lr": shoal.grid([0.1, 0.01]), "every": 2})
     study.optimize(max_epochs=5, progress=False)
     rows = study.replay()
-    assert [(row["visits"], row["equal"]) for row in rows] == [(4, True), (4, True)], (
-        rows
-    )
+    assert [(row["visits"], row["equal"]) for row in rows] == [(4, True), (4, True)], rows
     other = made(tmp_path / "o", loose, {"lr": 0.1})
     other.optimize(progress=False)
     assert other.replay()[0]["verdict"] == "differs"
@@ -358,9 +352,7 @@ def test_one_missing_checkpoint_of_a_function_is_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_where_a_temporary_checkpoint_lay_is_not_compared(
-    tmp_path: Path, whole: bool
-) -> None:
+def test_where_a_temporary_checkpoint_lay_is_not_compared(tmp_path: Path, whole: bool) -> None:
     """Folders and files with names that are new each time, as `tempfile` makes them."""
 
     def temporary(config: dict[str, Any]) -> None:

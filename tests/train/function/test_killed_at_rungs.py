@@ -62,7 +62,5 @@ def test_it_goes_on_and_counts_what_it_trains_again_once(tmp_path: Path) -> None
     assert len({line.partition(" ")[0] for line in said}) == len(said)
 
     storage = optuna.storages.journal.JournalFileBackend(str(tmp_path / "s/optuna.log"))
-    log = optuna.load_study(
-        study_name="s", storage=optuna.storages.JournalStorage(storage)
-    )
+    log = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(storage))
     assert len(log.trials[0].intermediate_values) == 9

@@ -89,9 +89,7 @@ def test_a_space_comes_first(tmp_path: Path) -> None:
         ({"searcher": "asha", "n_trials": 3}, "max_epochs="),
     ],
 )
-def test_what_objectives_cannot_do_is_said(
-    tmp_path: Path, asked: dict[str, Any], why: str
-) -> None:
+def test_what_objectives_cannot_do_is_said(tmp_path: Path, asked: dict[str, Any], why: str) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed")
     study = shoal.create_study(objective, storage=tmp_path / "s")
     with pytest.raises((StudyError, ValueError), match=why):

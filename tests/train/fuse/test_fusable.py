@@ -33,11 +33,7 @@ def made(step: Any = None, model: Any = None, **config: Any) -> TrainingLane:
             return net
 
         def training_step(self, model: nn.Module, batch: Any) -> Any:
-            return (
-                step(self, model, batch)
-                if step
-                else super().training_step(model, batch)
-            )
+            return step(self, model, batch) if step else super().training_step(model, batch)
 
     return TrainingLane(Made(), {"lr": 0.1, **config}, seed=0, device=HERE, epoch=1.0)
 
@@ -57,9 +53,7 @@ def test_the_key_tells_graphs_apart_and_nothing_else() -> None:
         {"precision": "bf16"},
         {"accumulate_grad_batches": 2},
     ]
-    keys = [
-        graph_key(lane) for lane in lanes(Images(), [{"lr": 0.1, **c} for c in others])
-    ]
+    keys = [graph_key(lane) for lane in lanes(Images(), [{"lr": 0.1, **c} for c in others])]
     assert len({*keys, *same}) == len(others) + 1
 
 
@@ -104,9 +98,7 @@ def test_attributes_and_functions_are_part_of_the_key() -> None:
 
     ways.append(of_parameter)
     for way in ways:
-        one, same, other = (
-            graph_key(made(model=lambda x=x: way(x))) for x in (1.0, 1.0, 2.0)
-        )
+        one, same, other = (graph_key(made(model=lambda x=x: way(x))) for x in (1.0, 1.0, 2.0))
         assert one == same != other
 
 
@@ -245,19 +237,14 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
     one = made(None, None)
     lanes = [
         one,
-        *(
-            TrainingLane(one.recipe, {"lr": 0.2}, seed=i, device=HERE, epoch=1.0)
-            for i in (1, 2)
-        ),
+        *(TrainingLane(one.recipe, {"lr": 0.2}, seed=i, device=HERE, epoch=1.0) for i in (1, 2)),
     ]
     if always or masked:
         with pytest.raises(Unfusable, match="kink"):
             Fused(lanes).step(images(16), 16)
     else:
         assert Fused(lanes).step(images(16), 16) == 16
-    assert len(sizes) == compared_with, (
-        "all lanes on the batch, the first on one half, or both"
-    )
+    assert len(sizes) == compared_with, "all lanes on the batch, the first on one half, or both"
 
 
 @pytest.mark.parametrize(
@@ -276,9 +263,7 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
         (_normalizing, None, "writes to parameters"),
     ],
 )
-def test_what_cannot_be_fused_is_refused_and_goes_on_alone(
-    step: Any, model: Any, why: str
-) -> None:
+def test_what_cannot_be_fused_is_refused_and_goes_on_alone(step: Any, model: Any, why: str) -> None:
     first = made(step, model)
     packed = [
         first,
@@ -330,9 +315,7 @@ def test_classes_made_in_a_function_are_told_by_all_that_they_hold() -> None:
     assert one == same != other
 
 
-def test_what_a_recipe_that_cannot_be_hashed_agreed_to_is_remembered_while_it_lives() -> (
-    None
-):
+def test_what_a_recipe_that_cannot_be_hashed_agreed_to_is_remembered_while_it_lives() -> None:
     @dataclass
     class Whole(Images):
         depth: int = 2

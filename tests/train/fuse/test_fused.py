@@ -43,12 +43,8 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "adadelta"])
 @pytest.mark.parametrize("model", ["mlp", "cnn", "transformer", "rnn"])
-def test_weights_after_three_epochs_are_those_of_training_alone(
-    model: str, optimizer: str
-) -> None:
-    schedule = {"sgd": "steps", "momentum": "samples", "adam": "samples"}.get(
-        optimizer, "none"
-    )
+def test_weights_after_three_epochs_are_those_of_training_alone(model: str, optimizer: str) -> None:
+    schedule = {"sgd": "steps", "momentum": "samples", "adam": "samples"}.get(optimizer, "none")
     own, packed = pair(model=model, optimizer=optimizer, schedule=schedule)
     data = images(72, F64)
     together(Fused(packed), data, 3)
@@ -57,9 +53,7 @@ def test_weights_after_three_epochs_are_those_of_training_alone(
         assert gap(one, other) < 1e-8
         found = list(differences(one.state(), other.state()))
         assert all(far < 1e-8 for _, far in found), found
-        assert one.taken()[1]["loss"][0] == pytest.approx(
-            other.taken()[1]["loss"][0], abs=1e-8
-        )
+        assert one.taken()[1]["loss"][0] == pytest.approx(other.taken()[1]["loss"][0], abs=1e-8)
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "transformer", "rnn", "lstm", "plain"])
@@ -82,8 +76,7 @@ def test_each_gradient_from_the_same_state_in_float32(model: str) -> None:
     for seed in range(4):
         batch = images(16, seed=seed)
         before = [
-            torch.cat([p.detach().reshape(-1) for p in lane.model.parameters()])
-            for lane in own
+            torch.cat([p.detach().reshape(-1) for p in lane.model.parameters()]) for lane in own
         ]
         fused.step(batch, 16)
         fused.loosen()
@@ -94,9 +87,7 @@ def test_each_gradient_from_the_same_state_in_float32(model: str) -> None:
                 torch.cat([p.detach().reshape(-1) for p in x.model.parameters()])
                 for x in (one, other)
             )
-            assert (
-                float((mine - theirs).norm()) < 1e-5
-            )  # the rate is 1: steps are gradients
+            assert float((mine - theirs).norm()) < 1e-5  # the rate is 1: steps are gradients
             assert float((mine - start).norm()) > 1e-2
             other.load(one.state())
 
@@ -108,10 +99,7 @@ def test_scores_in_float32_are_those_of_training_alone(model: str) -> None:
     together(Fused(packed), data, 3)
     for one, other in zip(own, packed, strict=True):
         alone(one, data, 3)
-        assert (
-            abs(evaluate(one, [held])["accuracy"] - evaluate(other, [held])["accuracy"])
-            <= 0.005
-        )
+        assert abs(evaluate(one, [held])["accuracy"] - evaluate(other, [held])["accuracy"]) <= 0.005
 
 
 @pytest.mark.parametrize(
@@ -161,9 +149,7 @@ def test_lanes_of_different_ages_with_frozen_tied_and_unused_parameters() -> Non
 
         def forward(self, x: Tensor) -> Tensor:
             out: Tensor = self.frozen(
-                torch.tanh(
-                    self.second(torch.tanh(self.first(x.flatten(1)) + self.first.bias))
-                )
+                torch.tanh(self.second(torch.tanh(self.first(x.flatten(1)) + self.first.bias)))
             )
             return out
 
@@ -180,16 +166,11 @@ def test_lanes_of_different_ages_with_frozen_tied_and_unused_parameters() -> Non
     for one, other in zip(own, packed, strict=True):
         alone(one, data)
         assert gap(one, other) < 1e-10
-        assert (
-            compare(one.state()["optimizer"], other.state()["optimizer"]).difference
-            < 1e-10
-        )
+        assert compare(one.state()["optimizer"], other.state()["optimizer"]).difference < 1e-10
 
 
 def test_bfloat16_stays_near() -> None:
-    own, packed = pair(
-        dtype=torch.float32, recipe=Images(precision="bf16"), optimizer="momentum"
-    )
+    own, packed = pair(dtype=torch.float32, recipe=Images(precision="bf16"), optimizer="momentum")
     data = images(160)
     together(Fused(packed), data)
     for one, other in zip(own, packed, strict=True):
@@ -204,8 +185,7 @@ def test_a_penalty_on_the_models_parameters_and_train_within_the_step() -> None:
             model.train()
             penalty = sum(p.square().sum() for p in model.parameters())
             return {
-                "loss": nn.functional.cross_entropy(model(batch[0]), batch[1])
-                + 1e-2 * penalty,
+                "loss": nn.functional.cross_entropy(model(batch[0]), batch[1]) + 1e-2 * penalty,
                 "penalty": penalty,
             }
 
@@ -338,10 +318,7 @@ def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(
     for one, other in zip(own, packed, strict=True):
         assert gap(one, other) < 1e-8
         assert one.taken()[0] == other.taken()[0]
-        assert (
-            compare(one.state()["optimizer"], other.state()["optimizer"]).difference
-            < 1e-8
-        )
+        assert compare(one.state()["optimizer"], other.state()["optimizer"]).difference < 1e-8
 
 
 def test_an_optimizer_that_fails_midway_is_never_repeated(
@@ -358,9 +335,9 @@ def test_an_optimizer_that_fails_midway_is_never_repeated(
     monkeypatch.setattr(StackedSteps, "step", full)
     with pytest.raises(StepFailed) as failed:
         fused.step(batch, 16)
-    assert {
-        lane: str(error) for lane, error in failed.value.errors.items()
-    } == dict.fromkeys(range(3), "out of memory")
+    assert {lane: str(error) for lane, error in failed.value.errors.items()} == dict.fromkeys(
+        range(3), "out of memory"
+    )
 
 
 def test_states_are_those_of_whole_lanes_and_may_be_loaded_in_between() -> None:
@@ -388,9 +365,7 @@ def test_states_are_those_of_whole_lanes_and_may_be_loaded_in_between() -> None:
 
 class Dropping(Images):
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 4)
-        )
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 4))
 
 
 def test_dropout_is_fused_only_where_equality_in_distribution_will_do() -> None:
@@ -405,22 +380,16 @@ def test_dropout_is_fused_only_where_equality_in_distribution_will_do() -> None:
     with pytest.raises(Unfusable, match="random"):
         Fused(strict).step(images(16), 16)
     assert all(
-        compare(state, lane.rng.state()).equal
-        for state, lane in zip(states, strict, strict=True)
+        compare(state, lane.rng.state()).equal for state, lane in zip(states, strict, strict=True)
     )
     fused, batch = Fused(free), images(16)
     for _ in range(200):
         fused.step(batch, 16)
-    losses = torch.tensor(
-        [[float(v) for _, v in lane.noted.by_name["loss"]] for lane in free]
-    )
+    losses = torch.tensor([[float(v) for _, v in lane.noted.by_name["loss"]] for lane in free])
     assert len(set(losses[:, 0].tolist())) == 3  # equal weights, unlike masks
     with free[0].rng.untouched(), torch.no_grad():
         own = torch.tensor(
-            [
-                float(recipe.training_step(free[0].model, batch)["loss"])
-                for _ in range(200)
-            ]
+            [float(recipe.training_step(free[0].model, batch)["loss"]) for _ in range(200)]
         )
     error = (own.var() / 200 + losses.var() / 600).sqrt()
     assert abs(losses.mean() - own.mean()) < 5 * error
@@ -448,15 +417,12 @@ def test_evaluation_is_each_lanes_own_and_changes_nothing(model: str) -> None:
     before = [lane.state() for lane in packed]
     copies = [[array.copy() for array in state["model"].values()] for state in before]
     data = images(150, F64, seed=2)
-    scores = fused.evaluate(
-        (data[0][at : at + 70], data[1][at : at + 70]) for at in (0, 70, 140)
-    )
+    scores = fused.evaluate((data[0][at : at + 70], data[1][at : at + 70]) for at in (0, 70, 140))
     for lane, got, copy in zip(packed, scores, copies, strict=True):
         assert got == pytest.approx(evaluate(lane, [data]), abs=1e-10)
         assert all(module.training for module in lane.model.modules())
         assert all(
-            (a == b).all()
-            for a, b in zip(copy, lane.state()["model"].values(), strict=True)
+            (a == b).all() for a, b in zip(copy, lane.state()["model"].values(), strict=True)
         )
 
 
@@ -464,9 +430,7 @@ def test_evaluation_that_cannot_be_vectorized_is_made_lane_by_lane() -> None:
     class ByNumpy(Images):
         def validation_step(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
             guess = model(batch[0]).numpy().argmax(1)
-            return {
-                "accuracy": torch.from_numpy((guess == batch[1].numpy()).astype("f4"))
-            }
+            return {"accuracy": torch.from_numpy((guess == batch[1].numpy()).astype("f4"))}
 
     _, packed = pair(recipe=ByNumpy(F64))
     data, fused = images(150, F64), Fused(packed)
@@ -485,9 +449,7 @@ def test_evaluation_that_cannot_be_vectorized_is_made_lane_by_lane() -> None:
 
 
 @pytest.mark.parametrize("slow", ["fused", "alone"])
-def test_evaluation_takes_the_quicker_way(
-    slow: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_takes_the_quicker_way(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, packed = pair()
     fused, data, rows = (
         Fused(packed),
@@ -504,22 +466,17 @@ def test_evaluation_takes_the_quicker_way(
 
         return done
 
-    monkeypatch.setattr(
-        FusedScores, "_validated", counted("fused", FusedScores._validated)
-    )
+    monkeypatch.setattr(FusedScores, "_validated", counted("fused", FusedScores._validated))
     monkeypatch.setattr(Scoring, "add", counted("alone", Scoring.add))
     alone = [evaluate(lane, [data]) for lane in packed]
     fused.evaluate([data], timed=True)  # finds out
     rows.update(fused=0, alone=0)
     scores = fused.evaluate([data], timed=True)
     assert rows == (
-        {"fused": 0, "alone": 150 * len(packed)}
-        if slow == "fused"
-        else {"fused": 150, "alone": 0}
+        {"fused": 0, "alone": 150 * len(packed)} if slow == "fused" else {"fused": 150, "alone": 0}
     )
     assert all(
-        each == pytest.approx(own, abs=1e-10)
-        for each, own in zip(scores, alone, strict=True)
+        each == pytest.approx(own, abs=1e-10) for each, own in zip(scores, alone, strict=True)
     )
     fused.evaluate([data])
     assert rows["fused"] >= 150, "at once, where nothing is to be timed"
@@ -570,9 +527,7 @@ def test_an_optimizer_that_keeps_the_gradient() -> None:
                 self.state[p]["before"] = p.grad
 
     class Recipe(Images):
-        def configure_optimizers(
-            self, model: nn.Module, config: Mapping[str, Any]
-        ) -> Any:
+        def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
             return Optimistic(model.parameters(), config["lr"])
 
     own, packed = pair(recipe=Recipe(F64))
@@ -582,9 +537,7 @@ def test_an_optimizer_that_keeps_the_gradient() -> None:
         assert gap(one, other) < 1e-12
 
 
-@pytest.mark.parametrize(
-    "where", ["step", "step raises", "optimizer", "optimizer raises"]
-)
+@pytest.mark.parametrize("where", ["step", "step raises", "optimizer", "optimizer raises"])
 def test_the_mode_of_gradients_is_each_step_s_own(where: str) -> None:
     """It would be that of every trial made later in the process."""
 
@@ -598,9 +551,7 @@ def test_the_mode_of_gradients_is_each_step_s_own(where: str) -> None:
             return found
 
     class Recipe(Images):
-        def configure_optimizers(
-            self, model: nn.Module, config: Mapping[str, Any]
-        ) -> Any:
+        def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
             return Switching(model.parameters(), config["lr"])
 
         def training_step(self, model: nn.Module, batch: Any) -> Any:
@@ -658,9 +609,7 @@ def test_values_are_told_in_the_order_of_the_steps_also_those_taken_alone() -> N
         mine, theirs = one.noted.by_name, other.noted.by_name
         assert mine.keys() == theirs.keys() == {"loss", "steps", "first"}
         for name in mine:
-            assert [count for count, _ in mine[name]] == [
-                count for count, _ in theirs[name]
-            ]
+            assert [count for count, _ in mine[name]] == [count for count, _ in theirs[name]]
             assert [float(v) for _, v in theirs[name]] == pytest.approx(
                 [float(v) for _, v in mine[name]], abs=1e-8
             )
@@ -697,9 +646,7 @@ def test_a_lane_by_itself_and_named_columns() -> None:
     assert gap(own[0], packed[0]) < 1e-12
 
 
-def test_a_sample_that_is_ignored_counts_nothing_even_where_its_loss_would_be_infinite() -> (
-    None
-):
+def test_a_sample_that_is_ignored_counts_nothing_even_where_its_loss_would_be_infinite() -> None:
     logits = torch.tensor([[-float("inf"), 0.0], [1.0, 2.0]], requires_grad=True)
     target = torch.tensor([-100, 1])
     with Rewritten():

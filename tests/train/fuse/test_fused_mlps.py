@@ -16,9 +16,7 @@ from shoal.train.lane.lane import TrainingLane
 
 OPTIMIZERS: dict[str, Callable[[Any, float], Any]] = {
     "sgd": lambda p, lr: SGD(p, lr=10 * lr),
-    "momentum": lambda p, lr: SGD(
-        p, lr=lr, momentum=0.9, nesterov=True, weight_decay=1e-3
-    ),
+    "momentum": lambda p, lr: SGD(p, lr=lr, momentum=0.9, nesterov=True, weight_decay=1e-3),
     "adam": lambda p, lr: Adam(p, lr=lr),
     "adamw": lambda p, lr: AdamW(p, lr=lr, weight_decay=0.1),
     "adagrad": lambda p, lr: Adagrad(p, lr=10 * lr, lr_decay=0.1),
@@ -57,17 +55,13 @@ class Mlp(shoal.Recipe):
         )
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
-        return OPTIMIZERS[config.get("optimizer", self.optimizer)](
-            model.parameters(), config["lr"]
-        )
+        return OPTIMIZERS[config.get("optimizer", self.optimizer)](model.parameters(), config["lr"])
 
     def training_step(self, model: nn.Module, batch: Any) -> Tensor:
         return cross_entropy(model(batch[0]), batch[1])
 
 
-def lanes(
-    recipe: Mlp, batch: int, count: int = 5, mixed: bool = False
-) -> list[TrainingLane]:
+def lanes(recipe: Mlp, batch: int, count: int = 5, mixed: bool = False) -> list[TrainingLane]:
     made = []
     for i in range(count):
         config = {
@@ -75,11 +69,7 @@ def lanes(
             "batch_size": batch,
             **({"optimizer": list(OPTIMIZERS)[i]} if mixed else {}),
         }
-        made.append(
-            TrainingLane(
-                recipe, config, seed=i, device=torch.device("cpu"), epoch=1000.0
-            )
-        )
+        made.append(TrainingLane(recipe, config, seed=i, device=torch.device("cpu"), epoch=1000.0))
         made[-1].begin(10**6)
     return made
 
@@ -147,6 +137,4 @@ def test_activations_that_are_computed_again(reentrant: bool) -> None:
                 lane.step((x, y), 20)
     fused.split()
     for mine, other in zip(alone, together, strict=True):
-        assert all(
-            map(torch.allclose, mine.model.parameters(), other.model.parameters())
-        )
+        assert all(map(torch.allclose, mine.model.parameters(), other.model.parameters()))

@@ -58,8 +58,7 @@ class Pair:
     ) -> None:
         torch.manual_seed(0)
         self.own = [
-            [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in SHAPES]
-            for _ in RATES
+            [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in SHAPES] for _ in RATES
         ]
         self.rows: list[list[Tensor]] = [
             [nn.Parameter(p.detach().clone()) for p in row] for row in self.own
@@ -123,15 +122,10 @@ class Pair:
         for one, other in zip(self.alone, self.optimizers, strict=True):
             gaps += [
                 gap
-                for _, gap in differences(
-                    to_numpy(one.state_dict()), to_numpy(other.state_dict())
-                )
+                for _, gap in differences(to_numpy(one.state_dict()), to_numpy(other.state_dict()))
             ]
         for row, mine in zip(self.own, self.rows, strict=True):
-            gaps += [
-                float((a - b).detach().abs().max())
-                for a, b in zip(row, mine, strict=True)
-            ]
+            gaps += [float((a - b).detach().abs().max()) for a, b in zip(row, mine, strict=True)]
         return max(gaps)
 
 
@@ -155,9 +149,7 @@ def test_steps_are_those_of_torch(
     assert isinstance(pair.batched, OneByOne if name == "nadam" else StackedSteps)
 
 
-@pytest.mark.parametrize(
-    "name", ["momentum", "adam", "adamw", "adagrad", "rmsprop all"]
-)
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "adagrad", "rmsprop all"])
 def test_float32_agrees_to_rounding(name: str) -> None:
     pair = Pair(MADE[name], torch.float32).fuse()
     for _ in range(5):
@@ -166,9 +158,7 @@ def test_float32_agrees_to_rounding(name: str) -> None:
 
 
 @pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "by columns"])
-@pytest.mark.parametrize(
-    "name", ["dampened", "adam", "adamw", "adagrad", "rmsprop all"]
-)
+@pytest.mark.parametrize("name", ["dampened", "adam", "adamw", "adagrad", "rmsprop all"])
 def test_groups_ages_and_unused_parameters(
     name: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,9 +275,7 @@ def test_an_optimizer_that_raises_is_told_and_the_others_have_stepped() -> None:
     with pytest.raises(StepFailed) as failed, torch.no_grad():
         pair.step_by(1.0)
     assert list(failed.value.errors) == [1]
-    assert [
-        torch.equal(a, row[0]) for a, row in zip(before, pair.rows, strict=True)
-    ] == [
+    assert [torch.equal(a, row[0]) for a, row in zip(before, pair.rows, strict=True)] == [
         False,
         True,
         False,
@@ -312,9 +300,7 @@ def test_of_several_formulas_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StepFailed) as failed, torch.no_grad():
         pair.step_by(1.0)
     assert list(failed.value.errors) == [1]
-    assert [
-        torch.equal(a, row[0]) for a, row in zip(before, pair.rows, strict=True)
-    ] == [
+    assert [torch.equal(a, row[0]) for a, row in zip(before, pair.rows, strict=True)] == [
         False,
         True,
         False,
@@ -337,14 +323,12 @@ def test_what_counts_as_one_formula() -> None:
         optimizer: Optimizer = kind([nn.Parameter(torch.zeros(2))], **options)
         return optimizer
 
-    assert formula_key(
-        made(Adam, lr=1.0, betas=(0.5, 0.6), weight_decay=1.0)
-    ) == formula_key(made(Adam, lr=2.0))
+    assert formula_key(made(Adam, lr=1.0, betas=(0.5, 0.6), weight_decay=1.0)) == formula_key(
+        made(Adam, lr=2.0)
+    )
     assert formula_key(made(Adam)) != formula_key(made(AdamW))
     assert formula_key(made(Adam)) != formula_key(made(Adam, amsgrad=True))
-    assert formula_key(made(SGD, lr=1.0)) != formula_key(
-        made(SGD, lr=1.0, momentum=0.9)
-    )
+    assert formula_key(made(SGD, lr=1.0)) != formula_key(made(SGD, lr=1.0, momentum=0.9))
     assert formula_key(made(SGD, lr=1.0, momentum=0.5)) == formula_key(
         made(SGD, lr=1.0, momentum=0.9)
     )

@@ -11,9 +11,7 @@ from shoal.train.fuse.gauge import TRIES, Gauge
 from shoal.train.slot.crew import parted
 
 
-def measured(
-    gauge: Gauge, lanes: int, step: Callable[[int], float], mix: str = ""
-) -> list[int]:
+def measured(gauge: Gauge, lanes: int, step: Callable[[int], float], mix: str = "") -> list[int]:
     """Try what it wants until it wants no more; the widths tried."""
     tried = []
     while (width := gauge.wants("a", lanes, mix)) is not None:
@@ -51,9 +49,9 @@ def test_a_round_that_a_chunk_cut_short_is_not_begun_again() -> None:
 def test_it_wants_only_widths_in_which_lanes_are_parted(lanes: int) -> None:
     gauge = Gauge()
     for width in measured(gauge, lanes, lambda w: w**1.2):  # the narrower the better
-        assert width == 1 or any(
-            len(part) == width for part in parted([None] * lanes, width)
-        ), width  # type: ignore[list-item]
+        assert width == 1 or any(len(part) == width for part in parted([None] * lanes, width)), (
+            width
+        )  # type: ignore[list-item]
 
 
 def test_what_does_not_gain_is_left_alone() -> None:
@@ -165,9 +163,7 @@ def test_a_machine_that_changes_its_speed_between_rounds_does_not_mislead() -> N
 
 
 @given(st.integers(2, 64), st.lists(st.floats(0.1, 10.0), min_size=64, max_size=64))
-def test_it_chooses_none_that_was_measured_slower(
-    lanes: int, costs: list[float]
-) -> None:
+def test_it_chooses_none_that_was_measured_slower(lanes: int, costs: list[float]) -> None:
     gauge = Gauge()
     tried = measured(gauge, lanes, lambda w: costs[w - 1] * w)
     chosen = gauge.choose("a", lanes)
@@ -178,22 +174,18 @@ def test_it_chooses_none_that_was_measured_slower(
     )
 
 
-def test_what_is_known_of_one_mix_of_optimizers_holds_for_others_but_times_are_not_mixed() -> (
-    None
-):
+def test_what_is_known_of_one_mix_of_optimizers_holds_for_others_but_times_are_not_mixed() -> None:
     gauge = Gauge()
-    for _ in range(
-        TRIES
-    ):  # of dear optimizers, alone; then the slot goes to lanes with cheap ones
+    for _ in range(TRIES):  # of dear optimizers, alone; then the slot goes to lanes with cheap ones
         gauge.took("a", 1, 3.0, "dear")
     assert gauge.wants("a", 4, "cheap") == 1
     while (width := gauge.wants("a", 4, "cheap")) is not None:
         gauge.took("a", width, 1.0 if width == 1 else 2.0 * width, "cheap")
     assert gauge.ratio("a", 4) == 2.0, "not 2.0 / 3"
     assert gauge.choose("a", 4) == 1
-    assert (
-        gauge.wants("a", 4, "others") is None and gauge.wants("a", 5, "others") is None
-    ), "enough is known"
+    assert gauge.wants("a", 4, "others") is None and gauge.wants("a", 5, "others") is None, (
+        "enough is known"
+    )
     assert gauge.wants("a", 9, "others") == 1
     assert gauge.wants("a", 4, "dear") == 4, "what was begun is brought to an end"
 

@@ -22,9 +22,7 @@ class Last(Images):
     """Channels last, and a matrix that lies transposed."""
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        last = (
-            torch.channels_last if config.get("last", True) else torch.contiguous_format
-        )
+        last = torch.channels_last if config.get("last", True) else torch.contiguous_format
         model = nn.Sequential(
             nn.Conv2d(1, 6, 3),
             nn.Tanh(),

@@ -53,9 +53,7 @@ def test_a_moved_or_saved_trial_goes_on_as_if_undisturbed(
         saved = station(Small(), data, vault)
         go(saved, what, plan[cut:], made, source=first.keep(ID))
         assert compare(saved.state(ID), undisturbed.state(ID)).equal
-        assert not compare(
-            first.state(ID), undisturbed.state(ID)
-        ).equal  # it could have differed
+        assert not compare(first.state(ID), undisturbed.state(ID)).equal  # it could have differed
 
 
 @pytest.mark.parametrize(
@@ -87,8 +85,7 @@ def test_two_trials_taking_turns_at_one_station_equal_each_alone() -> None:
     made: dict[str, Any] = {"a": (), "b": ()}
     for visit in plan:
         units = {
-            t.id: shared.train(Unit(t, made[t.id], visit, evaluate=True))
-            for t in (one, other)
+            t.id: shared.train(Unit(t, made[t.id], visit, evaluate=True)) for t in (one, other)
         }
         while units:  # a chunk of one, a chunk of the other
             for name in tuple(units):
@@ -107,9 +104,7 @@ def test_two_trials_taking_turns_at_one_station_equal_each_alone() -> None:
 
 
 def test_load_copies_and_reuses_the_memory_it_has() -> None:
-    one, other = (
-        TrainingLane(Small(), {}, seed=s, device=HERE, epoch=9.0) for s in (1, 2)
-    )
+    one, other = (TrainingLane(Small(), {}, seed=s, device=HERE, epoch=9.0) for s in (1, 2))
     for lane in (one, other):
         lane.begin(8)
         with lane.rng:
@@ -181,9 +176,7 @@ def test_unusual_states_are_kept_to_the_last_bit(durable: bool, tmp_path: Path) 
         def configure_model(self, config: Any) -> nn.Module:
             return Odd()
 
-    one, other = (
-        TrainingLane(Recipe(), {}, seed=s, device=HERE, epoch=9.0) for s in (1, 2)
-    )
+    one, other = (TrainingLane(Recipe(), {}, seed=s, device=HERE, epoch=9.0) for s in (1, 2))
     one.model.more = {"seen": 7}
     state = one.state()
     if durable:
@@ -193,10 +186,7 @@ def test_unusual_states_are_kept_to_the_last_bit(durable: bool, tmp_path: Path) 
     other.load(state)
     for name in ("weight", "turned", "eighth", "count"):
         a, b = getattr(one.model, name), getattr(other.model, name)
-        assert (
-            a.dtype == b.dtype
-            and tree.view_of(a).tobytes() == tree.view_of(b).tobytes()
-        )
+        assert a.dtype == b.dtype and tree.view_of(a).tobytes() == tree.view_of(b).tobytes()
     assert other.model.more == {"seen": 7}
     assert other.model.tied is other.model.weight
 
@@ -242,9 +232,7 @@ def test_other_optimizers_move_too(name: str) -> None:
     ("name", "dtype"),
     [("NAdam", torch.float64), ("NAdam", torch.bfloat16), ("ASGD", torch.bfloat16)],
 )
-def test_states_of_another_dtype_than_the_parameters_keep_it(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_states_of_another_dtype_than_the_parameters_keep_it(name: str, dtype: torch.dtype) -> None:
     """Torch's own loading rounds them to the parameter's."""
 
     class Recipe(Small):
@@ -287,9 +275,7 @@ lr = torch.optim.lr_scheduler
         lambda o: lr.LambdaLR(o, lambda epoch: 0.5**epoch),
         lambda o: lr.OneCycleLR(o, 0.1, total_steps=90),
         lambda o: lr.CosineAnnealingWarmRestarts(o, 2),
-        lambda o: lr.SequentialLR(
-            o, [lr.ConstantLR(o, 0.1, 1), lr.ExponentialLR(o, 0.5)], [1]
-        ),
+        lambda o: lr.SequentialLR(o, [lr.ConstantLR(o, 0.1, 1), lr.ExponentialLR(o, 0.5)], [1]),
         lambda o: lr.ChainedScheduler([lr.StepLR(o, 1), lr.LinearLR(o)]),
         lambda o: lr.CyclicLR(o, 0.01, 0.1, 2, cycle_momentum=False),
     ],

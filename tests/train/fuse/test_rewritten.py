@@ -29,9 +29,7 @@ def stacked(*shape: int) -> Tensor:
     )
 
 
-def one_by_one(
-    loss: Callable[[Tensor], Tensor], given: Tensor
-) -> tuple[Tensor, Tensor]:
+def one_by_one(loss: Callable[[Tensor], Tensor], given: Tensor) -> tuple[Tensor, Tensor]:
     """Losses and gradients, lane by lane, by torch's own functions."""
     values = torch.stack([loss(lane) for lane in given])
     return values.detach(), torch.autograd.grad(values.sum(), given)[0]
@@ -59,16 +57,12 @@ def together(loss: Callable[[Tensor], Tensor], given: Tensor) -> tuple[Tensor, T
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
-def test_losses(
-    name: str, reduction: str, direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses(name: str, reduction: str, direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private, "VMAP", direct)
     function = {"cross_entropy": cross_entropy, "nll_loss": nll_loss}[name]
     loss: Loss = partial(function, reduction=reduction)
     target = torch.tensor([0, 3, -100, 1, 1])
-    common = torch.randn(
-        N, C, generator=torch.Generator().manual_seed(2), dtype=torch.float64
-    )
+    common = torch.randn(N, C, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
     def weighted(logits: Tensor) -> Tensor:
         """The lanes' own part enters where all have the logits in common, too."""
@@ -76,19 +70,13 @@ def test_losses(
 
     cases: dict[str, Callable[[Tensor], Tensor]] = {
         "target in common": lambda logits: loss(logits, target),
-        "another one is ignored": lambda logits: loss(
-            logits, target.clamp(min=0), ignore_index=1
-        ),
-        "target of each lane": lambda logits: loss(
-            logits, (logits * 2 - common).argmax(1)
-        ),
+        "another one is ignored": lambda logits: loss(logits, target.clamp(min=0), ignore_index=1),
+        "target of each lane": lambda logits: loss(logits, (logits * 2 - common).argmax(1)),
         "logits in common": weighted,
         "a target of each lane for logits in common": lambda logits: (
             loss(common, logits.argmax(1)) * logits.mean()
         ),
-        "named": lambda logits: function(
-            input=logits, target=target, reduction=reduction
-        ),
+        "named": lambda logits: function(input=logits, target=target, reduction=reduction),
     }
     for what, of in cases.items():
         for mine, alone in zip(
@@ -120,12 +108,8 @@ def test_rare_losses_are_left_to_torch() -> None:
     ]
     for loss in losses:
         found = together(lambda logits, loss=loss: loss(logits, target), stacked(N, C))  # type: ignore[misc]
-        alone = one_by_one(
-            lambda logits, loss=loss: loss(logits, target), stacked(N, C)
-        )  # type: ignore[misc]
-        assert all(
-            torch.allclose(a, b, atol=1e-12) for a, b in zip(found, alone, strict=True)
-        )
+        alone = one_by_one(lambda logits, loss=loss: loss(logits, target), stacked(N, C))  # type: ignore[misc]
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(found, alone, strict=True))
 
 
 def test_a_target_of_another_length_is_an_error() -> None:
@@ -139,15 +123,11 @@ def test_a_target_of_another_length_is_an_error() -> None:
 
 def test_a_vmap_of_the_recipe_within() -> None:
     """The recipe's own ensemble, of two heads with weights of their own."""
-    x = torch.randn(
-        N, C, generator=torch.Generator().manual_seed(3), dtype=torch.float64
-    )
+    x = torch.randn(N, C, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     target = torch.tensor([0, 3, 2, 1, 1])
 
     def heads(weights: Tensor) -> Tensor:
-        each = torch.func.vmap(
-            lambda w: cross_entropy(nn.functional.linear(x, w), target)
-        )
+        each = torch.func.vmap(lambda w: cross_entropy(nn.functional.linear(x, w), target))
         return each(weights).sum()
 
     for mine, alone in zip(
@@ -184,9 +164,7 @@ for loss in (cross_entropy, lambda x, y: nll_loss(x.log_softmax(-1), y)):
     differentiated(losses, [x])
 print([name for name in ("sympy", "torch.fx.experimental.symbolic_shapes") if name in sys.modules])
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
 

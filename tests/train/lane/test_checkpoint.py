@@ -46,9 +46,7 @@ def test_processes_that_write_side_by_side_use_names_of_their_own(
     assert names == ["a/000003-2-a1.pt", "a/000003-2-b2.pt", "a/000003-2.pt"]
     one.save(names[0], STATE)
     other.save(names[1], {"other": 1})
-    assert compare(only.load(names[0]), STATE).equal and only.names() == tuple(
-        names[:2]
-    )
+    assert compare(only.load(names[0]), STATE).equal and only.names() == tuple(names[:2])
 
 
 def test_a_state_comes_back_as_it_was(place: str) -> None:
@@ -198,14 +196,9 @@ def test_a_run_that_was_overtaken_writes_nothing(place: str) -> None:
         lambda: old.delete("a/000001-1.pt"),
         old.mark,
     ):
-        with pytest.raises(
-            StaleRun, match="run 2 of the study has begun; run 1 may write nothing"
-        ):
+        with pytest.raises(StaleRun, match="run 2 of the study has begun; run 1 may write nothing"):
             act()
-    assert (
-        new.names() == ("a/000001-1.pt",)
-        and compare(old.load("a/000001-1.pt"), STATE).equal
-    )
+    assert new.names() == ("a/000001-1.pt",) and compare(old.load("a/000001-1.pt"), STATE).equal
     new.save("a/000002-1.pt", STATE)
 
 
@@ -230,9 +223,7 @@ def test_names_stay_within(name: str, tmp_path: Path) -> None:
         Checkpoints(tmp_path / "v", 1).save(name, STATE)
 
 
-@pytest.mark.skipif(
-    not os.path.exists("/dev/full"), reason="needs a device that is always full"
-)
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_a_full_disk_comes_through_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,9 +255,7 @@ def of(number: int, size: int = 4) -> dict[str, Any]:
     return {"w": np.full(size, float(number), dtype="f4"), "n": number}
 
 
-def grouped(
-    place: str | Path, count: int, run: int = 1
-) -> tuple[Checkpoints, list[str]]:
+def grouped(place: str | Path, count: int, run: int = 1) -> tuple[Checkpoints, list[str]]:
     """States of so many trials that wait for a commit."""
     vault = Checkpoints(place, run, together=True)
     names = [vault.name(trial(f"t{number}").id, 1) for number in range(count)]
@@ -352,9 +341,7 @@ def test_a_file_is_written_again_when_half_of_it_is_unwanted(tmp_path: Path) -> 
     assert reader.names() == vault.names() == tuple(names[8:])
 
 
-def test_a_failed_commit_keeps_what_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_commit_keeps_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vault, names = grouped(tmp_path, 3)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: exec("raise OSError(28, 'full')"))

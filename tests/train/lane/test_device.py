@@ -46,14 +46,10 @@ def test_a_slot_gets_what_it_may_take_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[tuple[float, int | None]] = []
-    monkeypatch.setattr(
-        device, "memory_of", lambda name: 80.0 if name.startswith("cuda") else inf
-    )
+    monkeypatch.setattr(device, "memory_of", lambda name: 80.0 if name.startswith("cuda") else inf)
     free = {"cuda": 80.0, "cuda:1": 80.0, "cuda:2": 30.0}  # others use the last one
     monkeypatch.setattr(device, "free_memory", free.__getitem__)
-    monkeypatch.setattr(
-        torch.cuda, FRACTION, lambda part, index: told.append((part, index))
-    )
+    monkeypatch.setattr(torch.cuda, FRACTION, lambda part, index: told.append((part, index)))
     assert limit_memory(where, most, share) == pytest.approx(room)
     assert told == ([] if limit is None else [(pytest.approx(limit[0]), limit[1])])
     left = room - 2.0 if room >= 4.0 else room / 2
@@ -107,9 +103,7 @@ def test_the_gpu_that_trains_is_the_one_that_is_probed(
 def test_trials_on_unlike_gpus_are_of_unlike_kinds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        torch.cuda, "get_device_name", lambda where: f"model {where.index}"
-    )
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda where: f"model {where.index}")
     assert device.kind_of(torch.device("cpu")) == "cpu"
     assert device.kind_of(torch.device("cuda:1")) == "model 1"
 
@@ -124,9 +118,7 @@ def test_a_gpu_that_is_lost_is_no_trials_fault(monkeypatch: pytest.MonkeyPatch) 
         "the next one may do better"
     )
     monkeypatch.setattr(device, "works", lambda: False)
-    assert (
-        raised(RuntimeError("CUDA error: device-side assert triggered")) is DeviceLost
-    )
+    assert raised(RuntimeError("CUDA error: device-side assert triggered")) is DeviceLost
     assert raised(RuntimeError("CUDA error: out of memory")) is OutOfMemory
     assert raised(ValueError("its own")) is TrialError
 

@@ -25,9 +25,9 @@ def lane(recipe: Any, **config: Any) -> TrainingLane:
 
 def chunk(samples: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(seed)
-    return torch.from_numpy(
-        rng.normal(size=(samples, 6)).astype("f4")
-    ), torch.from_numpy(rng.integers(0, 3, samples))
+    return torch.from_numpy(rng.normal(size=(samples, 6)).astype("f4")), torch.from_numpy(
+        rng.integers(0, 3, samples)
+    )
 
 
 def train(one: TrainingLane, *chunks: Any) -> tuple[int, Any]:
@@ -65,9 +65,7 @@ def test_batches_are_carried_over_chunk_ends() -> None:
         states[size] = held.state(trial().id)
     assert [len(batch) for batch in seen[1000]] == [8, 8, 8, 6] * 6
     for size in (5, 7, 8, 30):
-        assert all(
-            torch.equal(a, b) for a, b in zip(seen[size], seen[1000], strict=True)
-        )
+        assert all(torch.equal(a, b) for a, b in zip(seen[size], seen[1000], strict=True))
         assert compare(states[size], states[1000]).equal
 
 
@@ -87,8 +85,7 @@ def test_accumulated_batches_make_the_gradient_of_one_large_batch(samples: int) 
 
 def test_clipping_limits_the_whole_gradient() -> None:
     free, clipped = (
-        lane(Linear(gradient_clip_val=limit), optimizer="plain")
-        for limit in (None, 0.01)
+        lane(Linear(gradient_clip_val=limit), optimizer="plain") for limit in (None, 0.01)
     )
     start = weights(free)
     train(free, chunk(8))
@@ -101,9 +98,7 @@ def test_clipping_limits_the_whole_gradient() -> None:
 
 def test_clipping_looks_at_the_accumulated_gradient() -> None:
     parts, whole = (
-        lane(
-            Linear(gradient_clip_val=0.01, accumulate_grad_batches=4), optimizer="plain"
-        ),
+        lane(Linear(gradient_clip_val=0.01, accumulate_grad_batches=4), optimizer="plain"),
         lane(Linear(gradient_clip_val=0.01, batch_size=32), optimizer="plain"),
     )
     train(parts, chunk(32))
@@ -111,9 +106,7 @@ def test_clipping_looks_at_the_accumulated_gradient() -> None:
     assert torch.allclose(weights(parts), weights(whole), atol=1e-7)
 
 
-def test_drop_last_leaves_out_the_smaller_batch_and_counts_its_samples_as_taken() -> (
-    None
-):
+def test_drop_last_leaves_out_the_smaller_batch_and_counts_its_samples_as_taken() -> None:
     sizes = []
 
     class Sized(Linear):
@@ -189,9 +182,7 @@ def test_evaluation_changes_nothing() -> None:
                 ).backward()  # batch norm moves its buffers, dropout draws
             np.random.rand(), random.random()
             return {
-                "loss": nn.functional.cross_entropy(
-                    model(batch[0]), batch[1], reduction="none"
-                )
+                "loss": nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
             }
 
     def twice(validates: bool) -> TrainingLane:
@@ -210,10 +201,7 @@ def test_evaluation_changes_nothing() -> None:
     outer = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     assert compare(twice(True).state(), twice(False).state()).equal
     assert torch.equal(outer[0], torch.get_rng_state())
-    assert (
-        np.array_equal(outer[1], np.random.get_state()[1])
-        and outer[2] == random.getstate()
-    )
+    assert np.array_equal(outer[1], np.random.get_state()[1]) and outer[2] == random.getstate()
 
 
 def test_buffers_that_validation_replaces_are_put_back() -> None:
@@ -325,9 +313,7 @@ def test_torch_schedulers_step_at_the_end_of_each_epoch_only() -> None:
     for visit in planned(data, 3):
         made = go(held, trial(schedule="steps", optimizer="plain"), [visit], made)
         rates.append(held.state(trial().id)["optimizer"]["param_groups"][0]["lr"])
-    assert rates == pytest.approx(
-        [0.1, 0.1, 0.01, 0.01, 0.01, 0.001, 0.001, 0.001, 0.001]
-    )
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.01, 0.001, 0.001, 0.001, 0.001])
 
 
 def test_plateau_follows_the_metric_and_needs_one() -> None:
@@ -417,9 +403,7 @@ class Decay:
 
 SCHEDULES = {
     "step": lambda o, gamma: torch.optim.lr_scheduler.StepLR(o, 2, gamma),
-    "milestones": lambda o, gamma: torch.optim.lr_scheduler.MultiStepLR(
-        o, [2, 4], gamma
-    ),
+    "milestones": lambda o, gamma: torch.optim.lr_scheduler.MultiStepLR(o, [2, 4], gamma),
     "cosine": lambda o, gamma: torch.optim.lr_scheduler.CosineAnnealingLR(
         o, 6, eta_min=gamma / 100
     ),
@@ -495,11 +479,7 @@ def test_a_state_of_other_hyper_parameters_keeps_its_momenta_only(torchs: bool) 
                 momentum=0.9,
                 weight_decay=config["decay"],
             )
-            return (
-                (made, torch.optim.lr_scheduler.ExponentialLR(made, 0.5))
-                if torchs
-                else made
-            )
+            return (made, torch.optim.lr_scheduler.ExponentialLR(made, 0.5)) if torchs else made
 
     one, two = lane(Tuned(), lr=0.1, decay=0.0), lane(Tuned(), lr=0.4, decay=0.25)
     train(one, chunk(20))
@@ -513,15 +493,11 @@ def test_a_state_of_other_hyper_parameters_keeps_its_momenta_only(torchs: bool) 
         0.9,
     )
     assert torch.equal(weights(one), weights(two))
-    momenta = [
-        [s["momentum_buffer"] for s in x.optimizer.state.values()] for x in (one, two)
-    ]
+    momenta = [[s["momentum_buffer"] for s in x.optimizer.state.values()] for x in (one, two)]
     assert all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
     with two.rng:
         two.end_epoch(None)
     assert group["lr"] == pytest.approx(0.4 * (0.25 if torchs else 1.0))
     again = lane(Tuned(), lr=0.4, decay=0.25)
     again.load(two.state())
-    assert compare(again.state(), two.state()).equal, (
-        "from its own kind everything is taken over"
-    )
+    assert compare(again.state(), two.state()).equal, "from its own kind everything is taken over"

@@ -126,8 +126,7 @@ def test_what_does_not_fit_at_all_fails() -> None:
     error = packed(Zoo(batch_size="huge"), data, [trial("a", 1, data)])["a"].error
     assert (
         error is not None
-        and "batch_size must be a whole number >= 1, or \"max\"; got 'huge'"
-        in error.why
+        and "batch_size must be a whole number >= 1, or \"max\"; got 'huge'" in error.why
     )
     assert check_recipe(Tight(), Tight().data(), {})["ok"] is False  # 32 is too large
     assert check_recipe(Zoo(batch_size="max"), data, {})["ok"]
@@ -149,9 +148,7 @@ def test_a_trial_goes_on_with_its_own(tmp_path: Path) -> None:
         recipe,
         data,
         Checkpoints(tmp_path, 1),
-        StationSetup(
-            device=str(HERE), seed=SEED, checkpoint_every=0.0, metric="accuracy"
-        ),
+        StationSetup(device=str(HERE), seed=SEED, checkpoint_every=0.0, metric="accuracy"),
     )
     done: Any = None
     for _, done in first.together([Unit(what, (), plan(data, 1)[0])]):
@@ -165,9 +162,7 @@ def test_a_trial_goes_on_with_its_own(tmp_path: Path) -> None:
         StationSetup(device=str(HERE), seed=SEED, metric="accuracy"),
     )
     again: Any = None
-    for _, again in other.together(
-        [Unit(what, (done.visit,), plan(data, 1)[1], source=done.kept)]
-    ):
+    for _, again in other.together([Unit(what, (done.visit,), plan(data, 1)[1], source=done.kept)]):
         pass
     assert again.figures["batch_size"] == 8 and told[-1] == 8
     assert equal(other.state(what.id), packed(Tight(), data, [what])["a"].state)
@@ -200,10 +195,7 @@ def test_fused_with_those_that_have_the_same_by_name() -> None:
         lanes[trials[1].id],
     }
     alone = by_hand(Tight(dtype=torch.float64), data, trials[1])
-    assert (
-        compare(found[trials[0].id].state["model"], alone.state["model"]).difference
-        < 1e-8
-    )
+    assert compare(found[trials[0].id].state["model"], alone.state["model"]).difference < 1e-8
 
 
 class Roomy(Tight):
@@ -229,16 +221,12 @@ def stopping_after(visits: int) -> Any:
 
 
 @pytest.mark.parametrize("policy", [Fifo(), Pack("random", most=4)])
-def test_the_journal_keeps_it_for_resume_and_replay(
-    tmp_path: Path, policy: Any
-) -> None:
+def test_the_journal_keeps_it_for_resume_and_replay(tmp_path: Path, policy: Any) -> None:
     recipe = Roomy()
     study = shoal.create_study(recipe, storage=tmp_path, metric="accuracy", mode="max")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Local, "moments", stopping_after(visits=3))
-        study.optimize(
-            policy=policy, max_epochs=2, progress=False, checkpoint_every=0.0
-        )
+        study.optimize(policy=policy, max_epochs=2, progress=False, checkpoint_every=0.0)
     begun = [name for name, visits in study.state.visits.items() if visits]
     assert study.state.stopped is not None and begun
     recipe.room = 1000

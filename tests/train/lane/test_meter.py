@@ -16,9 +16,7 @@ class SomeLane:
     """As much of a lane as timing needs."""
 
     signature, bytes = "some", 0
-    settings = SimpleNamespace(
-        batch_size=8, accumulate_grad_batches=1, batch_per_slot=False
-    )
+    settings = SimpleNamespace(batch_size=8, accumulate_grad_batches=1, batch_per_slot=False)
     parameters = (torch.nn.Parameter(torch.zeros(4)),)
 
 

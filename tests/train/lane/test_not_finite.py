@@ -47,9 +47,7 @@ def test_a_trial_whose_last_epoch_has_no_finite_loss_has_diverged(
 ) -> None:
     recipe = Unsteady()
     recipe.bad_from = bad_from
-    with pytest.raises(
-        shoal.StudyError, match=f"the last {steps} steps, among them all"
-    ):
+    with pytest.raises(shoal.StudyError, match=f"the last {steps} steps, among them all"):
         trained(recipe, tmp_path)
     study = shoal.load_study(tmp_path)
     assert study.trials[0].status.startswith("failed: diverged")

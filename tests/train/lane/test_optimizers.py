@@ -155,8 +155,8 @@ def test_late_gradients_of_optimizers_that_are_stepped_one_by_one() -> None:
         x = torch.tensor([1, 2, 3, number % 6])
         step(one, number)
         late = number in (2, 3)
-        recipe.training_step = lambda model, batch, late=late: (
-            nn.functional.cross_entropy(model(batch, late), batch % 4)
+        recipe.training_step = lambda model, batch, late=late: nn.functional.cross_entropy(
+            model(batch, late), batch % 4
         )  # type: ignore[method-assign]
         fused._draws = None
         fused.step(x, 4)
@@ -175,9 +175,7 @@ def train(optimizer: torch.optim.Optimizer) -> None:
     assert not torch.equal(ONE, before)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64]
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("name", MAKERS)
 def test_parameters_of_any_floating_point_dtype_learn_what_they_do_without_the_kernels(
     name: str, dtype: torch.dtype
@@ -257,9 +255,7 @@ def test_steps_that_were_replaced_are_called(monkeypatch: pytest.MonkeyPatch) ->
     train(Wrapped([ONE]))
     assert heard == ["zero_grad", "step"]
     adam = Adam([ONE])
-    schedule = torch.optim.lr_scheduler.StepLR(
-        adam, 1
-    )  # counts the steps of this one object
+    schedule = torch.optim.lr_scheduler.StepLR(adam, 1)  # counts the steps of this one object
     train(adam)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # "scheduler before optimizer"

@@ -93,14 +93,10 @@ def halving(optimizer: Any) -> LambdaLR:
         (lambda o: (o, LRSchedule(lambda samples: 0.5**samples, unit="samples")), None),
     ],
 )
-def test_forms_of_configure_optimizers(
-    build: Any, expected: list[float] | None
-) -> None:
+def test_forms_of_configure_optimizers(build: Any, expected: list[float] | None) -> None:
     found = rates(made(build))
     if expected is None:
-        expected = [
-            0.5**samples for samples in (0, 8, 16, 0, 8, 16)
-        ]  # no visit was recorded
+        expected = [0.5**samples for samples in (0, 8, 16, 0, 8, 16)]  # no visit was recorded
     assert found == pytest.approx(expected)
 
 
@@ -247,9 +243,7 @@ def test_a_plateau_has_the_metrics_mode(
         Follows(), storage=tmp_path, metric="accuracy", mode=mode, search_space=space
     )
     if refused:
-        rule = (
-            rf"mode='{plateau}'\) follows the study's metric, 'accuracy', whose mode is"
-        )
+        rule = rf"mode='{plateau}'\) follows the study's metric, 'accuracy', whose mode is"
         with pytest.raises(StudyError, match=rule):
             study.optimize(max_epochs=1, progress=False)
         assert not study.folder.journal.exists()
@@ -267,9 +261,7 @@ def test_a_slot_refuses_a_plateau_of_another_mode() -> None:
 
 def test_with_a_batch_per_slot_a_scheduler_may_not_count_steps() -> None:
     """Their number would depend on the widths at which the trial happened to train."""
-    with pytest.raises(
-        ValueError, match=r"OneCycleLR counts optimizer steps.*batch_per_slot"
-    ):
+    with pytest.raises(ValueError, match=r"OneCycleLR counts optimizer steps.*batch_per_slot"):
         made(lambda o: (o, cycle(o)), batch_per_slot=True)
     made(lambda o: (o, halving(o)), batch_per_slot=True)
 
@@ -300,9 +292,7 @@ def test_a_scheduler_stepped_too_often_is_its_trials_error() -> None:
 class Cycling(Zoo):
     def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
         optimizer = OPTIMIZERS["momentum"](model.parameters(), config["lr"])
-        return optimizer, OneCycleLR(
-            optimizer, config["lr"], total_steps=config["steps"]
-        )
+        return optimizer, OneCycleLR(optimizer, config["lr"], total_steps=config["steps"])
 
 
 @pytest.mark.parametrize("fuse", [False, True])
@@ -319,10 +309,7 @@ def test_the_lanes_of_a_pack_keep_their_own_steps(fuse: bool) -> None:
     assert "total steps is 7" in str(found[trials[1].id].error)
     for each in (trials[0], trials[2]):
         alone = packed(Cycling(), data, [each])[each.id]
-        counted = [
-            record.state["scheduler"]["last_epoch"]
-            for record in (alone, found[each.id])
-        ]
+        counted = [record.state["scheduler"]["last_epoch"] for record in (alone, found[each.id])]
         assert counted[0] == counted[1] > 7
         worst = max(
             (gap for _, gap in differences(alone.state, found[each.id].state)),

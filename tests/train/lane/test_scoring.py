@@ -61,18 +61,14 @@ def test_a_batchs_mean_counts_for_all_its_samples(outcome: Any) -> None:
     ],
 )
 def test_anything_else_is_refused_with_the_rule(outcome: Any, got: str) -> None:
-    with pytest.raises(
-        (TypeError, ValueError), match=f"validation_step must return.*{got}"
-    ):
+    with pytest.raises((TypeError, ValueError), match=f"validation_step must return.*{got}"):
         scores(outcome, rows=3)
 
 
 def test_the_chunks_of_a_stream_make_one_mean() -> None:
     data = blobs(chunk=7, validation=0.25)
     lane = TrainingLane(Linear(), {}, seed=3, device=HERE, epoch=90.0)
-    chunks = list(
-        Stream(Linear(), data, seed=3, device=HERE, memory_gb=1.0).validation()
-    )
+    chunks = list(Stream(Linear(), data, seed=3, device=HERE, memory_gb=1.0).validation())
     x = torch.cat([chunk[0] for chunk in chunks])
     y = torch.cat([chunk[1] for chunk in chunks])
     expected = (lane.model(x).argmax(1) == y).float().mean()

@@ -81,9 +81,7 @@ def quantised() -> torch.Tensor:
 
 
 class Odd(Linear):
-    search_space = {
-        "kind": shoal.grid(["plain", "sparse", "parameter", "quantised", "meta"])
-    }
+    search_space = {"kind": shoal.grid(["plain", "sparse", "parameter", "quantised", "meta"])}
     metric, mode = "accuracy", "max"
 
     def data(self) -> shoal.Data:

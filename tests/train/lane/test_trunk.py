@@ -125,9 +125,7 @@ def train(
     return news
 
 
-def as_alone(
-    held: Station, recipe: Small, trials: Sequence[Trial], epochs: int
-) -> None:
+def as_alone(held: Station, recipe: Small, trials: Sequence[Trial], epochs: int) -> None:
     """Each trial's state is what it is after training alone."""
     for each in trials:
         alone = station(recipe, blobs(), device="cpu")
@@ -173,10 +171,7 @@ def test_a_state_that_is_loaded_leaves_the_trunk_held_once() -> None:
     second = here(Tuned())
     visits = {each.id: tuple(first.lanes.get(each.id).lane.visits) for each in trials}  # type: ignore[union-attr]
     following = Visit(1, S0, 1, 0)
-    units = [
-        Unit(each, visits[each.id], following, source=states[each.id])
-        for each in trials
-    ]
+    units = [Unit(each, visits[each.id], following, source=states[each.id]) for each in trials]
     assert all(isinstance(n, Done) for n in dict(second.together(units)).values())
     before = private_bytes()
     list(second.together(units))
@@ -232,9 +227,7 @@ def test_trunks_that_begin_alike_are_compared_whole(others: int) -> None:
     held = here(Tuned())
     train(held, trials)
     lanes = lanes_of(held, trials)
-    assert [lane.trunk is not None for lane in lanes] == [others > 0] * len(
-        lanes[:-1]
-    ) + [False]
+    assert [lane.trunk is not None for lane in lanes] == [others > 0] * len(lanes[:-1]) + [False]
     as_alone(held, Tuned(), trials, epochs=1)
 
 
@@ -282,9 +275,7 @@ def test_fused_lanes_hold_the_trunk_once() -> None:
     fused.split()
     assert all(lane.trunk.is_equal() for lane in lanes)  # type: ignore[union-attr]
     for mine, theirs in zip(lanes, lanes_of(plain, trials), strict=True):
-        for one, other in zip(
-            mine.model.parameters(), theirs.model.parameters(), strict=True
-        ):
+        for one, other in zip(mine.model.parameters(), theirs.model.parameters(), strict=True):
             torch.testing.assert_close(one, other)
 
 
@@ -312,9 +303,7 @@ def told(news: Mapping[TrialId, Any]) -> list[tuple[str, float]]:
     ]
 
 
-def test_what_lanes_share_is_told_once_it_was_seen_and_not_where_trunks_differ() -> (
-    None
-):
+def test_what_lanes_share_is_told_once_it_was_seen_and_not_where_trunks_differ() -> None:
     held = here(Tuned())
     alone = dict(held.together([Unit(trial("a"), (), FIRST)]))
     assert told(alone) == []
@@ -352,13 +341,9 @@ def test_lanes_at_rest_count_a_trunk_once() -> None:
         resting = HeldLane(lane)
         in_memory.put(each.id, resting)
         in_memory.weigh(resting)
-    assert in_memory.resting(()) == a.bytes + b.bytes + c.bytes - shared_bytes(
-        [a, b, c]
-    )
+    assert in_memory.resting(()) == a.bytes + b.bytes + c.bytes - shared_bytes([a, b, c])
     beside = in_memory.resting([trials[0].id])
-    assert beside == b.bytes + c.bytes - shared_bytes([a, b, c]), (
-        "the one at work has it"
-    )
+    assert beside == b.bytes + c.bytes - shared_bytes([a, b, c]), "the one at work has it"
 
 
 def test_a_plan_counts_a_trunk_once() -> None:

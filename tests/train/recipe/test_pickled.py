@@ -28,8 +28,8 @@ def test_an_old_name_gives_the_class_of_today() -> None:
 def test_so_does_a_form() -> None:
     named = {"=": "name", "of": "shoal.train.recipe", "name": "LRSchedule"}
     assert form.restored(named) is shoal.LRSchedule
-    method = {"=": "name", "of": "shoal.train.data", "name": "Data.frame"}
-    assert form.restored(method) is shoal.Data.frame
+    method = {"=": "name", "of": "shoal.train.data", "name": "Data.csv"}
+    assert form.restored(method) == shoal.Data.csv
 
 
 def test_what_is_not_there_any_more_is_named() -> None:
@@ -109,9 +109,7 @@ def test_a_scripts_locks_are_new_ones_and_an_open_file_is_named(tmp_path: Path) 
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     loss, culprit = done.stdout.splitlines()
     assert loss == "1.0"
     assert culprit == "WORDS (TextIOWrapper), which writes uses,"
@@ -127,9 +125,7 @@ def test_what_a_function_names_is_called_in_another_process(
     with zipfile.ZipFile(tmp_path / "code.zip", "w") as packed:
         for name in IN_ZIP:
             packed.writestr(name, MODULES[name])
-    monkeypatch.setattr(
-        sys, "path", [str(tmp_path / "own"), str(tmp_path / "code.zip"), *sys.path]
-    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "own"), str(tmp_path / "code.zip"), *sys.path])
     called = ("locked", "things", "words", "zipped")
     try:
         for name in called:

@@ -44,9 +44,7 @@ class Given(Zoo):
 
     def validation_step(self, model: Any, batch: Any, config: Any) -> Any:
         scores = super().validation_step(model, batch)
-        return {
-            name: values.float() * config["alpha"] for name, values in scores.items()
-        }
+        return {name: values.float() * config["alpha"] for name, values in scores.items()}
 
 
 @pytest.mark.parametrize("fuse", [False, True])
@@ -62,9 +60,7 @@ def test_a_value_on_the_recipe_is_refused_not_taken_from_a_neighbour(
         assert record.error is not None
         why = record.error.why
         assert "configure_model sets self.alpha" in why
-        assert (
-            "training_step(self, model, batch, config)" in why and "model.alpha" in why
-        )
+        assert "training_step(self, model, batch, config)" in why and "model.alpha" in why
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ from shoal.train.recipe.settings import settings
 @given(st.integers(0, 300), st.integers(1, 40))
 def test_shares_cover_a_batch_once_and_differ_by_one_row_at_most(count, width):
     shares = [share(count, width, rank) for rank in range(width)]
-    assert [row for start, stop in shares for row in range(start, stop)] == list(
-        range(count)
-    )
+    assert [row for start, stop in shares for row in range(start, stop)] == list(range(count))
     sizes = {stop - start for start, stop in shares}
     assert max(sizes) - min(sizes) <= 1
 

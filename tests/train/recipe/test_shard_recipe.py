@@ -30,9 +30,7 @@ class Line(shoal.ShardRecipe):
     def init(self, config: Mapping[str, Any]) -> Any:
         return {"w": np.random.normal(size=3), "steps": 0, "lr": config["lr"]}
 
-    def train_shard(
-        self, state: Any, batches: Iterator[Any], config: Mapping[str, Any]
-    ) -> Any:
+    def train_shard(self, state: Any, batches: Iterator[Any], config: Mapping[str, Any]) -> Any:
         total, count = 0.0, 0
         for batch in batches:
             gap = batch["x"] @ state["w"] - batch["y"]
@@ -44,9 +42,7 @@ class Line(shoal.ShardRecipe):
             batch["x"] += 1.0  # its own copy
         return {"loss": (total, count), "one": (count, count)}
 
-    def validate_shard(
-        self, state: Any, batches: Iterator[Any], config: Mapping[str, Any]
-    ) -> Any:
+    def validate_shard(self, state: Any, batches: Iterator[Any], config: Mapping[str, Any]) -> Any:
         gaps = [batch["x"] @ state["w"] - batch["y"] for batch in batches]
         every = np.concatenate(gaps)
         return {"error": (float((every**2).sum()), len(every))}
@@ -81,9 +77,7 @@ def test_packed_resumed_and_replayed_it_learns_as_alone(tmp_path: Path) -> None:
     cut.resume(progress=False)
     for study in (packed, cut):
         assert compare(states(alone), states(study)).equal
-        assert [each.scores for each in study.trials] == [
-            each.scores for each in alone.trials
-        ]
+        assert [each.scores for each in study.trials] == [each.scores for each in alone.trials]
     assert all(row["equal"] for row in packed.replay())
     assert alone.best_trial.value < 0.05
     state = alone.best_model()
@@ -180,9 +174,7 @@ class Blind(Line):
 
 
 @pytest.mark.parametrize("metric", ["error", "train_loss"])
-def test_without_validate_shard_only_training_gives_a_metric(
-    tmp_path: Path, metric: str
-) -> None:
+def test_without_validate_shard_only_training_gives_a_metric(tmp_path: Path, metric: str) -> None:
     study = shoal.create_study(Blind(), storage=tmp_path / "s", metric=metric)
     why = "it has no validate_shard, and train_shard returns loss, one"
     with pytest.raises(StudyError, match=why):
@@ -193,9 +185,7 @@ def test_what_training_returns_counts_as_scores(tmp_path: Path) -> None:
     study = optimized(tmp_path / "s", Line(), policy="fifo")
     trial = study.trials[0]
     assert [epoch for epoch, _ in trial.scores] == [1.0, 2.0, 3.0]
-    assert [sorted(values) for _, values in trial.scores] == [
-        ["error", "loss", "one"]
-    ] * 3
+    assert [sorted(values) for _, values in trial.scores] == [["error", "loss", "one"]] * 3
     curves = study.learning_curves()
     rows = curves[(curves.trial == trial.id) & (curves.name == "loss")]
     assert set(rows.split) == {"train"}

@@ -20,9 +20,7 @@ def test_what_a_round_changes_of_other_widths_is_told_too(
     """
     meter, told = Meter(torch.device("cpu")), dict[str, float]()
     monkeypatch.setattr(meter, "step", lambda signature: 2.0)
-    monkeypatch.setattr(
-        meter, "tell", lambda signature, **figures: told.update(figures)
-    )
+    monkeypatch.setattr(meter, "tell", lambda signature, **figures: told.update(figures))
     crews, lane = Crews(meter, paced=False), SimpleNamespace(signature="s")
     passes: list[Any] = [Pass(None, lane, None) for _ in range(8)]  # type: ignore[arg-type]
     crew, costs = (
@@ -35,8 +33,7 @@ def test_what_a_round_changes_of_other_widths_is_told_too(
             crews.timed(crew, width, [[costs[width]] * TRIES])
         ratios = crews.gauge.ratios("graph")
         assert told == {
-            f"fused:{width}": pytest.approx(2.0 * width * ratio)
-            for width, ratio in ratios.items()
+            f"fused:{width}": pytest.approx(2.0 * width * ratio) for width, ratio in ratios.items()
         }
         costs[8] = 1.7
     assert ratios[8] < ratios[4]

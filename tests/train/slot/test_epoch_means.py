@@ -39,17 +39,13 @@ def test_they_hop_and_are_resumed(tmp_path: Path) -> None:
     alone, state = units(lambda: here, lambda _: None)
     assert alone[0].trained["loss"] > alone[1].trained["loss"] > 0
 
-    hopped, other = units(
-        lambda: station(Small(), DATA), lambda at: copied(at.state(trial().id))
-    )
+    hopped, other = units(lambda: station(Small(), DATA), lambda at: copied(at.state(trial().id)))
     assert [done.trained for done in hopped] == [done.trained for done in alone]
     assert not list(differences(state, other))
 
     vault = Checkpoints(tmp_path, 1)
     vault.mark()
-    resumed, other = units(
-        lambda: station(Small(), DATA, vault), lambda at: at.keep(trial().id)
-    )
+    resumed, other = units(lambda: station(Small(), DATA, vault), lambda at: at.keep(trial().id))
     assert [done.trained for done in resumed] == [done.trained for done in alone]
     assert not list(differences(state, other))
 

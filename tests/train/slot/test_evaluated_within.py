@@ -23,9 +23,7 @@ def station(recipe: Recipe, data: Data) -> Station:
     return Station(recipe, data, None, setup)
 
 
-def made(
-    at: Station, units: Sequence[Unit], fuse: bool
-) -> tuple[Found, dict[TrialId, Any]]:
+def made(at: Station, units: Sequence[Unit], fuse: bool) -> tuple[Found, dict[TrialId, Any]]:
     """The evaluations within the units, and what ended each."""
     found: Found = {unit.trial.id: [] for unit in units}
     samples = dict.fromkeys(found, 0.0)
@@ -65,9 +63,7 @@ def test_fused_lanes_are_evaluated_at_the_same_step(model: str) -> None:
         assert isinstance(ends[each.id], Done)
         state = fused.state(each.id)
         assert not list(differences(state, plain.state(each.id)))
-        alone, _ = made(
-            station(recipe, data), units([each], data, within=(0.3, 0.7)), fuse=False
-        )
+        alone, _ = made(station(recipe, data), units([each], data, within=(0.3, 0.7)), fuse=False)
         for (_, one), (_, other) in zip(found[each.id], alone[each.id], strict=True):
             assert one.part == other.part
             assert one.scores == pytest.approx(other.scores, abs=0.03)

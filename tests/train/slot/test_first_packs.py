@@ -112,9 +112,7 @@ def test_learning_changes_nothing_of_the_trials() -> None:
     assert sorted(recipe.built) == [32, 32, 64, 64, 64], "one more of each signature"
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"slot_memory_gb": 1.0, "pace": lambda *_: 1.0}]
-)
+@pytest.mark.parametrize("options", [{}, {"slot_memory_gb": 1.0, "pace": lambda *_: 1.0}])
 def test_nothing_is_learnt_without_a_limit_or_without_a_clock(options: Any) -> None:
     recipe = Counted()
     held = station(recipe, blobs(), **options)
@@ -191,9 +189,7 @@ class All(Gauge):
 
 @pytest.mark.parametrize("way", ["fused", "summed"])
 @pytest.mark.parametrize(("steps", "at_once"), [(1.5, 1), (2.5, 2), (3.5, 2), (4.5, 4)])
-def test_no_more_lanes_step_at_once_than_have_room(
-    way: str, steps: float, at_once: int
-) -> None:
+def test_no_more_lanes_step_at_once_than_have_room(way: str, steps: float, at_once: int) -> None:
     """Beside the states of all four. Three would leave one alone: they are parted evenly."""
     alone = station(Broad(batch_size=16), blobs())
     name = wide("a", 256)
@@ -239,9 +235,9 @@ def test_a_pack_with_a_kind_that_nobody_has_measured_is_not_begun(gib: float) ->
     for figures in told.values():
         assert figures["rate"] > 0 and figures["step"] > 0 and figures["memory"] > 0
     assert recipe.built.count(64) == 3 and recipe.built.count(32) == 2
-    assert {type(x) for x in dict(held.together(units, measured=told)).values()} == {
-        Done
-    }, "it is not said a second time"
+    assert {type(x) for x in dict(held.together(units, measured=told)).values()} == {Done}, (
+        "it is not said a second time"
+    )
 
 
 def test_what_another_slot_has_measured_is_begun() -> None:

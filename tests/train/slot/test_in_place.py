@@ -116,13 +116,9 @@ def made(recipe, elsewhere=None, names=None):
     data = bring(recipe)
     if names is not None:
         data = data.at(names)
-    station = Station(
-        recipe, data, None, StationSetup(metric="loss"), elsewhere=elsewhere
-    )
+    station = Station(recipe, data, None, StationSetup(metric="loss"), elsewhere=elsewhere)
     done = None
-    for _, news in station.together(
-        [replace(UNIT, evaluate=True, last=True, carry=True)]
-    ):
+    for _, news in station.together([replace(UNIT, evaluate=True, last=True, carry=True)]):
         if isinstance(news, TrialError):
             raise news
         done = news
@@ -132,9 +128,7 @@ def made(recipe, elsewhere=None, names=None):
 @pytest.mark.parametrize("kind", [Scores, Whole, Metrics])
 def test_scores_and_state_are_those_of_one_process_to_the_bit(kind, folder):
     recipe = kind(folder)
-    there = There(
-        Station(recipe, bring(recipe).at(("b",)), None, StationSetup(metric="loss"))
-    )
+    there = There(Station(recipe, bring(recipe).at(("b",)), None, StationSetup(metric="loss")))
     whole = made(recipe)
     parts = made(recipe, there, ("a",))
     assert there.asked == ["v1", "v2"]
@@ -144,8 +138,6 @@ def test_scores_and_state_are_those_of_one_process_to_the_bit(kind, folder):
 
 def test_what_raises_at_another_node_is_the_trials_error(folder):
     recipe = Scores(folder, breaks=True)
-    there = There(
-        Station(recipe, bring(recipe).at(("b",)), None, StationSetup(metric="loss"))
-    )
+    there = There(Station(recipe, bring(recipe).at(("b",)), None, StationSetup(metric="loss")))
     with pytest.raises(TrialError, match="all of v2"):
         made(recipe, there, ("a",))

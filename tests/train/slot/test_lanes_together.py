@@ -133,10 +133,7 @@ def test_any_pack_is_each_alone(
 ) -> None:
     recipe = (Varied if varied else Zoo)(samples=40, chunk=chunk)
     data = recipe.data()
-    trials = [
-        trial(f"t{i}", epochs, data, **config)
-        for i, (config, epochs) in enumerate(lanes)
-    ]
+    trials = [trial(f"t{i}", epochs, data, **config) for i, (config, epochs) in enumerate(lanes)]
     before = fusing.PART_SECONDS
     fusing.PART_SECONDS = 0.0 if in_pieces else before
     try:
@@ -164,9 +161,7 @@ def test_validation_data_is_prepared_once_for_all() -> None:
 
     recipe = Counting(samples=40, chunk=25, validation=75)
     data = recipe.data()
-    trials = [
-        trial(f"t{i}", 1, data, batch_size=4 + i // 2, drop=0.2) for i in range(4)
-    ]
+    trials = [trial(f"t{i}", 1, data, batch_size=4 + i // 2, drop=0.2) for i in range(4)]
     bad = trial("bad", 1, data, batch_size=4, fail_at=1000, drop=0.2)
     found = packed(recipe, data, [*trials[:1], bad, *trials[1:]], data_memory_gb=1e-9)
     assert len(seen) == 3
@@ -185,9 +180,7 @@ def test_validation_data_is_prepared_once_for_all() -> None:
 def test_a_lane_that_goes_wrong_leaves_alone(wrong: dict[str, int]) -> None:
     recipe = Zoo(chunk=16)
     data = recipe.data()
-    others = [
-        trial(o, 2, data, model="cnn", optimizer=o, batch_size=8) for o in OPTIMIZERS
-    ]
+    others = [trial(o, 2, data, model="cnn", optimizer=o, batch_size=8) for o in OPTIMIZERS]
     bad = trial("bad", 2, data, model="cnn", batch_size=8, **wrong)
     found = packed(recipe, data, [*others[:2], bad, *others[2:]])
     assert found[bad.id].error is not None and len(found[bad.id].visits) < 4
@@ -227,9 +220,7 @@ def test_a_model_that_cannot_be_built_or_validated_harms_no_other() -> None:
     ]
     good = [trial("a", 1, data), trial("b", 1, data, optimizer="adam")]
     found = packed(recipe, data, [bad[0], good[0], bad[1], good[1]])
-    assert "no model" in str(found[bad[0].id].error) and "no scores" in str(
-        found[bad[1].id].error
-    )
+    assert "no model" in str(found[bad[0].id].error) and "no scores" in str(found[bad[1].id].error)
     for each in good:
         same(found[each.id], by_hand(recipe, data, each))
 
@@ -256,15 +247,11 @@ def test_a_probe_tells_what_fused_steps_take_and_leaves_nothing() -> None:
     recipe = Zoo(chunk=10)  # a batch is cut by the chunk: there is only the rest
     data = recipe.data()
     station = Station(recipe, data, None, StationSetup(device=str(HERE), seed=SEED))
-    trials = [
-        trial(name, 1, data, lr=lr) for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.3))
-    ]
+    trials = [trial(name, 1, data, lr=lr) for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.3))]
     for each in trials:
         station.probe(each)
     found = station.probe_packs([*trials, trial("bad", 1, data, optimizer="no such")])
-    assert found.keys() == {each.id for each in trials}, (
-        "what cannot be built is left out"
-    )
+    assert found.keys() == {each.id for each in trials}, "what cannot be built is left out"
     figures = [name for _, news in found.values() for name in news]
     assert sorted(figures) == ["fused:2", "fused:3", "repack"], (
         "each figure of the signature is told once"
@@ -343,14 +330,8 @@ def test_it_is_really_fused_and_lanes_come_and_go(model: str) -> None:
     """
     recipe = Zoo(dtype=torch.float64)
     data = recipe.data()
-    trials = [
-        trial(f"t{i}", 1 + i // 2, data, lr=0.01 * (i + 1), model=model)
-        for i in range(4)
-    ]
-    trials += [
-        trial(f"c{i}", 2, data, model="mlp" if model == "cnn" else "cnn")
-        for i in range(2)
-    ]
+    trials = [trial(f"t{i}", 1 + i // 2, data, lr=0.01 * (i + 1), model=model) for i in range(4)]
+    trials += [trial(f"c{i}", 2, data, model="mlp" if model == "cnn" else "cnn") for i in range(2)]
     trials += [trial("odd", 2, data, batch_size=5, model=model)]
     station = Station(
         recipe,
@@ -364,9 +345,7 @@ def test_it_is_really_fused_and_lanes_come_and_go(model: str) -> None:
         ),
     )
     found = packed(recipe, data, trials, fuse=True, station=station)
-    assert [
-        len(fused_of(station, TrialId(name)).lanes) for name in ("t2", "t3", "c0")
-    ] == [2, 2, 2]
+    assert [len(fused_of(station, TrialId(name)).lanes) for name in ("t2", "t3", "c0")] == [2, 2, 2]
     assert fused_of(station, TrialId("odd")) is None
     for each in trials:
         assert distance(found[each.id].state, by_hand(recipe, data, each).state) < 1e-8
@@ -398,9 +377,7 @@ def test_lanes_of_several_optimizers_are_fused_in_one() -> None:
     assert len(lanes) == 6 and len(list(groupby(formulas))) == len(set(names)) == 4
     for each in trials:
         alone = by_hand(recipe, data, each)
-        assert all(
-            far < 1e-8 for _, far in differences(found[each.id].state, alone.state)
-        )
+        assert all(far < 1e-8 for _, far in differences(found[each.id].state, alone.state))
 
 
 def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(
@@ -439,9 +416,7 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(
     ) == 2.5 / (1.0 + 3.0)
     assert len({record.signature[:FORM] for record in found.values()}) == 1
     assert len({record.signature for record in found.values()}) == 2
-    told = [
-        (record.figures["step"], record.figures["fused:2"]) for record in found.values()
-    ]
+    told = [(record.figures["step"], record.figures["fused:2"]) for record in found.values()]
     assert told == [(3.0, 2 * 0.625 * 3.0), (1.0, 2 * 0.625 * 1.0)], (
         "to each as if both were of its optimizer"
     )
@@ -485,9 +460,7 @@ def test_lanes_without_room_for_all_in_one_are_fused_by_less(
     assert all(record.error is None for record in found.values())
     assert not any("unfusable" in record.figures for record in found.values())
     widths = {
-        len(fused.lanes)
-        for each in trials
-        if (fused := fused_of(station, each.id)) is not None
+        len(fused.lanes) for each in trials if (fused := fused_of(station, each.id)) is not None
     }
     assert widths == {2}, "of five that have no room, two at a time have"
 
@@ -503,26 +476,20 @@ class Touchy(Zoo):
         return model
 
     def training_step(self, model: Any, batch: Any) -> Any:
-        if self.spot is not None and bool(
-            (batch[0] == self.spot).flatten(1).all(1).any()
-        ):
+        if self.spot is not None and bool((batch[0] == self.spot).flatten(1).all(1).any()):
             weight = next(iter(model.parameters()))
             if torch._C._functorch.is_batchedtensor(weight) or bool(model.touchy > 0):
                 raise ArithmeticError("the spot")
         return super().training_step(model, batch)
 
 
-@pytest.mark.parametrize(
-    ("model", "bad"), [*((model, True) for model in MODELS), ("mlp", False)]
-)
+@pytest.mark.parametrize(("model", "bad"), [*((model, True) for model in MODELS), ("mlp", False)])
 def test_a_fused_step_that_raises_is_undone_and_repeated(model: str, bad: bool) -> None:
     """The lanes that are well when alone go on; where all are, they are never fused again."""
     recipe = Touchy(dtype=torch.float64, chunk=64, samples=160)
     data = recipe.data()
     recipe.spot = next(
-        Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0).chunks(
-            data.shards[0], 0
-        )
+        Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0).chunks(data.shards[0], 0)
     )[0][40]
     trials = [
         trial(
@@ -550,13 +517,9 @@ def test_a_fused_step_that_raises_is_undone_and_repeated(model: str, bad: bool) 
     found = packed(recipe, data, trials, fuse=True, station=station)
     for each in trials:
         if bad and each is trials[1]:
-            assert (
-                "the spot" in found[each.id].error.why and found[each.id].visits == ()
-            )
+            assert "the spot" in found[each.id].error.why and found[each.id].visits == ()
         else:
-            assert (
-                distance(found[each.id].state, by_hand(recipe, data, each).state) < 1e-8
-            )
+            assert distance(found[each.id].state, by_hand(recipe, data, each).state) < 1e-8
     lanes = getattr(fused_of(station, trials[0].id), "lanes", ())
     assert len(lanes) == (3 if bad else 0)
 
@@ -594,9 +557,7 @@ def test_a_recipe_that_exits_ends_its_trials_only(where: str, fuse: bool) -> Non
         ),
     )
     found = packed(recipe, data, trials, fuse=fuse, station=station)
-    assert [record.error and record.error.why for record in found.values()] == [
-        "SystemExit: 3"
-    ] * 3
+    assert [record.error and record.error.why for record in found.values()] == ["SystemExit: 3"] * 3
 
 
 def test_out_of_memory_of_one_ends_all_visits() -> None:
@@ -614,9 +575,7 @@ def test_out_of_memory_of_one_ends_all_visits() -> None:
         trial("b", 1, data),
     ]
     found = packed(recipe, data, trials)
-    assert {
-        name for name, record in found.items() if isinstance(record.error, OutOfMemory)
-    } == {
+    assert {name for name, record in found.items() if isinstance(record.error, OutOfMemory)} == {
         "a",
         "heavy",
         "b",
@@ -629,8 +588,7 @@ def test_out_of_memory_of_one_ends_all_visits() -> None:
 
 def of_one_graph(data: Any, **config: Any) -> list[Any]:
     return [
-        trial(f"t{i}", 2, data, optimizer="adam", lr=0.01 * (i + 1), **config)
-        for i in range(3)
+        trial(f"t{i}", 2, data, optimizer="adam", lr=0.01 * (i + 1), **config) for i in range(3)
     ]
 
 
@@ -680,15 +638,11 @@ def test_no_room_in_an_optimizer_of_fused_lanes_ends_all_visits(
 def test_no_room_to_take_fused_lanes_apart_ends_all_visits(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = Touchy(
-        dtype=torch.float64, chunk=64, samples=160, accumulate_grad_batches=3
-    )
+    recipe = Touchy(dtype=torch.float64, chunk=64, samples=160, accumulate_grad_batches=3)
     data = recipe.data()
     if where == "split":  # it is wanted where a fused step raises
         recipe.spot = next(
-            Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0).chunks(
-                data.shards[0], 0
-            )
+            Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0).chunks(data.shards[0], 0)
         )[0][40]
     trials, station = of_one_graph(data), fused_station(recipe, data)
 
@@ -700,9 +654,7 @@ def test_no_room_to_take_fused_lanes_apart_ends_all_visits(
         if where == "close":
             patch.setattr(Fused, "close", full)
         told = list(
-            station.together(
-                [Unit(each, (), plan(data, 2)[0]) for each in trials], fuse=True
-            )
+            station.together([Unit(each, (), plan(data, 2)[0]) for each in trials], fuse=True)
         )
     assert [name for name, news in told if isinstance(news, OutOfMemory)] == [
         each.id for each in trials
@@ -721,9 +673,7 @@ def test_lanes_that_cannot_end_a_pass_as_one_end_it_alone(
 
     with monkeypatch.context() as patch:
         patch.setattr(Fused, "close", failing)
-        found = packed(
-            recipe, data, trials, fuse=True, station=fused_station(recipe, data)
-        )
+        found = packed(recipe, data, trials, fuse=True, station=fused_station(recipe, data))
     for each in trials:
         alone = by_hand(recipe, data, each)
         assert (
@@ -748,9 +698,7 @@ def test_what_a_fused_step_held_is_gone_while_it_is_repeated() -> None:
 
     recipe = Holding(dtype=torch.float64)
     data = recipe.data()
-    packed(
-        recipe, data, of_one_graph(data), fuse=True, station=fused_station(recipe, data)
-    )
+    packed(recipe, data, of_one_graph(data), fuse=True, station=fused_station(recipe, data))
     assert len(recipe.left) > 6 and not any(recipe.left)
 
 
@@ -768,19 +716,12 @@ def test_a_model_that_gets_attributes_with_its_first_batch_is_fused_later() -> N
     recipe = Caching(dtype=torch.float64, chunk=16, samples=480)
     data = recipe.data()
     # long enough for it to be worth while to find out whether they go faster fused
-    *old, new = [
-        replace(each, samples=100.0 * data.samples) for each in of_one_graph(data)
-    ]
+    *old, new = [replace(each, samples=100.0 * data.samples) for each in of_one_graph(data)]
     station = Station(
         recipe, data, None, StationSetup(device=str(HERE), seed=SEED, metric="accuracy")
     )
-    list(
-        station.together([Unit(each, (), plan(data, 2)[0]) for each in old], fuse=True)
-    )
-    units = [
-        Unit(each, station.lanes.get(each.id).lane.visits, plan(data, 2)[1])
-        for each in old
-    ]
+    list(station.together([Unit(each, (), plan(data, 2)[0]) for each in old], fuse=True))
+    units = [Unit(each, station.lanes.get(each.id).lane.visits, plan(data, 2)[1]) for each in old]
     list(station.together([*units, Unit(new, (), plan(data, 2)[1])], fuse=True))
     graph, gauge = (
         station.pack.crews.graph(station.lanes.get(new.id).lane),
@@ -814,9 +755,7 @@ def test_a_model_that_has_no_key_is_not_fused() -> None:
 
 
 @pytest.mark.parametrize("epochs", [2, 40])
-def test_a_short_search_is_not_gauged(
-    epochs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_search_is_not_gauged(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stacking, checking and trying take, a search of a few seconds cannot gain."""
     recipe = Zoo()
     data = recipe.data()

@@ -75,17 +75,13 @@ def check(recipe: Zoo, data: Data, trials: Sequence[Trial]) -> None:
 def test_summed_is_alone(recipe: Zoo, widths: list[int]) -> None:
     """Unlike models, optimizers, schedules and batches, which no chunk divides; with dropout."""
     data = recipe.data()
-    lanes = zip(
-        MODELS, OPTIMIZERS, ("cosine", "samples", "plateau", "epochs"), (7, 16, 3, 5)
-    )
+    lanes = zip(MODELS, OPTIMIZERS, ("cosine", "samples", "plateau", "epochs"), (7, 16, 3, 5))
     trials = [
         trial(m, 2, data, model=m, optimizer=o, schedule=s, batch_size=b, drop=0.3)
         for m, o, s, b in lanes
     ]
     check(recipe, data, trials)
-    assert max(widths) == 4 and 2 in widths, (
-        "those with larger batches are through before"
-    )
+    assert max(widths) == 4 and 2 in widths, "those with larger batches are through before"
 
 
 def test_lanes_with_unlike_ways_to_step(widths: list[int]) -> None:
@@ -129,12 +125,8 @@ def test_long_chunks_are_reported_in_pieces(
     assert max(widths) == 2
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"fail_at": 5}, {"nan_at": 5, "nan_patience": 2}, {"nan_at": 5}]
-)
-def test_a_lane_that_goes_wrong_harms_no_other(
-    wrong: dict[str, int], widths: list[int]
-) -> None:
+@pytest.mark.parametrize("wrong", [{"fail_at": 5}, {"nan_at": 5, "nan_patience": 2}, {"nan_at": 5}])
+def test_a_lane_that_goes_wrong_harms_no_other(wrong: dict[str, int], widths: list[int]) -> None:
     recipe = Zoo(chunk=16)
     data = recipe.data()
     others = [
@@ -157,9 +149,7 @@ class Recomputing(Zoo):
 
     def training_step(self, model: Any, batch: Any) -> Any:
         x, y = batch
-        out = checkpoint(
-            model, x, use_reentrant=bool(self.reentrant), preserve_rng_state=self.kept
-        )
+        out = checkpoint(model, x, use_reentrant=bool(self.reentrant), preserve_rng_state=self.kept)
         return {"loss": nn.functional.cross_entropy(out, y)}
 
     reentrant = False
@@ -172,9 +162,7 @@ def test_a_forward_pass_computed_again_has_its_own_random_numbers(
     """Torch's checkpoint restores them, unless it is asked not to."""
     recipe = Recomputing(chunk=16)
     data = recipe.data()
-    trials = [
-        trial(m, 2, data, model=m, batch_size=4, drop=0.4) for m in ("mlp", "cnn")
-    ]
+    trials = [trial(m, 2, data, model=m, batch_size=4, drop=0.4) for m in ("mlp", "cnn")]
     check(recipe, data, trials)
     assert max(widths) == 2
 
@@ -222,9 +210,7 @@ def test_what_no_lane_can_be_told_of_voids_the_round_and_is_not_tried_again(
     last = dict(station.together(after))
     assert all(isinstance(news, PackRefused) and news.begun for news in last.values())
     assert not any(station.holds(each.id, 1) for each in trials)
-    again = packed(
-        recipe, data, trials, station=station
-    )  # in turns, from the beginning
+    again = packed(recipe, data, trials, station=station)  # in turns, from the beginning
     for each in trials:
         if noise == "raises":
             assert "in the backward pass" in str(again[each.id].error)
@@ -249,18 +235,14 @@ def test_recipes_that_step_by_themselves_take_turns(widths: list[int]) -> None:
 
     recipe = Own(chunk=16)
     data = recipe.data()
-    check(
-        recipe, data, [trial(m, 2, data, model=m, batch_size=4) for m in ("mlp", "cnn")]
-    )
+    check(recipe, data, [trial(m, 2, data, model=m, batch_size=4) for m in ("mlp", "cnn")])
     assert widths == []
 
 
 # -- the choice
 
 
-def clocked(
-    station: Station, seconds: Callable[[int], float], monkeypatch: Any
-) -> None:
+def clocked(station: Station, seconds: Callable[[int], float], monkeypatch: Any) -> None:
     """By the clock of measurements, a step of so many lanes takes so long."""
     now = 0.0
     real = torch.autograd.backward

@@ -109,9 +109,7 @@ KEPT: dict[str, Change] = {
     "dropout p": _set("drop.p", lambda p: p * 0.7),
     "momentum": _set("norm.momentum", lambda momentum: momentum * 0.5),
     "temperature": _set("temperature", lambda t: t * 1.1),
-    "new attribute": lambda model, _: setattr(
-        model, "temperature", 1 + setdefault(model, "calls")
-    ),
+    "new attribute": lambda model, _: setattr(model, "temperature", 1 + setdefault(model, "calls")),
     "history": lambda model, _: model.history.append(0.1),
     "average": _average,
     "array": _set("array", lambda array: array * np.float32(1.1)),
@@ -382,9 +380,7 @@ def trained(recipe: Recipe, hops: bool, evaluate: bool = True, **config: Any) ->
         if hops:
             one = station(recipe, data)
         source = state if hops else None
-        unit = Unit(
-            trial(**config), made, visit, source=source, evaluate=evaluate, carry=True
-        )
+        unit = Unit(trial(**config), made, visit, source=source, evaluate=evaluate, carry=True)
         _, done = drive(one.train(unit))
         made = (*made, done.visit)
         state = pickle.loads(pickle.dumps(done.state))
@@ -393,17 +389,13 @@ def trained(recipe: Recipe, hops: bool, evaluate: bool = True, **config: Any) ->
 
 def assert_model_from(recipe: Recipe, config: dict[str, Any], state: Any) -> None:
     """The model that users get of the state computes what the trial's own does."""
-    lane = TrainingLane(
-        recipe, config, seed=0, device=torch.device("cpu"), epoch=len(ROWS[0])
-    )
+    lane = TrainingLane(recipe, config, seed=0, device=torch.device("cpu"), epoch=len(ROWS[0]))
     lane.load(state)
     mine = lane.model.eval()
     users = model_from(recipe, config, 0, state)
     x = torch.from_numpy(ROWS[0])
     with torch.no_grad():
-        assert torch.equal(
-            getattr(users, "net", users)(x), getattr(mine, "net", mine)(x)
-        )
+        assert torch.equal(getattr(users, "net", users)(x), getattr(mine, "net", mine)(x))
     flags = [[p.requires_grad for p in each.parameters()] for each in (users, mine)]
     assert flags[0] == flags[1]
 
@@ -424,9 +416,7 @@ UNDONE = sorted(KEPT.keys() - {"AveragedModel", "group's numbers"})
 
 
 @pytest.mark.parametrize("case", UNDONE)
-def test_what_validation_changes_is_undone(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_validation_changes_is_undone(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Validating(Changing):
         def training_step(self, model: Any, batch: Any, epoch: int) -> Any:
             if epoch == 0:
@@ -452,9 +442,7 @@ def test_what_validation_changes_is_undone(
 
 @pytest.mark.parametrize("form", [Changing, lightning])
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_kept_ends_the_trial_that_changes_it(
-    case: str, form: Any
-) -> None:
+def test_what_cannot_be_kept_ends_the_trial_that_changes_it(case: str, form: Any) -> None:
     change, what = REFUSED[case]
     once = []
 
@@ -562,9 +550,7 @@ def test_a_study_that_is_grown_and_killed_equals_one_that_was_not(
             search_space={"seed": shoal.grid([1])},
             load_if_exists=True,
         )
-        made.optimize(
-            max_epochs=epochs, progress=False, workers=0, checkpoint_every=0.0
-        )
+        made.optimize(max_epochs=epochs, progress=False, workers=0, checkpoint_every=0.0)
         return made.load_model("t000").state_dict()
 
     whole = study("whole", 4)

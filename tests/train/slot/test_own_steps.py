@@ -113,9 +113,7 @@ def test_values_are_noted_and_losses_fall() -> None:
     first, last = sums[0], sums[-1]
     assert last[0] / last[1] < 0.5 * first[0] / first[1]
 
-    lane = TrainingLane(
-        Gan(batch_size=30), {}, seed=0, device=torch.device("cpu"), epoch=90
-    )
+    lane = TrainingLane(Gan(batch_size=30), {}, seed=0, device=torch.device("cpu"), epoch=90)
     lane.begin(30)
     with lane.rng:
         lane.step((torch.zeros(30, 6), torch.zeros(30, dtype=torch.int64)), 30)
@@ -137,9 +135,7 @@ def test_schedules_go_by_progress_and_by_epoch() -> None:
 
 def test_a_trial_that_starts_from_another_keeps_its_own_rates() -> None:
     parent = alone(Gan(), trial("a"))
-    lane = TrainingLane(
-        Gan(), {"lr": 0.3}, seed=3, device=torch.device("cpu"), epoch=90
-    )
+    lane = TrainingLane(Gan(), {"lr": 0.3}, seed=3, device=torch.device("cpu"), epoch=90)
     lane.load(parent)
     rates = [each.param_groups[0]["lr"] for each in lane.optimizing.optimizers]
     assert rates == [0.3, 0.3]

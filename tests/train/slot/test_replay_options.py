@@ -20,9 +20,7 @@ class Plateau(shoal.Recipe):
     def data(self) -> shoal.Data:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(96, 64)).astype("float32")
-        return shoal.Data.arrays(
-            x, (x.sum(1) > 0).astype("int64"), validation=0.25, shards=2
-        )
+        return shoal.Data.arrays(x, (x.sum(1) > 0).astype("int64"), validation=0.25, shards=2)
 
     def configure_model(self, config: Any) -> Any:
         return torch.nn.Sequential(
@@ -40,9 +38,7 @@ class Plateau(shoal.Recipe):
 
     def validation_step(self, model: Any, batch: Any) -> Any:
         return {
-            "loss": torch.nn.functional.cross_entropy(
-                model(batch[0]), batch[1], reduction="none"
-            )
+            "loss": torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
         }
 
 
@@ -65,9 +61,7 @@ class Dropping(Plateau):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("allowed", [False, True])
-def test_dropout_is_fused_only_where_the_recipe_allows_it(
-    tmp_path: Path, allowed: bool
-) -> None:
+def test_dropout_is_fused_only_where_the_recipe_allows_it(tmp_path: Path, allowed: bool) -> None:
     recipe = Dropping()
     recipe.fuse_random = allowed
     study = shoal.create_study(

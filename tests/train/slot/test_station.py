@@ -50,9 +50,7 @@ def test_a_unit_reports_its_chunks_and_its_end() -> None:
     ]  # 12, 12 and 6, less what waits for the next chunk
     assert sum(part.values["loss"][1] for part in parts) == 30 == done.visit.samples
     assert done.visit == Visit(0, S0, 0, 30)
-    assert set(parts[0].spent) == {"switch", "data", "train"} and set(
-        parts[1].spent
-    ) == {
+    assert set(parts[0].spent) == {"switch", "data", "train"} and set(parts[1].spent) == {
         "data",
         "train",
     }
@@ -66,19 +64,16 @@ def test_a_unit_reports_its_chunks_and_its_end() -> None:
 
 def test_nothing_to_validate_with_gives_no_scores() -> None:
     assert (
-        drive(
-            station(Small(), blobs(validation=None)).train(unit(trial(), evaluate=True))
-        )[1].scores
+        drive(station(Small(), blobs(validation=None)).train(unit(trial(), evaluate=True)))[
+            1
+        ].scores
         is None
     )
 
     class Silent(Small):
         validation_step = module.Recipe.validation_step
 
-    assert (
-        drive(station(Silent(), blobs()).train(unit(trial(), evaluate=True)))[1].scores
-        is None
-    )
+    assert drive(station(Silent(), blobs()).train(unit(trial(), evaluate=True)))[1].scores is None
 
 
 def test_long_chunks_are_reported_in_pieces_that_change_nothing(
@@ -90,9 +85,7 @@ def test_long_chunks_are_reported_in_pieces_that_change_nothing(
     monkeypatch.setattr(fusing, "PART_SECONDS", 0.0)
     pieces = station(Small(), data)
     more, _ = drive(pieces.train(unit(trial())))
-    assert [part.samples for part in parts] == [30] and [
-        part.samples for part in more
-    ] == [
+    assert [part.samples for part in parts] == [30] and [part.samples for part in more] == [
         8,
         8,
         8,
@@ -111,15 +104,9 @@ def test_the_config_may_bring_its_seed() -> None:
         config = {} if own is None else {"seed": own}
         with LaneBuilder(held.at).build(trial(**config)).rng:
             weights.append(
-                LaneBuilder(held.at)
-                .build(trial(**config))
-                .model[0]
-                .weight.detach()
-                .numpy()
+                LaneBuilder(held.at).build(trial(**config)).model[0].weight.detach().numpy()
             )
-    assert np.array_equal(weights[0], weights[1]) and np.array_equal(
-        weights[0], weights[3]
-    )
+    assert np.array_equal(weights[0], weights[1]) and np.array_equal(weights[0], weights[3])
     assert not np.array_equal(weights[0], weights[2])
     with pytest.raises(TrialError, match="seed must be a whole number; got 'x'"):
         drive(station(Small(), data).train(unit(trial(seed="x"))))
@@ -312,9 +299,7 @@ def size() -> float:
 def test_lanes_that_were_carried_or_kept_make_room_used_longest_ago_first(
     tmp_path: Path,
 ) -> None:
-    held = station(
-        Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size()
-    )
+    held = station(Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size())
     fill(held, 4, carry=True)
     assert [held.holds(TrialId(f"t{i}"), 1) for i in range(4)] == [
         False,
@@ -322,14 +307,10 @@ def test_lanes_that_were_carried_or_kept_make_room_used_longest_ago_first(
         True,
         True,
     ]
-    held = station(
-        Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size()
-    )
+    held = station(Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size())
     assert all(done.kept for done in fill(held, 4, last=True))
     assert held.lanes.trials == ("t2", "t3")
-    assert all(
-        held.holds(TrialId(f"t{i}"), 1) for i in range(4)
-    )  # from their checkpoints
+    assert all(held.holds(TrialId(f"t{i}"), 1) for i in range(4))  # from their checkpoints
 
 
 def test_a_state_that_is_nowhere_else_is_saved_before_it_makes_room(
@@ -349,16 +330,10 @@ def test_a_state_that_is_nowhere_else_is_saved_before_it_makes_room(
     alone = station(Small(), data)
     for i in range(4):
         go(alone, trial(f"t{i}"), plan)
-        assert compare(
-            held.state(TrialId(f"t{i}")), alone.state(TrialId(f"t{i}"))
-        ).equal
+        assert compare(held.state(TrialId(f"t{i}")), alone.state(TrialId(f"t{i}"))).equal
     names = vault.names()
-    assert len(names) == 2, (
-        "those that made room before were deleted when their trials went on"
-    )
-    aside = next(
-        i for i in range(4) if any(name.startswith(f"t{i}/") for name in names)
-    )
+    assert len(names) == 2, "those that made room before were deleted when their trials went on"
+    aside = next(i for i in range(4) if any(name.startswith(f"t{i}/") for name in names))
     assert held.keep(TrialId(f"t{aside}")) in names
     held.forget(TrialId(f"t{aside}"))
     assert len(vault.names()) == 2, "what was handed out as kept stays"
@@ -375,9 +350,7 @@ class Counted(Small):
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_lanes_about_to_go_on_stay_however_large_they_are(
-    tmp_path: Path, together: int
-) -> None:
+def test_lanes_about_to_go_on_stay_however_large_they_are(tmp_path: Path, together: int) -> None:
     """Above the limit a trial was saved, dropped and built again at each visit."""
 
     class Recipe(Counted):
@@ -388,9 +361,7 @@ def test_lanes_about_to_go_on_stay_however_large_they_are(
     vault = Checkpoints(tmp_path, 1)
     save = vault.save
     vault.save = lambda name, state: (saves.append(name), save(name, state))  # type: ignore
-    held = station(
-        Recipe(), data, vault, state_memory_gb=0.5 * size(), checkpoint_every=inf
-    )
+    held = station(Recipe(), data, vault, state_memory_gb=0.5 * size(), checkpoint_every=inf)
     trials = [trial(f"p{i}") for i in range(together)]
     made: dict[TrialId, tuple[Visit, ...]] = {each.id: () for each in trials}
     for visit in planned(data, 7)[:20]:
@@ -432,9 +403,7 @@ def test_without_a_vault_nothing_unsaved_is_given_up() -> None:
 )
 def test_what_the_recipe_raises_sets_its_trial_aside(method: str) -> None:
     def fail(self: Any, *_: Any) -> Any:
-        raise FileNotFoundError(
-            "no\nsuch file"
-        )  # even this: it is not the study's storage
+        raise FileNotFoundError("no\nsuch file")  # even this: it is not the study's storage
 
     data, recipe = blobs(), type("Raising", (Small,), {method: fail})()
     held = station(recipe, data)
@@ -455,19 +424,13 @@ class _Hiding(torch.nn.Sequential):
 
 
 @pytest.mark.parametrize("fields", [{"last": True}, {"carry": True}])
-def test_a_state_that_cannot_be_kept_sets_its_trial_aside(
-    fields: Any, tmp_path: Path
-) -> None:
+def test_a_state_that_cannot_be_kept_sets_its_trial_aside(fields: Any, tmp_path: Path) -> None:
     class Odd(Small):
         def configure_model(self, config: Any) -> Any:
             return _Hiding(*super().configure_model(config))
 
     with pytest.raises(TrialError, match="TypeError: a trial's state may hold tensors"):
-        drive(
-            station(Odd(), blobs(), Checkpoints(tmp_path, 1)).train(
-                unit(trial(), **fields)
-            )
-        )
+        drive(station(Odd(), blobs(), Checkpoints(tmp_path, 1)).train(unit(trial(), **fields)))
 
 
 def test_divergence_sets_the_trial_aside() -> None:
@@ -516,16 +479,12 @@ def test_storage_and_data_are_the_studys(tmp_path: Path) -> None:
     (tmp_path / "v").write_text("a file where a folder is needed")
     with pytest.raises(OSError):
         drive(
-            station(Small(), data, Checkpoints(tmp_path / "v", 1)).train(
-                unit(trial(), last=True)
-            )
+            station(Small(), data, Checkpoints(tmp_path / "v", 1)).train(unit(trial(), last=True))
         )
     Checkpoints(tmp_path / "w", 5).mark()
     with pytest.raises(StaleRun):
         drive(
-            station(Small(), data, Checkpoints(tmp_path / "w", 4)).train(
-                unit(trial(), last=True)
-            )
+            station(Small(), data, Checkpoints(tmp_path / "w", 4)).train(unit(trial(), last=True))
         )
     data._source = None  # type: ignore[assignment]
     with pytest.raises(DataError, match="s000 cannot be read"):
@@ -563,13 +522,8 @@ def test_figures_come_from_the_first_steps_of_a_signature(tmp_path: Path) -> Non
         "save",
     }
     assert first["rate"] == pytest.approx(8 / first["step"]) and first["step"] > 0
-    assert (
-        first["memory"] * 2**30 > held.lanes.get(ID).bytes > 4 * 4 * (6 * 16 + 16 * 3)
-    )
-    assert (
-        "rate" in figures[1].figures
-        or len(held._meter._steps[figures[0].signature]) == 48
-    )
+    assert first["memory"] * 2**30 > held.lanes.get(ID).bytes > 4 * 4 * (6 * 16 + 16 * 3)
+    assert "rate" in figures[1].figures or len(held._meter._steps[figures[0].signature]) == 48
     assert not set(figures[2].figures)
     other = drive(held.train(unit(trial("d", batch_size=4))))[1]
     assert other.signature != figures[0].signature and "rate" in other.figures
@@ -594,9 +548,7 @@ def test_a_pace_replaces_the_clock(tmp_path: Path) -> None:
         pace=lambda trial, samples: samples / 10,
     )
     for name in ("a", "b"):
-        parts, done = drive(
-            held.train(unit(trial(name), evaluate=True, last=True, age=1.0))
-        )
+        parts, done = drive(held.train(unit(trial(name), evaluate=True, last=True, age=1.0)))
         assert [part.spent for part in parts] == [
             {"train": 0.8},
             {"train": 1.6},
@@ -608,9 +560,7 @@ def test_a_pace_replaces_the_clock(tmp_path: Path) -> None:
 def test_probing_leaves_nothing_behind(tmp_path: Path) -> None:
     held = station(Small(), blobs(), Checkpoints(tmp_path, 1))
     signature, figures = held.probe(trial())
-    assert {"rate", "step", "memory", "build", "evaluate", "save", "switch"} <= set(
-        figures
-    )
+    assert {"rate", "step", "memory", "build", "evaluate", "save", "switch"} <= set(figures)
     assert not held.holds(ID, 0) and Checkpoints(tmp_path, 1).names() == ()
     go(held, trial(), planned(blobs(), 1))
     alone = station(Small(), blobs())
@@ -630,9 +580,7 @@ def test_threads_are_set_at_every_turn() -> None:
 
     data = blobs(samples=20, shards=1, chunk=8, validation=None)
     try:
-        units = [
-            station(Watching(), data, threads=n).train(unit(trial())) for n in (1, 2)
-        ]
+        units = [station(Watching(), data, threads=n).train(unit(trial())) for n in (1, 2)]
         for _ in range(2):
             for one in units:
                 next(one)

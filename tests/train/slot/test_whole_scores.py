@@ -109,9 +109,7 @@ def files(place: Path) -> Data:
 
 @pytest.mark.parametrize("chunk", [None, 7, 32])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_scores_are_those_of_the_whole_set(
-    tmp_path: Path, parts: int, chunk: int | None
-) -> None:
+def test_scores_are_those_of_the_whole_set(tmp_path: Path, parts: int, chunk: int | None) -> None:
     made = files(tmp_path) if parts > 1 else blobs()
     assert len(made.validation) == parts
     made.chunk = chunk or made.chunk
@@ -174,16 +172,12 @@ class Fusable(Zoo):
 def test_a_fused_pack_scores_one_by_one(pace: Any) -> None:
     recipe, plain = Fusable(model="mlp"), Zoo(model="mlp")
     data = recipe.data()
-    trials = [
-        packed_trial(name, 2, data, lr=lr) for name, lr in (("a", 0.1), ("b", 0.01))
-    ]
+    trials = [packed_trial(name, 2, data, lr=lr) for name, lr in (("a", 0.1), ("b", 0.01))]
     found = packed(recipe, data, trials, fuse=True, pace=pace)
     wanted = packed(plain, data, trials, fuse=False, pace=pace)
     for each in trials:
         assert found[each.id].error is None
-        for mine, theirs in zip(
-            found[each.id].scores, wanted[each.id].scores, strict=True
-        ):
+        for mine, theirs in zip(found[each.id].scores, wanted[each.id].scores, strict=True):
             assert mine["accuracy"] == pytest.approx(theirs["accuracy"], abs=0.03)
 
 

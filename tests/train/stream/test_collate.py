@@ -80,9 +80,7 @@ class Text(Small):
         return nn.functional.cross_entropy(self.logits(model, batch), batch["label"])
 
     def validation_step(self, model: nn.Module, batch: Any) -> dict[str, Any]:
-        return {
-            "accuracy": (self.logits(model, batch).argmax(1) == batch["label"]).float()
-        }
+        return {"accuracy": (self.logits(model, batch).argmax(1) == batch["label"]).float()}
 
 
 def batches(data: Data, size: int, turn: int = 0) -> list[Any]:
@@ -97,10 +95,7 @@ def batches(data: Data, size: int, turn: int = 0) -> list[Any]:
 def order(data: Data) -> list[int]:
     """The numbers of the items of the first shard, in the order of training."""
     numbered = Data.dataset(
-        [
-            {**item, "id": item["label"], "place": n}
-            for n, item in enumerate(sentences())
-        ],
+        [{**item, "id": item["label"], "place": n} for n, item in enumerate(sentences())],
         shards=2,
         collate=lambda items: [item["place"] for item in items],
     )
@@ -127,9 +122,7 @@ def test_a_shard_recipe_gets_what_collate_makes_as_arrays() -> None:
 
 
 def test_torchs_default_collate_makes_nested_batches() -> None:
-    items = [
-        {"x": (torch.ones(2) * n, {"y": n / 3}), "name": f"n{n}"} for n in range(6)
-    ]
+    items = [{"x": (torch.ones(2) * n, {"y": n / 3}), "name": f"n{n}"} for n in range(6)]
     data = Data.dataset(items, None)
     numbers = [int(batch["x"][0][0, 0]) for batch in batches(data, 1)]
     for batch, start in zip(batches(data, 3), (0, 3), strict=True):
@@ -143,12 +136,8 @@ def test_collate_draws_by_place_and_pass_and_disturbs_nothing() -> None:
     before = torch.get_rng_state()
     first, again, other = batches(data, 8), batches(data, 8), batches(data, 8, turn=1)
     assert torch.equal(before, torch.get_rng_state())
-    assert all(
-        torch.equal(a["words"], b["words"]) for a, b in zip(first, again, strict=True)
-    )
-    assert not all(
-        torch.equal(a["words"], b["words"]) for a, b in zip(first, other, strict=True)
-    )
+    assert all(torch.equal(a["words"], b["words"]) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a["words"], b["words"]) for a, b in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("collate", [padded, masked])
@@ -165,9 +154,7 @@ def test_alone_packed_and_from_its_parts_a_trial_learns_the_same(collate: Any) -
         alone = by_hand(recipe, data, each)
         mine = together[each.id]
         assert mine.error is None and mine.scores == alone.scores
-        weights = zip(
-            mine.state["model"].values(), alone.state["model"].values(), strict=True
-        )
+        weights = zip(mine.state["model"].values(), alone.state["model"].values(), strict=True)
         assert all(np.array_equal(a, b) for a, b in weights)
     held = station(recipe, data)
     made = go(held, trials[0], planned(data, 1))
@@ -234,17 +221,12 @@ def test_hooks_see_ragged_columns_and_may_return_lists() -> None:
             assert label == 1 - items[number]["label"]
     data = bring(recipe)
     what = timed_trial("a", 1, data)
-    assert (
-        packed(recipe, data, [what])[what.id].scores
-        == by_hand(recipe, data, what).scores
-    )
+    assert packed(recipe, data, [what])[what.id].scores == by_hand(recipe, data, what).scores
 
 
 class Bare(Text):
     def data(self) -> Data:
-        return Data.dataset(
-            [{k: item[k] for k in ("words", "label")} for item in sentences()]
-        )
+        return Data.dataset([{k: item[k] for k in ("words", "label")} for item in sentences()])
 
 
 def test_items_that_make_no_batch_are_refused_before_training() -> None:

@@ -103,9 +103,7 @@ def test_what_steps_see_is_what_the_trunk_gives() -> None:
                 )
             )
             raw = list(
-                Stream(plain, data, seed=SEED, device=HERE, memory_gb=1.0).chunks(
-                    shard, 1, shuffle
-                )
+                Stream(plain, data, seed=SEED, device=HERE, memory_gb=1.0).chunks(shard, 1, shuffle)
             )
             for (x, y), (raw_x, raw_y) in zip(seen, raw, strict=True):
                 with torch.no_grad():
@@ -166,9 +164,7 @@ def test_fused_lanes_get_them_too() -> None:
             max(
                 (
                     gap
-                    for _, gap in differences(
-                        found[each.id].state["model"], alone.state["model"]
-                    )
+                    for _, gap in differences(found[each.id].state["model"], alone.state["model"])
                 ),
                 default=0.0,
             )

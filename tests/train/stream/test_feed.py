@@ -72,17 +72,11 @@ def passes(of: Stream, shuffle: str) -> list[bytes]:
 @pytest.mark.parametrize("shuffle", ["once", "each"])
 @pytest.mark.parametrize("lost", [0, 2])
 @pytest.mark.parametrize("hooks", [("prepare", "augment"), ("prepare",), ("augment",)])
-def test_what_is_fed_is_what_would_be_made(
-    shuffle: str, lost: int, hooks: tuple[str, ...]
-) -> None:
-    kind = type(
-        "Kind", (Small,), {name: vars(Varied)[name] for name in hooks} | {"prepared": 0}
-    )
+def test_what_is_fed_is_what_would_be_made(shuffle: str, lost: int, hooks: tuple[str, ...]) -> None:
+    kind = type("Kind", (Small,), {name: vars(Varied)[name] for name in hooks} | {"prepared": 0})
     data = numbers()
     near = Near(feeding(kind(), data, 1, 1.0), lost)
-    assert passes(stream(data, kind(), near), shuffle) == passes(
-        stream(data, kind()), shuffle
-    )
+    assert passes(stream(data, kind(), near), shuffle) == passes(stream(data, kind()), shuffle)
     assert near.asked
     assert bool(near.own) == bool(lost)
 
@@ -91,15 +85,9 @@ def test_augmenting_is_a_function_of_seed_pass_and_sample() -> None:
     data = numbers()
     source = feeding(Varied(), data, 1, 0.0)
     key = (S0, 1, 3, "each")
-    assert (
-        source.made(*key)[0].tobytes()
-        == feeding(Varied(), data, 1, 1.0).made(*key)[0].tobytes()
-    )
+    assert source.made(*key)[0].tobytes() == feeding(Varied(), data, 1, 1.0).made(*key)[0].tobytes()
     assert source.made(*key)[0].tobytes() != source.made(S0, 1, 4, "each")[0].tobytes()
-    assert (
-        source.made(*key)[0].tobytes()
-        != feeding(Varied(), data, 2, 0.0).made(*key)[0].tobytes()
-    )
+    assert source.made(*key)[0].tobytes() != feeding(Varied(), data, 2, 0.0).made(*key)[0].tobytes()
 
 
 def test_what_comes_next_is_said_and_how_long_training_took() -> None:
@@ -163,9 +151,7 @@ def reads(data: Data, whole: bool = True) -> tuple[list[str], list[int]]:
 def test_data_that_only_the_training_thread_may_read_is_read_where_the_feed_has_no_chunk(
     lost: int, hooks: tuple[str, ...], whole: bool
 ) -> None:
-    kind = type(
-        "Kind", (Small,), {name: vars(Varied)[name] for name in hooks} | {"prepared": 0}
-    )
+    kind = type("Kind", (Small,), {name: vars(Varied)[name] for name in hooks} | {"prepared": 0})
     data, own = numbers(), numbers()
     data.serial = own.serial = True
     seen, where = reads(own, whole)

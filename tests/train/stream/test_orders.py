@@ -37,9 +37,7 @@ def stream(data: Data, recipe: Any = None, memory_gb: float = 1.0) -> Stream:
     return Stream(recipe or Small(), data, seed=SEED, device=CPU, memory_gb=memory_gb)
 
 
-def numbers(
-    of: Stream, order: str = "once", turn: int = 0, shard: Any = S0
-) -> list[int]:
+def numbers(of: Stream, order: str = "once", turn: int = 0, shard: Any = S0) -> list[int]:
     """The first column of a pass."""
     return [n for chunk in of.chunks(shard, turn, order) for n in chunk[0].tolist()]
 
@@ -54,9 +52,7 @@ def equal_models(one: Any, other: Any) -> bool:
 
 @settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 12))
-def test_each_row_of_a_batch_continues_that_of_the_batch_before(
-    count: int, size: int
-) -> None:
+def test_each_row_of_a_batch_continues_that_of_the_batch_before(count: int, size: int) -> None:
     size = min(size, count)
     order = draws.streams(count, size)
     assert sorted(order.tolist()) == list(range(count))
@@ -76,9 +72,7 @@ def test_a_sequence_is_cut_as_in_pytorchs_language_model() -> None:
     assert len(found) == 4
     for number, (x, y) in enumerate(found):
         window = slice(5 * number, 5 * number + 5)
-        assert torch.equal(x, batchified[:, window]) and torch.equal(
-            y, targets[:, window]
-        )
+        assert torch.equal(x, batchified[:, window]) and torch.equal(y, targets[:, window])
 
 
 class Next(Small):
@@ -169,9 +163,7 @@ def test_steps_with_a_state_need_data_in_order_and_two_results() -> None:
         def data(self) -> Data:
             return Data.arrays(np.arange(50), np.arange(50))
 
-    with pytest.raises(
-        DataError, match=r"needs the samples in order: use Data\.sequence"
-    ):
+    with pytest.raises(DataError, match=r"needs the samples in order: use Data\.sequence"):
         bring(Shuffled())
 
     class One(Next):
@@ -307,9 +299,7 @@ def test_batches_of_buckets_are_alike_in_length_and_no_sample_is_lost(
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(6, 60), st.integers(2, 5), st.integers(1, 2), st.booleans())
-def test_folds_part_the_samples(
-    count: int, folds: int, shards: int, stratify: bool
-) -> None:
+def test_folds_part_the_samples(count: int, folds: int, shards: int, stratify: bool) -> None:
     y = np.arange(count) % 3
     data = Data.arrays(np.arange(count), y, validation=None, shards=shards)
     data = data.folds(folds, seed=1, stratify=1 if stratify else None)
@@ -329,9 +319,7 @@ def test_folds_part_the_samples(
 
 class Folded(Balanced):
     def data(self) -> Data:
-        return Data.arrays(*self.columns(), shards=2, validation=None).folds(
-            3, stratify=1
-        )
+        return Data.arrays(*self.columns(), shards=2, validation=None).folds(3, stratify=1)
 
     def columns(self) -> Any:
         rng = np.random.default_rng(0)
@@ -386,9 +374,7 @@ def test_a_loader_brings_its_batches_and_order() -> None:
     data, recipe = of_loader(DataLoader(PAIRS, 5))
     assert recipe.shuffle == "sequential" and not data.validation
     assert numbers(stream(data), "sequential") == list(range(24))
-    data, recipe = of_loader(
-        DataLoader(PAIRS, 5, sampler=SubsetRandomSampler(range(3, 9)))
-    )
+    data, recipe = of_loader(DataLoader(PAIRS, 5, sampler=SubsetRandomSampler(range(3, 9))))
     assert sorted(numbers(stream(data))) == list(range(3, 9))
     weighted = WeightedRandomSampler([0.0, 1.0] * 12, 24)
     data, _ = of_loader(DataLoader(PAIRS, 5, sampler=weighted))
@@ -445,9 +431,7 @@ def test_any_other_samplers_order_is_drawn_in_each_pass_under_the_studys_seed() 
         ),
         (lambda: DataLoader(PAIRS, batch_size=None), "needs a batch_size"),
         (
-            lambda: DataLoader(
-                PAIRS, 5, sampler=WeightedRandomSampler(torch.ones(24), 9)
-            ),
+            lambda: DataLoader(PAIRS, 5, sampler=WeightedRandomSampler(torch.ones(24), 9)),
             "has num_samples=9",
         ),
     ],
@@ -484,12 +468,9 @@ def test_an_iterable_dataset_is_read_once(
     first, values = data.read(S0)
     assert first.tolist() == list(range(630))
     assert all(
-        (values[n] == n).all() and len(values[n]) == (1 + n % 3 if ragged else 2)
-        for n in first
+        (values[n] == n).all() and len(values[n]) == (1 + n % 3 if ragged else 2) for n in first
     )
-    memory = Data.dataset(
-        Counted(700, ragged), 0.1, collate=collate, order="sequential"
-    )
+    memory = Data.dataset(Counted(700, ragged), 0.1, collate=collate, order="sequential")
     assert memory.fingerprint == data.fingerprint
 
 

@@ -29,9 +29,7 @@ def counted(samples, sizes):
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.data(), st.integers(1, 60), st.lists(st.integers(1, 20), min_size=1, max_size=3)
-)
+@given(st.data(), st.integers(1, 60), st.lists(st.integers(1, 20), min_size=1, max_size=3))
 def test_every_sample_is_taken_once_in_order_whatever_is_undone(draw, samples, chunks):
     reader = Reader(counted(samples, chunks), samples)
     kept, open_ = [], []
@@ -64,9 +62,7 @@ def test_a_stream_opens_at_any_sample(shuffle):
     stream = Stream(Small(), data, seed=3, device=HERE, memory_gb=1.0)
     whole = torch.cat([chunk[0] for chunk in stream.chunks(data.shards[0], 2, shuffle)])
     for skip in (0, 1, 15, 16, 17, 50, 80, 96):
-        rest = torch.cat(
-            [chunk[0] for chunk in stream.chunks(data.shards[0], 2, shuffle, skip)]
-        )
+        rest = torch.cat([chunk[0] for chunk in stream.chunks(data.shards[0], 2, shuffle, skip)])
         assert torch.equal(rest, whole[skip:]), skip
 
 
@@ -115,9 +111,7 @@ def test_shards_are_read_together_evenly_and_by_any_ranks_alike(draw, counts):
         assert own == count == len(rows) == min(size, total - alone.at + count)
         parts = [reader.part(size) for reader in ranks]
         assert {part[2] for part in parts} == {count}
-        mine = [
-            row for part in parts if part[0] is not None for row in part[0][0].tolist()
-        ]
+        mine = [row for part in parts if part[0] is not None for row in part[0][0].tolist()]
         assert sorted(mine) == sorted(rows.tolist())
         seen += rows.tolist()
         for shard, taken in taken_of(sizes, len(seen)).items():

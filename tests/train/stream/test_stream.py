@@ -25,15 +25,11 @@ def numbers(samples: int = 30, shards: int = 2, chunk: int = 4) -> Data:
     return data
 
 
-def stream(
-    data: Data, recipe: Any = None, seed: int = 1, memory_gb: float = 1.0
-) -> Stream:
+def stream(data: Data, recipe: Any = None, seed: int = 1, memory_gb: float = 1.0) -> Stream:
     return Stream(recipe or Small(), data, seed=seed, device=HERE, memory_gb=memory_gb)
 
 
-def order(
-    of: Stream, shard: Any = S0, turn: int = 0, shuffle: str = "once"
-) -> list[list[int]]:
+def order(of: Stream, shard: Any = S0, turn: int = 0, shuffle: str = "once") -> list[list[int]]:
     return [chunk[0].tolist() for chunk in of.chunks(shard, turn, shuffle)]
 
 
@@ -59,9 +55,7 @@ def test_shuffle_each_draws_chunks_and_samples_anew_in_every_pass() -> None:
     passes = [order(stream(data), turn=turn, shuffle="each") for turn in range(4)]
     once = {frozenset(chunk) for chunk in order(stream(data))}
     for turn, made in enumerate(passes):
-        assert {
-            frozenset(chunk) for chunk in made
-        } == once  # what forms a chunk never changes
+        assert {frozenset(chunk) for chunk in made} == once  # what forms a chunk never changes
         assert order(stream(data, memory_gb=0), turn=turn, shuffle="each") == made
     assert len({str(made) for made in passes}) == 4
     assert len({str(sorted(made)) for made in passes}) == 4
@@ -102,10 +96,7 @@ class Noisy(Small):
 def test_augment_draws_from_seed_turn_shard_and_chunk_alone() -> None:
     data, recipe = numbers(), Noisy()
     order(stream(data, recipe), S1, turn=5)
-    expected = [
-        int(np.random.default_rng([1, stable(S1), 5, k]).integers(2**40))
-        for k in range(4)
-    ]
+    expected = [int(np.random.default_rng([1, stable(S1), 5, k]).integers(2**40)) for k in range(4)]
     assert recipe.drawn == expected
     for shuffle, memory_gb in (("once", 0.0), ("each", 1.0)):
         again = Noisy()
@@ -127,9 +118,7 @@ def test_what_augment_makes_is_never_kept_and_what_it_gets_cannot_be_changed() -
 
     one = stream(numbers(), Doubling())
     assert (
-        order(one)
-        == order(one)
-        == [[2 * n for n in chunk] for chunk in order(stream(numbers()))]
+        order(one) == order(one) == [[2 * n for n in chunk] for chunk in order(stream(numbers()))]
     )
 
     class Writing(Small):
@@ -195,9 +184,7 @@ def test_leaving_early_waits_for_what_was_begun() -> None:
     assert not working.is_set()
 
 
-def test_a_shelf_keeps_within_its_limit_and_gives_up_the_shard_used_longest_ago() -> (
-    None
-):
+def test_a_shelf_keeps_within_its_limit_and_gives_up_the_shard_used_longest_ago() -> None:
     shelf, block = ChunkCache(100), (np.zeros(40, "u1"),)
     shelf.put(S0, 0, block)
     shelf.put(S1, 0, block)
@@ -226,9 +213,7 @@ def test_data_larger_than_the_memory_is_trained_alike() -> None:
     assert np.array_equal(ends[0], ends[1]) and np.array_equal(ends[0], ends[2])
 
 
-def test_a_step_that_writes_into_its_batch_is_set_aside_and_the_data_stays_whole() -> (
-    None
-):
+def test_a_step_that_writes_into_its_batch_is_set_aside_and_the_data_stays_whole() -> None:
     class Writing(Small):
         def training_step(self, model: Any, batch: Any) -> Any:
             if self.writes:

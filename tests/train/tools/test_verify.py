@@ -30,9 +30,7 @@ from shoal.train.tools.verify import (
 
 
 @pytest.mark.parametrize("schedule", ["none", "plateau", "samples"])
-def test_a_record_of_visits_trains_the_same_again(
-    schedule: str, tmp_path: Path
-) -> None:
+def test_a_record_of_visits_trains_the_same_again(schedule: str, tmp_path: Path) -> None:
     data, what = blobs(), trial(schedule=schedule)
     held = station(Small(), data, Checkpoints(tmp_path, 1))
     made = go(held, what, planned(data, 2))
@@ -53,12 +51,7 @@ def test_a_record_of_visits_trains_the_same_again(
         StationSetup(device=str(HERE), seed=3, metric="accuracy"),
     )
     assert not compare(saved["model"], swapped["model"]).equal
-    assert (
-        retrain(Small(), data, what, (), StationSetup(device=str(HERE), seed=3))[
-            "visits"
-        ]
-        == []
-    )
+    assert retrain(Small(), data, what, (), StationSetup(device=str(HERE), seed=3))["visits"] == []
 
 
 def test_a_model_comes_back_from_its_state() -> None:
@@ -68,10 +61,7 @@ def test_a_model_comes_back_from_its_state() -> None:
     model = model_from(Small(), {}, 3, held.state(what.id))
     assert not model.training
     assert torch.equal(model[0].weight, held.lanes.get(what.id).lane.model[0].weight)
-    assert (
-        model[0].weight.data_ptr()
-        != held.lanes.get(what.id).lane.model[0].weight.data_ptr()
-    )
+    assert model[0].weight.data_ptr() != held.lanes.get(what.id).lane.model[0].weight.data_ptr()
 
 
 @pytest.mark.parametrize(
@@ -95,9 +85,9 @@ def test_compare(one: Any, other: Any, equal: bool, difference: float) -> None:
 
 
 def test_differences_tell_where() -> None:
-    assert dict(
-        differences({"a": [{"b": 1.0}], "c": 2}, {"a": [{"b": 1.5}], "c": 2})
-    ) == {"a.0.b": 0.5}
+    assert dict(differences({"a": [{"b": 1.0}], "c": 2}, {"a": [{"b": 1.5}], "c": 2})) == {
+        "a.0.b": 0.5
+    }
 
 
 def test_a_good_recipe_passes() -> None:
@@ -261,10 +251,7 @@ def test_shards_that_were_read_together_are_trained_again_together() -> None:
     model = torch.nn.Linear(6, 3)
     model.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
     stream = Stream(recipe, data, seed=3, device=torch.device("cpu"), memory_gb=1.0)
-    parts = {
-        q: [torch.cat(c) for c in zip(*stream.chunks(q, 0), strict=True)]
-        for q in data.shards
-    }
+    parts = {q: [torch.cat(c) for c in zip(*stream.chunks(q, 0), strict=True)] for q in data.shards}
 
     def learn(pieces: Any) -> None:
         x, y = (torch.cat(columns) for columns in zip(*pieces, strict=True))

@@ -23,7 +23,5 @@ def test_steps_are_timed_until_there_are_enough() -> None:
     assert STEPS <= len(looks) <= STEPS + 5
     looks.clear()
     made = visits[0]._replace(samples=800)
-    held.ranks.run(
-        Unit(trial(), (made,), visits[1]), Seat(trial().id, 1, 0, 1), Orders()
-    )
+    held.ranks.run(Unit(trial(), (made,), visits[1]), Seat(trial().id, 1, 0, 1), Orders())
     assert not looks

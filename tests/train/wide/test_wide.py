@@ -97,15 +97,9 @@ def up_and_down(at: Lanes) -> list[Result]:
 
 CASES = {
     "adamw, steps of torch's schedule": What(Exact(), {"schedule": "steps"}),
-    "momentum, one cycle by steps": What(
-        Exact(), {"optimizer": "momentum", "schedule": "cycle"}
-    ),
-    "momentum, warm-up by samples": What(
-        Exact(), {"optimizer": "momentum", "schedule": "warm"}
-    ),
-    "groups of batches, clipped": What(
-        Exact(accumulate_grad_batches=2, gradient_clip_val=0.1)
-    ),
+    "momentum, one cycle by steps": What(Exact(), {"optimizer": "momentum", "schedule": "cycle"}),
+    "momentum, warm-up by samples": What(Exact(), {"optimizer": "momentum", "schedule": "warm"}),
+    "groups of batches, clipped": What(Exact(accumulate_grad_batches=2, gradient_clip_val=0.1)),
     "the rest dropped, within a group": What(
         Exact(batch_size=9, drop_last=True, accumulate_grad_batches=2)
     ),
@@ -150,9 +144,7 @@ def test_a_lane_that_went_adrift_goes_on_with_the_next_seat():
     (visit,) = what.visits()
     orders = Orders()
     wide = Wide(lane, orders)
-    wide.begin(
-        Reader(lambda skip: stream.chunks(visit.shard, 0, "once", skip), visit.samples)
-    )
+    wide.begin(Reader(lambda skip: stream.chunks(visit.shard, 0, "once", skip), visit.samples))
     steps = wide.run(Seat("t", 1, 0, 1))
     assert sum(next(steps) for _ in range(3)) == 30
     with socket.create_server(("127.0.0.1", 0)) as nobody:
@@ -212,9 +204,7 @@ def test_bf16_trains_at_any_width():
         assert [member.end().outcome for member in at.members] == ["made"] * 2
         got = at.members[0].results
     for one, wanted in zip(got, alone(what), strict=True):
-        assert one.totals["loss"][0] == pytest.approx(
-            wanted.totals["loss"][0], rel=1e-2
-        )
+        assert one.totals["loss"][0] == pytest.approx(wanted.totals["loss"][0], rel=1e-2)
 
 
 @pytest.mark.slow
@@ -284,12 +274,8 @@ def test_batch_norm_is_warned_of_once_and_parameters_stay_alike_on_all_ranks():
         at.go([0, 1])
         assert [member.end().outcome for member in at.members] == ["made"] * 3
         results = [member.results[-1] for member in at.members]
-    warned = [
-        text for result in results for text in result.warnings if "batch norm" in text
-    ]
-    assert len(warned) == 1 and warned[0].startswith(
-        "trial t: batch norm sees only a slot's share"
-    )
+    warned = [text for result in results for text in result.warnings if "batch norm" in text]
+    assert len(warned) == 1 and warned[0].startswith("trial t: batch norm sees only a slot's share")
     for one, other in pairwise(results):
         for name, value in one.state["model"].items():
             if "running" not in name:

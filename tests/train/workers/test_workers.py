@@ -76,9 +76,7 @@ def numbers() -> Data:
 
 
 @contextmanager
-def workers(
-    recipe: Any, data: Data, count: int = 2, at_once: bool = True
-) -> Iterator[Workers]:
+def workers(recipe: Any, data: Data, count: int = 2, at_once: bool = True) -> Iterator[Workers]:
     made = Workers(recipe, data, PoolSetup(1, count, 1.0, at_once))
     try:
         yield made
@@ -109,10 +107,7 @@ def passes(recipe: Any, data: Data, feed: Any, shuffle: str = "each") -> list[An
         for shard in data.shards:
             chunks += list(of.chunks(shard, turn, shuffle))
     chunks += list(of.validation())
-    return [
-        [(column.numpy().tobytes(), column.stride()) for column in chunk]
-        for chunk in chunks
-    ]
+    return [[(column.numpy().tobytes(), column.stride()) for column in chunk] for chunk in chunks]
 
 
 def left(names: str = "shoal") -> set[str]:
@@ -316,9 +311,7 @@ def test_a_chunk_comes_first_that_training_waits_for() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["weighted", "bucketed", "images"])
-def test_workers_make_what_is_drawn_or_sorted_or_read_from_files(
-    kind: str, tmp_path: Path
-) -> None:
+def test_workers_make_what_is_drawn_or_sorted_or_read_from_files(kind: str, tmp_path: Path) -> None:
     data = numbers()
     if kind == "weighted":
         data = data.weighted(np.arange(30) + 1.0)
@@ -410,9 +403,7 @@ def test_trials_whose_data_depends_on_their_configuration_get_workers() -> None:
         for scale in (1.0, 2.0):
             key = (("scale", scale),)
             made = list(streams.of(key).chunks(S0, 0, "each"))
-            for got, wanted in zip(
-                made, alone.of(key).chunks(S0, 0, "each"), strict=True
-            ):
+            for got, wanted in zip(made, alone.of(key).chunks(S0, 0, "each"), strict=True):
                 assert all(map(torch.equal, got, wanted))
             first.append(made[0][0])
         assert feed.given == 2 * data_chunks(data)
@@ -523,9 +514,7 @@ def test_a_study_learns_the_same_with_workers(
     space = {"lr": shoal.grid([1e-4, 1e-3])}
     ends = []
     for count in (0, 2):
-        study = shoal.create_study(
-            Learns(), storage=tmp_path / f"{count}", search_space=space
-        )
+        study = shoal.create_study(Learns(), storage=tmp_path / f"{count}", search_space=space)
         study.optimize(
             policy="pack",
             max_epochs=150,
@@ -534,9 +523,7 @@ def test_a_study_learns_the_same_with_workers(
             fuse=False,
             progress=False,
         )
-        ends.append(
-            [bytes_of(study.load_model(trial, "last")) for trial in study.trials]
-        )
+        ends.append([bytes_of(study.load_model(trial, "last")) for trial in study.trials])
     (feed,) = made
     assert feed.given, "workers made some of it"
     assert ends[0] == ends[1]

@@ -10,9 +10,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.trial import Seconds, TrialId
 
 
-def due(
-    processes: Sequence[SlotProcess], times: UnitTimes, now: Seconds
-) -> list[SlotId]:
+def due(processes: Sequence[SlotProcess], times: UnitTimes, now: Seconds) -> list[SlotId]:
     """The slots of these processes, which are ready, that have to leave at this time of the study.
 
     A slot makes its unit to the end. So it is told before another one would begin that could not
@@ -49,9 +47,7 @@ def is_over(process: SlotProcess, now: Seconds, needed: Seconds) -> bool:
     return process.ends
 
 
-def _needed(
-    process: SlotProcess, times: UnitTimes, lasts: Mapping[TrialId, Seconds]
-) -> Seconds:
+def _needed(process: SlotProcess, times: UnitTimes, lasts: Mapping[TrialId, Seconds]) -> Seconds:
     """Seconds that the process needs to its next good end."""
     trials = [trial for call in process.calls for trial in call.units]
     if trials:

@@ -39,9 +39,7 @@ class ClusterPulse:
         self._answer = ""  # of what is wrong, as was seen last
         self._gone = ""  # what will not come back
         self._over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="shoal-pulse", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="shoal-pulse", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -134,6 +132,4 @@ def _remedy(own: bool) -> str:
     """What the user does about it."""
     if own:
         return "The next run starts Ray anew"
-    return (
-        "See that the head and this machine's node run, and that they reach one another"
-    )
+    return "See that the head and this machine's node run, and that they reach one another"

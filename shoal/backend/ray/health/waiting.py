@@ -45,6 +45,4 @@ class NodeWait:
         """Say it once while the wait lasts."""
         if what != self._said:
             self._said = what
-            warnings.warn(
-                f"{what}: waiting for nodes; Ctrl-C ends the run", stacklevel=2
-            )
+            warnings.warn(f"{what}: waiting for nodes; Ctrl-C ends the run", stacklevel=2)

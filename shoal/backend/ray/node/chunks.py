@@ -89,17 +89,13 @@ class AwaitedChunks:
     """Chunks that somebody waits for; who asked first comes first."""
 
     def __init__(self) -> None:
-        self._futures: OrderedDict[Key, asyncio.Future[HeldChunk | None]] = (
-            OrderedDict()
-        )
+        self._futures: OrderedDict[Key, asyncio.Future[HeldChunk | None]] = OrderedDict()
         self._elsewhere: set[Key] = set()  # those that other nodes wait for
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._futures)
 
-    def coming(
-        self, key: Key, elsewhere: bool = False
-    ) -> asyncio.Future[HeldChunk | None]:
+    def coming(self, key: Key, elsewhere: bool = False) -> asyncio.Future[HeldChunk | None]:
         """The chunk, once it is there; None if it does not come.
 
         `elsewhere`: another node waits for it.

@@ -73,9 +73,7 @@ def _remove_orphan(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def shared(
-    folder: Path, owner: int, build: Callable[[], Data], fingerprint: str
-) -> Data:
+def shared(folder: Path, owner: int, build: Callable[[], Data], fingerprint: str) -> Data:
     """The data of this node.
 
     The first who asks builds it, under a lock, and writes it to files. All later ones map these.
@@ -147,9 +145,7 @@ def shelve(data: Data, folder: Path, recipe: Any = None) -> None:
         file.write(pickle.dumps((rest, spans)))
 
 
-def _write_arrays(
-    path: Path, buffers: Iterable[pickle.PickleBuffer]
-) -> list[tuple[int, int]]:
+def _write_arrays(path: Path, buffers: Iterable[pickle.PickleBuffer]) -> list[tuple[int, int]]:
     """Write the arrays one after another; where each begins, and its bytes."""
     spans: list[tuple[int, int]] = []
     with _created(path) as file:

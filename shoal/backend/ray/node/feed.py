@@ -72,9 +72,7 @@ class FeederFeed:
             self._begun = monotonic()
         return None
 
-    def _asked(
-        self, keys: Sequence[Key], trained: Seconds | None, told: bool
-    ) -> Columns | None:
+    def _asked(self, keys: Sequence[Key], trained: Seconds | None, told: bool) -> Columns | None:
         """What the window answers, once it does."""
         self._answer = None
         asked = self._window.chunk.remote(self._name, keys, trained, told)

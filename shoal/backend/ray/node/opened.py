@@ -81,9 +81,7 @@ def open_slot(
     station: Station | FunctionStation
     if isinstance(recipe, FunctionRecipe):
         logs = Path(setup.logs) if setup.logs else None
-        station = FunctionStation(
-            recipe, checkpoints, station_setup, logs=logs, turn_of=turn_of
-        )
+        station = FunctionStation(recipe, checkpoints, station_setup, logs=logs, turn_of=turn_of)
     else:
         station = Station(
             recipe,

@@ -49,9 +49,7 @@ States = dict[TrialId, Parcel]
 Units = dict[TrialId, Unit]
 Parcels = Mapping[TrialId, Any]  # references to states
 Visits = tuple[Visit, ...]
-Newest = tuple[
-    Visits, Seconds
-]  # a trial's visits, and its training since it was durable
+Newest = tuple[Visits, Seconds]  # a trial's visits, and its training since it was durable
 Parts = Iterator[tuple[TrialId, Part | Done | Returned | TrialError]]
 
 
@@ -225,9 +223,7 @@ class SlotRounds:
         cut = {unit.trial.id: UnitResult(Cut(), {}) for unit in units}
         return cut | made
 
-    def _parts(
-        self, number: int, units: Sequence[Unit], parts: Parts
-    ) -> tuple[Results, bool]:
+    def _parts(self, number: int, units: Sequence[Unit], parts: Parts) -> tuple[Results, bool]:
         """What came of the units that are through, and whether they all are."""
         sums = {unit.trial.id: UnitSums() for unit in units}
         made: Results = {}

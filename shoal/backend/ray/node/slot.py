@@ -70,9 +70,7 @@ class SlotActor:
 
         return self._opened.hello
 
-    def train(
-        self, number: int, task: bytes, parcels: Mapping[TrialId, Any]
-    ) -> tuple[Any, ...]:
+    def train(self, number: int, task: bytes, parcels: Mapping[TrialId, Any]) -> tuple[Any, ...]:
         """Make a round: `task` is pickled (units by trial, whether lanes may be fused, signatures
         whose speed is known).
 
@@ -97,9 +95,7 @@ class SlotActor:
 
         return (outcome, *(states.get(trial) for trial in units))
 
-    def wide(
-        self, number: int, task: bytes, parcel: Sequence[Any]
-    ) -> tuple[Share, Any]:
+    def wide(self, number: int, task: bytes, parcel: Sequence[Any]) -> tuple[Share, Any]:
         """Take part in a unit: `task` is pickled (unit, seat, whether others are at it already).
 
         What came of it, and the state after it where that is asked for. `parcel`: as `parcels` of

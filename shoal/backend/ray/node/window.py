@@ -209,9 +209,7 @@ class Window:
             key = self._next()
             if key is None:
                 return
-            feeder = self._pool.take(
-                self._homes.get(key[:2]), self._readers.get(key[0])
-            )
+            feeder = self._pool.take(self._homes.get(key[:2]), self._readers.get(key[0]))
             self._homes[key[:2]] = feeder
             self._readers[key[0]] = feeder
             self._making.add(key)

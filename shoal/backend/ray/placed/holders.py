@@ -69,9 +69,7 @@ class ClusterHolders:
     def __reduce__(self) -> tuple[Any, ...]:
         return ClusterHolders, (self.address,)
 
-    def read(
-        self, source: PlacedFiles, part: ShardId, index: Index | None = None
-    ) -> Columns:
+    def read(self, source: PlacedFiles, part: ShardId, index: Index | None = None) -> Columns:
         """These samples of the part, from any holder; from another one if that is lost."""
         cluster.join(self.address, None, 1, 0.0)
         lost: dict[str, str] = {}  # why, by the node's id
@@ -95,9 +93,7 @@ class ClusterHolders:
     def _reference(self, source: PlacedFiles) -> Any:
         """A reference to the pickled source, which is sent once."""
         if id(source) not in self._sent:
-            recipe = getattr(
-                source.own, "__self__", None
-            )  # its reader's code goes along
+            recipe = getattr(source.own, "__self__", None)  # its reader's code goes along
             self._sent[id(source)] = source, ray.put(dumps((source.at(()), recipe)))
         return self._sent[id(source)][1]
 
@@ -105,11 +101,7 @@ class ClusterHolders:
 def _of_none(catalogue: Catalogue, part: ShardId, lost: Mapping[str, str]) -> str:
     """Why no holder has read the part. `lost`: why not, by the id of the node that tried."""
     lies = f"{part} lies at {', '.join(catalogue.parts[part])}"
-    ended = [
-        f"{node.host} ({lost[node.id]})"
-        for node in cluster.live_nodes()
-        if node.id in lost
-    ]
+    ended = [f"{node.host} ({lost[node.id]})" for node in cluster.live_nodes() if node.id in lost]
     if not ended:
         return (
             f"{lies}, and none of these nodes is in the cluster: bring one back, then run this "

@@ -32,9 +32,7 @@ class NodeShards:
         """The first slots, with their shards."""
         return self._give(ready)
 
-    def again(
-        self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]
-    ) -> Events:
+    def again(self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]) -> Events:
         """Tell of `fresh` slots. No shard goes elsewhere when slots come or go."""
         news = [process for process in ready if process in fresh]
         if not news:

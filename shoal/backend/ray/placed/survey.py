@@ -114,20 +114,14 @@ def _nodes_by_name() -> dict[str, str]:
     return found
 
 
-def _check_away(
-    away: Sequence[str], asked: Asked, there: Mapping[str, str], begun: bool
-) -> None:
+def _check_away(away: Sequence[str], asked: Asked, there: Mapping[str, str], begun: bool) -> None:
     """Warn of nodes that are away, if the study goes on and the others hold all shards.
 
     Raises:
         DataError: otherwise.
     """
-    listed = ", ".join(
-        sorted(dict.fromkeys(node.host for node in cluster.live_nodes()))
-    )
-    text = (
-        f"the catalogue names {', '.join(away)}, and the cluster has the nodes {listed}"
-    )
+    listed = ", ".join(sorted(dict.fromkeys(node.host for node in cluster.live_nodes())))
+    text = f"the catalogue names {', '.join(away)}, and the cluster has the nodes {listed}"
     held = asked.catalogue.at(there)
     alone = [part for part in asked.catalogue.parts if part not in held]
     if begun and not alone:
@@ -190,8 +184,7 @@ def _of_ended(ended: Sequence[Inspection]) -> str:
             text += f", and had still to look at {shown}{more}"
         said.append(text)
     return (
-        "; ".join(said)
-        + ": either memory ran out there, or the recipe's read(path) ends "
+        "; ".join(said) + ": either memory ran out there, or the recipe's read(path) ends "
         "its process; read this file by itself to see which"
     )
 

@@ -65,11 +65,7 @@ class WideGangs:
             return True
 
         _, widest = self._work.at(gang.trials[0]).trial.widths
-        return (
-            widest > 1
-            and len(gang.lanes) == 1
-            and (gang.quota is None or gang.measures)
-        )
+        return widest > 1 and len(gang.lanes) == 1 and (gang.quota is None or gang.measures)
 
     def wait(self, gang: Gang) -> None:
         """Have the gang begin; each lane as soon as its slots are free."""
@@ -147,16 +143,12 @@ class WideGangs:
 
     # -- what comes back -----------------------------------------------------------------------
 
-    def _reported(
-        self, lane: LaneAtWork, process: SlotProcess, call: Call, future: Any
-    ) -> Events:
+    def _reported(self, lane: LaneAtWork, process: SlotProcess, call: Call, future: Any) -> Events:
         """One of the lane's processes answered."""
         settle = partial(self._settled, lane, process, call)
         return self._work.reported(process, process.shares, call, future, settle)
 
-    def _settled(
-        self, lane: LaneAtWork, process: SlotProcess, call: Call, share: Share
-    ) -> Events:
+    def _settled(self, lane: LaneAtWork, process: SlotProcess, call: Call, share: Share) -> Events:
         """What follows from the answer."""
         if lane.calls.get(process) is not call:
             return self._late(lane, process, call, share)
@@ -165,9 +157,7 @@ class WideGangs:
             return self._halted(lane, process, share)
         return self._settle(lane, process, call, share)
 
-    def _settle(
-        self, lane: LaneAtWork, process: SlotProcess, call: Call, share: Share
-    ) -> Events:
+    def _settle(self, lane: LaneAtWork, process: SlotProcess, call: Call, share: Share) -> Events:
         """What came of the process's part in a unit that counts."""
         events: Events = []
         match share:
@@ -209,9 +199,7 @@ class WideGangs:
             # By now it is to come back.
             self._seating.order(lane, usable(lane.members))
 
-    def _late(
-        self, lane: LaneAtWork, process: SlotProcess, call: Call, share: Share
-    ) -> Events:
+    def _late(self, lane: LaneAtWork, process: SlotProcess, call: Call, share: Share) -> Events:
         """An answer about a unit that is made, or was given up."""
         if isinstance(share, Made) and self._is_newest(call, lane.trial):
             if lane.unit is None:
@@ -253,9 +241,7 @@ class WideGangs:
         self._work.states.settle(holders, call, lane.trial, share)
         return events + self._rounds.through(lane)
 
-    def _conclude(
-        self, lane: LaneAtWork, process: SlotProcess, call: Call, share: Trained
-    ) -> None:
+    def _conclude(self, lane: LaneAtWork, process: SlotProcess, call: Call, share: Trained) -> None:
         """Tell the others that the unit is made; also those told to leave, but too late."""
         visits = self._work.at(lane.trial).visits
         last = call.units[lane.trial].last

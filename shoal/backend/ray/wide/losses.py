@@ -69,9 +69,7 @@ class WideLosses:
 
         return events
 
-    def without_shard(
-        self, lane: LaneAtWork, process: SlotProcess, about: Unreadable
-    ) -> Events:
+    def without_shard(self, lane: LaneAtWork, process: SlotProcess, about: Unreadable) -> Events:
         """A shard cannot be read there: all lanes of the gang lose their units, and it ends."""
         run = lane.joint.run
         lanes = [lane]
@@ -113,9 +111,7 @@ class WideLosses:
         waits = [
             lane
             for lane in self._lanes.all()
-            if lane.joint.run.gang.joint
-            and lane.unit is None
-            and process in lane.members
+            if lane.joint.run.gang.joint and lane.unit is None and process in lane.members
         ]
         lost = self._shrink(process)
         events: Events = []

@@ -181,9 +181,7 @@ class Seating:
 
     # -- generations ---------------------------------------------------------------------------
 
-    def _seated(
-        self, lane: LaneAtWork, who: Processes, joining: tuple[int, ...]
-    ) -> Seats:
+    def _seated(self, lane: LaneAtWork, who: Processes, joining: tuple[int, ...]) -> Seats:
         """A new generation."""
         self._generations[lane.trial] += 1
         generation = self._generations[lane.trial]
@@ -229,9 +227,7 @@ class Seating:
 
         call.units = {lane.trial: unit}
         task = pickle.dumps((unit, lane.seats[process], joins))
-        report, state = process.call(
-            "train", "wide", call.number, task, parcel, results=2
-        )
+        report, state = process.call("train", "wide", call.number, task, parcel, results=2)
         call.states = {lane.trial: state}
         lane.calls[process] = call
         process.begin(process.shares, call)

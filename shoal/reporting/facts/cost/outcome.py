@@ -106,9 +106,7 @@ class OutcomeTally:
         if time == self._departed:
             self.fallen.append((time, entry.trial, lost))
 
-    def _spread(
-        self, trial: TrialId, start: Seconds, end: Seconds, samples: Samples
-    ) -> None:
+    def _spread(self, trial: TrialId, start: Seconds, end: Seconds, samples: Samples) -> None:
         """Put samples into the cells from `start` to `end`, evenly."""
         while end > CELLS * self._cell:
             self._double()

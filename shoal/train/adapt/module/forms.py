@@ -15,9 +15,7 @@ class EveryNth(LRScheduler):
     `count`: gives the number of batches or epochs so far.
     """
 
-    def __init__(
-        self, scheduler: LRScheduler, every: int, count: Callable[[], int]
-    ) -> None:
+    def __init__(self, scheduler: LRScheduler, every: int, count: Callable[[], int]) -> None:
         self.optimizer = scheduler.optimizer
         self._schedulers = [scheduler]
         self.every = every

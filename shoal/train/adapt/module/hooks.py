@@ -63,13 +63,9 @@ def check_hooks(kind: type) -> None:
     """
     for name, remedy in REFUSED.items():
         if overrides(kind, name):
-            raise ValueError(
-                f"{kind.__name__}.{name} takes over what Shoal does itself: {remedy}"
-            )
+            raise ValueError(f"{kind.__name__}.{name} takes over what Shoal does itself: {remedy}")
     if not overrides(kind, "training_step"):
-        raise ValueError(
-            f"{kind.__name__} needs a method training_step(self, batch, batch_idx)"
-        )
+        raise ValueError(f"{kind.__name__} needs a method training_step(self, batch, batch_idx)")
     step: Any = getattr(kind, "training_step", None)
     if "dataloader_iter" in inspect.signature(step).parameters:
         raise ValueError(
@@ -79,9 +75,7 @@ def check_hooks(kind: type) -> None:
     ignored = [name for name in IGNORED if overrides(kind, name)]
     if ignored and kind not in _warned:
         _warned.add(kind)
-        warnings.warn(
-            f"Shoal does not call {', '.join(ignored)} of {kind.__name__}", stacklevel=3
-        )
+        warnings.warn(f"Shoal does not call {', '.join(ignored)} of {kind.__name__}", stacklevel=3)
 
 
 def unfusable(kind: type) -> str | None:

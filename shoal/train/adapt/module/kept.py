@@ -117,9 +117,7 @@ def metrics_in_training(module: nn.Module, names: frozenset[str] | None) -> list
     """The module's metrics that its training steps may update; `names`: those that they read."""
     children = module.named_children()
     return [
-        name
-        for name, child in children
-        if is_metric(child) and (names is None or name in names)
+        name for name, child in children if is_metric(child) and (names is None or name in names)
     ]
 
 

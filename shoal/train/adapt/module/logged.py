@@ -145,9 +145,7 @@ class Reduced:
     def add(self, value: Any, weight: float) -> None:
         """Take in the value of a batch of that many samples."""
         if isinstance(value, Tensor):
-            value = (
-                value.double() if value.device.type != "mps" else value.cpu().double()
-            )
+            value = value.double() if value.device.type != "mps" else value.cpu().double()
         if self._how == "mean":
             value = value * weight
         if self._value is None:

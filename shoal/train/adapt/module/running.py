@@ -189,9 +189,7 @@ def validate(module: Any, batch: Any, terms: Terms) -> dict[str, Any]:
         return {}
     seat = seat_of(module)
     if seat.validation_log is None and _needs_one(module):
-        raise RuntimeError(
-            "hooks and metrics of validation are for one model at a time"
-        )
+        raise RuntimeError("hooks and metrics of validation are for one model at a time")
     batch = moved(module, batch, terms, scored=True)
     number = seat.validation_batches
     with seat.in_validation(samples_in(batch), is_fused(module)) as returned:

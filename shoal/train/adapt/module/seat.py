@@ -191,9 +191,7 @@ class ModuleSeat:
                 stacklevel=3,
             )
 
-    def _log_in_validation(
-        self, name: str, value: Any, how: str, batch_size: int | None
-    ) -> None:
+    def _log_in_validation(self, name: str, value: Any, how: str, batch_size: int | None) -> None:
         """A mean over all samples is returned by the step; other values are collected."""
         assert self._returned is not None
         usual = how == "mean" and batch_size in (None, self._samples)
@@ -227,9 +225,7 @@ class ModuleSeat:
         return Unknown() if self.together else self.told.batches
 
     @contextmanager
-    def in_validation(
-        self, samples: int, together: bool = False
-    ) -> Iterator[dict[str, Any]]:
+    def in_validation(self, samples: int, together: bool = False) -> Iterator[dict[str, Any]]:
         """Within it, what is logged is of a validation step on so many samples.
 
         `together`: the step runs for several models at once.
@@ -268,9 +264,7 @@ _classes: dict[type, type] = {}
 def seat_of(module: Any) -> ModuleSeat:
     """The seat of a module, or of a copy of it."""
     seat = vars(module)["shoal_seat"]()
-    assert isinstance(seat, ModuleSeat), (
-        "the module is attached as long as its lane is there"
-    )
+    assert isinstance(seat, ModuleSeat), "the module is attached as long as its lane is there"
     return seat
 
 
@@ -331,9 +325,7 @@ class Attached:
         own = {"shoal_seat", "_hparams", "_hparams_initial", "_trainer"}
         names = names_in_steps(own_class(self))
         if names is not None:
-            own |= {
-                name for name in vars(self) if name.strip("_") and name not in names
-            }
+            own |= {name for name in vars(self) if name.strip("_") and name not in names}
             own -= KEPT
         return frozenset(own)
 

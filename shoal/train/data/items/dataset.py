@@ -109,9 +109,7 @@ class Items:
         return replace(self, whole=True)
 
 
-def from_dataset(
-    dataset: Any, validation: Any, how: Division, collate: Any = None
-) -> Parts:
+def from_dataset(dataset: Any, validation: Any, how: Division, collate: Any = None) -> Parts:
     """See `Data.dataset`."""
     seed = how.seed
     count = _length(dataset, "the dataset")

@@ -36,14 +36,10 @@ class ItemForm:
     def items(self, columns: Mapping[Any, Any]) -> list[Any]:
         """The items that the columns hold, in memory of their own."""
         values = [
-            _values(column, self.kinds.get(name, "tensor"))
-            for name, column in columns.items()
+            _values(column, self.kinds.get(name, "tensor")) for name, column in columns.items()
         ]
         if self.container == "dict":
-            return [
-                dict(zip(columns, item, strict=True))
-                for item in zip(*values, strict=True)
-            ]
+            return [dict(zip(columns, item, strict=True)) for item in zip(*values, strict=True)]
         if self.container == "single":
             return values[0]
         if self.container == "list":
@@ -67,9 +63,7 @@ class ItemForm:
         return ItemForm("dict" if named else "tuple", self.kinds)
 
 
-def columns_of(
-    items: Sequence[Any], like: ItemForm | None = None
-) -> tuple[Columns, ItemForm]:
+def columns_of(items: Sequence[Any], like: ItemForm | None = None) -> tuple[Columns, ItemForm]:
     """Items as columns, and their form. `like`: the form of items read before.
 
     Raises:
@@ -140,9 +134,7 @@ def _described(item: Any) -> str:
 # -- one column --------------------------------------------------------------------------------
 
 
-def column_of(
-    values: Sequence[Any], name: Any, before: str | None = None
-) -> tuple[Any, str]:
+def column_of(values: Sequence[Any], name: Any, before: str | None = None) -> tuple[Any, str]:
     """The values as a column, and what they are. `before`: what other values of the column were.
 
     Numbers, and arrays of equal shapes, make a plain array. Arrays of unequal shapes, texts and

@@ -106,9 +106,7 @@ class ItemReaders:
         found: TakenLoader = loaded(train, valid)
         how = Division(seed, found.shards(shards), None, found.sequential)
         if isinstance(found.dataset, IterableDataset):
-            parts = from_iterable(
-                found.dataset, found.validation, how, found.collate, samples
-            )
+            parts = from_iterable(found.dataset, found.validation, how, found.collate, samples)
         else:
             parts = from_dataset(found.dataset, found.validation, how, found.collate)
         data: Self = found.arranged(cls(parts))

@@ -9,9 +9,7 @@ from shoal.train.data.columns import Array, DataError
 from shoal.train.data.parts import Division, Parts, as_array, is_fraction
 
 
-def from_sequence(
-    values: Any, window: int, validation: Any, shards: int | None
-) -> Parts:
+def from_sequence(values: Any, window: int, validation: Any, shards: int | None) -> Parts:
     """See `Data.sequence`."""
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise DataError(f"window must be a whole number >= 1; got {window!r}")

@@ -85,9 +85,7 @@ def from_iterable(
     for part, chosen in rows.index.items():
         hashed.update(part.encode() + chosen.astype("<i8").tobytes())
     return Parts(
-        source=StoredItems(
-            read.kept(whole), others.kept(whole), rows.index, apart, whole
-        ),
+        source=StoredItems(read.kept(whole), others.kept(whole), rows.index, apart, whole),
         training=rows.of("s"),
         validation=rows.of("v"),
         row_bytes=max(1, int(read.row_bytes)),
@@ -186,8 +184,7 @@ def _all(dataset: Any) -> Iterator[Any]:
         return (dataset[number] for number in range(len(dataset)))
     if not hasattr(dataset, "__iter__"):
         raise DataError(
-            "validation must be a dataset, a fraction, or None; "
-            f"got {type(dataset).__name__}"
+            f"validation must be a dataset, a fraction, or None; got {type(dataset).__name__}"
         )
     return iter(dataset)
 

@@ -73,9 +73,7 @@ class RowBuckets:
     held: int = 2
     form: RowForm | None = None
     counts: Array = field(init=False)  # rows of each bucket
-    _read: OrderedDict[tuple[int, int], Array] = field(
-        default_factory=OrderedDict, init=False
-    )
+    _read: OrderedDict[tuple[int, int], Array] = field(default_factory=OrderedDict, init=False)
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.count, np.int64)
@@ -113,9 +111,7 @@ class RowBuckets:
             rows = order[begin : begin + counts[bucket]]
             begin += counts[bucket]
             with self._file(bucket, place).open("ab") as file:
-                file.write(
-                    np.ascontiguousarray(column[rows]).reshape(-1).view(np.uint8).data
-                )
+                file.write(np.ascontiguousarray(column[rows]).reshape(-1).view(np.uint8).data)
 
     def _file(self, bucket: int, place: int) -> Path:
         return self.folder / f"{bucket}-{place}"
@@ -126,9 +122,7 @@ class RowBuckets:
         for bucket, count in enumerate(self.counts.tolist()):
             end = begin + count
             if begin < stop and start < end:
-                yield self._shuffled(bucket, place)[
-                    max(start - begin, 0) : stop - begin
-                ]
+                yield self._shuffled(bucket, place)[max(start - begin, 0) : stop - begin]
             begin = end
 
     def _shuffled(self, bucket: int, place: int) -> Array:

@@ -72,9 +72,7 @@ class DealtRows:
 
     source: RowSource
     deal: Deal
-    _pieces: OrderedDict[ShardId, list[Piece]] = field(
-        default_factory=OrderedDict, repr=False
-    )
+    _pieces: OrderedDict[ShardId, list[Piece]] = field(default_factory=OrderedDict, repr=False)
 
     @property
     def serial(self) -> bool:

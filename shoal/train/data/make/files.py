@@ -42,6 +42,4 @@ class NpzWriter:
         with self._file.open(info, "w", force_zip64=True) as member:
             np.lib.format.write_array_header_2_0(member, header)
             for piece in pieces:
-                member.write(
-                    np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-                )
+                member.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)

@@ -104,9 +104,7 @@ class MakesShards:
             DataError: no such files, rows that are no numbers, a folder that is not empty, more
                 shards than rows, more replicas than nodes.
         """
-        plan = ShardPlan(
-            shards, seed, replicas, names_of(nodes), speeds, validation, memory_gb
-        )
+        plan = ShardPlan(shards, seed, replicas, names_of(nodes), speeds, validation, memory_gb)
         how = Reading(label, names_of(drop), size, numeric_only)
         return make_shards(source, Path(folder), plan, how)
 

@@ -76,9 +76,7 @@ class ShardPlan:
             self._check_speeds(self.speeds)
 
     def _check_speeds(self, speeds: Mapping[str, float]) -> None:
-        if set(speeds) != set(self.places) or not all(
-            0 < s < np.inf for s in speeds.values()
-        ):
+        if set(speeds) != set(self.places) or not all(0 < s < np.inf for s in speeds.values()):
             raise DataError(
                 "proportional shards need a speed > 0 for each node, "
                 f"{', '.join(self.places)}; got {dict(speeds)}"
@@ -92,9 +90,7 @@ class ShardPlan:
     def holders(self, number: int) -> tuple[str, ...]:
         """The nodes that hold a shard: copies go round."""
         nodes = self.places
-        return tuple(
-            nodes[(number + copy) % len(nodes)] for copy in range(self.replicas)
-        )
+        return tuple(nodes[(number + copy) % len(nodes)] for copy in range(self.replicas))
 
     def sizes(self, rows: int, what: str) -> tuple[int, ...]:
         """Rows of each shard: equal, or as the mean speed of its holders.
@@ -103,21 +99,15 @@ class ShardPlan:
             DataError: more shards than rows.
         """
         if rows < self.shards:
-            raise DataError(
-                f"{self.shards} {what} shards need as many rows; got {rows}"
-            )
+            raise DataError(f"{self.shards} {what} shards need as many rows; got {rows}")
         weights = [1.0] * self.shards
         if self.speeds is not None:
             held = [self.holders(number) for number in range(self.shards)]
-            weights = [
-                sum(self.speeds[node] for node in some) / len(some) for some in held
-            ]
+            weights = [sum(self.speeds[node] for node in some) / len(some) for some in held]
         return proportional(rows, weights)
 
 
-def make_shards(
-    source: Any, folder: Path, plan: ShardPlan, how: Reading
-) -> dict[str, Any]:
+def make_shards(source: Any, folder: Path, plan: ShardPlan, how: Reading) -> dict[str, Any]:
     """Write shards and their catalogue; returns what was made. See `Data.make_shards`."""
     most = int(plan.memory_gb * 2**30) // PIECES
     rows = row_batches(source, how, most)
@@ -131,9 +121,7 @@ def make_shards(
         if other is not None:
             valid = making.scattered(other, work / "valid", 1)
             if valid.form != train.form:
-                raise DataError(
-                    "validation files must hold the same columns as the others"
-                )
+                raise DataError("validation files must hold the same columns as the others")
             making.write("valid", valid, 0, valid.rows)
         elif plan.validation is not None:
             aside = round(train.rows * plan.validation)
@@ -167,9 +155,7 @@ class ShardMaking:
         self._folder = folder
         self._plan = plan
         self._most = most
-        self._places: dict[str, dict[ShardId, dict[str, str]]] = {
-            table: {} for table in LETTERS
-        }
+        self._places: dict[str, dict[ShardId, dict[str, str]]] = {table: {} for table in LETTERS}
         self._rows: dict[ShardId, int] = {}
         self._bytes = 0
 
@@ -195,9 +181,7 @@ class ShardMaking:
             self._rows[name] = sizes[number]
             start = end
 
-    def _write_shard(
-        self, paths: Sequence[str], rows: RowBuckets, start: int, stop: int
-    ) -> None:
+    def _write_shard(self, paths: Sequence[str], rows: RowBuckets, start: int, stop: int) -> None:
         """Write one shard to the first of these paths, and copy it to the others."""
         first, *copies = map(Path, paths)
         for path in (first, *copies):

@@ -75,15 +75,10 @@ class ArrayRows:
             DataError: the arrays have unequal lengths, or no rows.
         """
         arrays = tuple(np.load(file, mmap_mode="r") for file in files)
-        lengths = {
-            file.name: array.shape[:1]
-            for file, array in zip(files, arrays, strict=True)
-        }
+        lengths = {file.name: array.shape[:1] for file, array in zip(files, arrays, strict=True)}
         if len(set(lengths.values())) > 1 or () in lengths.values():
             found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-            raise DataError(
-                f"columns must have the same number of samples; got {found}"
-            )
+            raise DataError(f"columns must have the same number of samples; got {found}")
         rows = len(arrays[0])
         row_bytes = max(1, sum(array.nbytes for array in arrays) // max(1, rows))
         return cls(files, rows, row_bytes, max(1, most // row_bytes))
@@ -97,9 +92,7 @@ class ArrayRows:
         for start in range(0, self.rows, self.batch):
             # mapped anew for each batch: what was read leaves memory
             arrays = {
-                file.stem: np.array(
-                    np.load(file, mmap_mode="r")[start : start + self.batch]
-                )
+                file.stem: np.array(np.load(file, mmap_mode="r")[start : start + self.batch])
                 for file in self.files
             }
             yield arrays if len(arrays) > 1 else tuple(arrays.values())

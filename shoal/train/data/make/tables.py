@@ -42,9 +42,7 @@ class TableBatches:
             return PER_CHARACTER * bytes_
         about = [parquet.read_metadata(file) for file in self.files]
         whole = sum(
-            each.row_group(n).total_byte_size
-            for each in about
-            for n in range(each.num_row_groups)
+            each.row_group(n).total_byte_size for each in about for n in range(each.num_row_groups)
         )
         return int(max(bytes_, 2 * whole))
 
@@ -70,9 +68,9 @@ class TableBatches:
         if self.kind == "parquet":
             yield from _few_at_a_time(
                 # Read ahead, all that was read of the file would stay in memory.
-                parquet.ParquetFile(
-                    file, buffer_size=BLOCK, pre_buffer=False
-                ).iter_batches(self.size, use_threads=False)
+                parquet.ParquetFile(file, buffer_size=BLOCK, pre_buffer=False).iter_batches(
+                    self.size, use_threads=False
+                )
             )
             return
         if self.kind == "arrow":

@@ -59,9 +59,7 @@ class Catalogue:
             )
         wrong = [part for part in self.parts if OF_RECIPE in part]
         if wrong:
-            raise DataError(
-                f"a shard's name must be without {OF_RECIPE!r}; got {wrong[0]!r}"
-            )
+            raise DataError(f"a shard's name must be without {OF_RECIPE!r}; got {wrong[0]!r}")
         alone = [part for part, places in self.parts.items() if not places]
         if alone:
             raise DataError(
@@ -114,9 +112,7 @@ class Catalogue:
         holders = {node for places in self.train.values() for node in places}
         return all(self.valid.keys() <= self.at((node,)).keys() for node in holders)
 
-    def with_place(
-        self, part: str, node: str, path: str, validation: bool
-    ) -> Catalogue:
+    def with_place(self, part: str, node: str, path: str, validation: bool) -> Catalogue:
         """The catalogue with one more place, or with another path at that node."""
         parts = {"train": dict(self.train), "valid": dict(self.valid)}
         table = parts[TABLES[validation]]
@@ -135,8 +131,7 @@ class Catalogue:
             for part, places in parts.items():
                 lines += ["", f"[{table}.{json.dumps(part)}]"]
                 lines += [
-                    f"{json.dumps(node)} = {json.dumps(path)}"
-                    for node, path in places.items()
+                    f"{json.dumps(node)} = {json.dumps(path)}" for node, path in places.items()
                 ]
         return "\n".join(lines[1:]) + "\n"
 
@@ -159,9 +154,7 @@ def catalogue_of(train: Any, valid: Any = None) -> Catalogue:
         DataError: it is neither, or says something else than a catalogue does.
     """
     if not isinstance(train, str | os.PathLike):
-        return Catalogue(
-            _parts("train", train, None), _parts("valid", valid or {}, None)
-        )
+        return Catalogue(_parts("train", train, None), _parts("valid", valid or {}, None))
     if valid is not None:
         raise DataError(
             "a catalogue's file says where validation parts lie: leave valid= out, and give them "
@@ -204,8 +197,7 @@ def _parts(table: str, given: Any, folder: Path | None) -> Parts:
         if not isinstance(part, str) or not part or not isinstance(places, Mapping):
             raise DataError(f"{table}: {FORM}; got {part!r}: {places!r}")
         parts[ShardId(part)] = {
-            _node(part, node): _path(part, path, folder)
-            for node, path in places.items()
+            _node(part, node): _path(part, path, folder) for node, path in places.items()
         }
     return parts
 

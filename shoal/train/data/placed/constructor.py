@@ -156,9 +156,7 @@ def _parts(
     )
 
 
-def _stamps(
-    catalogue: Catalogue, findings: Sequence[Finding]
-) -> dict[tuple[ShardId, str], Stamp]:
+def _stamps(catalogue: Catalogue, findings: Sequence[Finding]) -> dict[tuple[ShardId, str], Stamp]:
     """When each file was written, by part and the node as the catalogue names it.
 
     What a node found is of its own file only. A finding under another name than the catalogue's

@@ -56,9 +56,7 @@ class PartForm:
     serial: bool
 
     def __str__(self) -> str:
-        return ", ".join(
-            f"{name} {kind}{list(shape)}" for name, kind, shape in self.columns
-        )
+        return ", ".join(f"{name} {kind}{list(shape)}" for name, kind, shape in self.columns)
 
 
 def opened(path: Path) -> Parts:
@@ -134,9 +132,7 @@ def _reading(path: Path) -> Iterator[None]:
     except (DataError, OSError):
         raise
     except Exception as error:
-        raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error})"
-        ) from error
+        raise DataError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
 
 
 def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
@@ -157,9 +153,7 @@ def _own_form(path: Path) -> PartForm:
     source = parts.source
     if isinstance(source, RowSource) and not isinstance(source, Arrays):
         rows = parts.training[ONLY]
-        found = _form(
-            source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial
-        )
+        found = _form(source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial)
         return replace(found, rows=rows)
     return _form(source.read(ONLY), by_rows=path.suffix == ".npy", serial=source.serial)
 
@@ -168,9 +162,6 @@ def _form(columns: Columns, by_rows: bool, serial: bool) -> PartForm:
     rows = cols.rows(columns)
     named = columns if isinstance(columns, dict) else dict(enumerate(columns))
     about = tuple(
-        (str(name), str(column.dtype), tuple(column.shape[1:]))
-        for name, column in named.items()
+        (str(name), str(column.dtype), tuple(column.shape[1:])) for name, column in named.items()
     )
-    return PartForm(
-        rows, max(1, cols.nbytes(columns) // max(1, rows)), about, by_rows, serial
-    )
+    return PartForm(rows, max(1, cols.nbytes(columns) // max(1, rows)), about, by_rows, serial)

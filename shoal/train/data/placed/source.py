@@ -28,9 +28,7 @@ class Holders(Protocol):
     It can be pickled: each process that gets it reaches the nodes by itself.
     """
 
-    def read(
-        self, source: PlacedFiles, part: ShardId, index: Index | None = None
-    ) -> Columns:
+    def read(self, source: PlacedFiles, part: ShardId, index: Index | None = None) -> Columns:
         """These samples of the part, in this order; None: all.
 
         Raises:
@@ -61,9 +59,7 @@ class PlacedFiles:
     holders: Holders | None = None
     # What this process found out, which no other one gets.
     _good: dict[ShardId, Stamp] = field(default_factory=dict, init=False, repr=False)
-    _places: Mapping[ShardId, Place] | None = field(
-        default=None, init=False, repr=False
-    )
+    _places: Mapping[ShardId, Place] | None = field(default=None, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = [getattr(self, each.name) for each in fields(self) if each.init]
@@ -161,9 +157,7 @@ class PlacedFiles:
             file, stamp = self._found(place)
             content = content_of(file)
         if content != wanted:
-            why = (
-                f"{place.path} holds {content}, and held {wanted} when the study began"
-            )
+            why = f"{place.path} holds {content}, and held {wanted} when the study began"
             raise ShardError(part, place.node, why)
         return file, stamp
 

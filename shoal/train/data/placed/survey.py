@@ -189,9 +189,7 @@ def _seen(
 # -- where the study runs ------------------------------------------------------------------------
 
 
-def tasks_of(
-    catalogue: Catalogue, nodes: Sequence[str], anywhere: str
-) -> list[Inspection]:
+def tasks_of(catalogue: Catalogue, nodes: Sequence[str], anywhere: str) -> list[Inspection]:
     """What each of these nodes is to look at; the first holder of a part tells its form.
 
     `anywhere`: the node that looks at what lies everywhere.
@@ -208,11 +206,7 @@ def tasks_of(
             if first:
                 forms[node].add(part)
             first = False
-    return [
-        Inspection(node, paths[node], frozenset(forms[node]))
-        for node in paths
-        if paths[node]
-    ]
+    return [Inspection(node, paths[node], frozenset(forms[node])) for node in paths if paths[node]]
 
 
 def survey_here(asked: Asked) -> list[Finding]:
@@ -262,9 +256,7 @@ def check(asked: Asked, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
     return {part: good[part] for part in asked.catalogue.parts}
 
 
-def _problems(
-    catalogue: Catalogue, found: Mapping[ShardId, Sequence[Finding]]
-) -> Iterator[str]:
+def _problems(catalogue: Catalogue, found: Mapping[ShardId, Sequence[Finding]]) -> Iterator[str]:
     """What is wrong with single parts."""
     for part in catalogue.parts:
         some = found.get(part, ())
@@ -278,8 +270,7 @@ def _problems(
         contents = {each.content: each for each in some if each.content is not None}
         if len(contents) > 1:
             listed = " and ".join(
-                f"{content} at {each.node} ({each.path})"
-                for content, each in contents.items()
+                f"{content} at {each.node} ({each.path})" for content, each in contents.items()
             )
             yield f"the copies of {part} differ: {listed}"
 
@@ -289,8 +280,6 @@ def _unlike(good: Mapping[ShardId, Finding]) -> Iterator[str]:
     first: Finding | None = None
     for part, each in good.items():
         first = first or each
-        assert first.form is not None and each.form is not None, (
-            "a good finding has one"
-        )
+        assert first.form is not None and each.form is not None, "a good finding has one"
         if each.form.columns != first.form.columns:
             yield f"{first.part} has the columns {first.form}, {part} has {each.form}"

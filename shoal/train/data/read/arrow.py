@@ -75,9 +75,7 @@ class ArrowRows:
         by_batch = np.argsort(which, kind="stable")
         found, begins = np.unique(which[by_batch], return_index=True)
         groups: list[Group] = []
-        for at, places in zip(
-            found.tolist(), np.split(by_batch, begins[1:]), strict=True
-        ):
+        for at, places in zip(found.tolist(), np.split(by_batch, begins[1:]), strict=True):
             start = ends[at - 1] if at else 0
             groups.append((at, places, numbers[places] - start))
         return {name: self._gathered(name, len(numbers), groups) for name in self.names}
@@ -149,9 +147,7 @@ def _whole(name: str, column: Any) -> Any:
         DataError: it does.
     """
     if column.null_count:
-        raise DataError(
-            f"column {name} lacks values: fill them in, or leave the rows out"
-        )
+        raise DataError(f"column {name} lacks values: fill them in, or leave the rows out")
     return column
 
 
@@ -230,9 +226,7 @@ def from_arrow(
 def _labels(source: Any, name: str) -> Array:
     """The values of a column by number, for each row."""
     rows = _rows(source, [name], None)
-    column = pa.chunked_array(
-        [each.column(0) for each in _batches(rows.source, [name])]
-    )
+    column = pa.chunked_array([each.column(0) for each in _batches(rows.source, [name])])
     numbers = label_numbers(name, column)
     return numbers if rows.chosen is None else numbers[rows.chosen]
 
@@ -256,11 +250,7 @@ def _rows(
     decoders = dict(decode or {})
     for name in names:
         kind = schema.field(name).type
-        if (
-            name not in decoders
-            and pa.types.is_struct(kind)
-            and kind.get_field_index("bytes") >= 0
-        ):
+        if name not in decoders and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
             decoders[name] = partial(picture, size=None)
     return ArrowRows(source, names, decoders, bool(decode), chosen)
 

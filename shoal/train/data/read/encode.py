@@ -75,9 +75,7 @@ def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
         )
     own = _own(column, how, training)
     if not callable(own):
-        raise DataError(
-            f"encode of column {column} must return a function of values; got {own!r}"
-        )
+        raise DataError(f"encode of column {column} must return a function of values; got {own!r}")
     encoder: Encoder = own
     return encoder
 
@@ -93,13 +91,9 @@ def _own(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> 
     except DataError:
         raise
     except Exception as error:
-        places = [
-            at for at in extract_tb(error.__traceback__) if at.filename != __file__
-        ]
+        places = [at for at in extract_tb(error.__traceback__) if at.filename != __file__]
         own = [at for at in places if at.filename == _file(function)] or places
-        where = (
-            f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-        )
+        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
         raise DataError(
             f"encode of column {column} raised {type(error).__name__}: {error}"
             f"{where}; it got {_seen(values)}"

@@ -93,7 +93,5 @@ def _check_form(first: Columns, other: Columns, path: Path) -> None:
         or len(first) != len(other)
         or (isinstance(first, dict) and list(first) != list(other))
     ):
-        raise DataError(
-            f"all files must give the same columns; {path.name} gives others"
-        )
+        raise DataError(f"all files must give the same columns; {path.name} gives others")
     alike(first, other, "the first file", path.name)

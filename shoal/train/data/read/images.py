@@ -40,15 +40,11 @@ class Pictures:
         """The names and sizes of the files."""
         hashed = blake2b(digest_size=16)
         for file in self.files:
-            hashed.update(
-                f"{file.parent.name}/{file.name} {file.stat().st_size}\n".encode()
-            )
+            hashed.update(f"{file.parent.name}/{file.name} {file.stat().st_size}\n".encode())
         return f"{hashed.hexdigest()} {self.size}"
 
 
-def from_images(
-    root: Path, size: Any, validation: Any, how: Division, stratify: bool
-) -> Parts:
+def from_images(root: Path, size: Any, validation: Any, how: Division, stratify: bool) -> Parts:
     """See `Data.images`."""
     check_size(size)
     names = _classes(root)
@@ -75,9 +71,7 @@ def _classes(root: Path) -> list[str]:
         DataError: there are none.
     """
     if not root.is_dir():
-        raise DataError(
-            f"{root} must be a folder with a folder for each class; no such folder"
-        )
+        raise DataError(f"{root} must be a folder with a folder for each class; no such folder")
     folders = [each.name for each in root.iterdir() if each.is_dir()]
     names = sorted(name for name in folders if not name.startswith("."))
     if not names:
@@ -97,9 +91,7 @@ def _pictures(root: Path, names: Sequence[str], size: Size) -> Pictures:
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        found = sorted(
-            file for file in (root / name).iterdir() if file.suffix.lower() in SUFFIXES
-        )
+        found = sorted(file for file in (root / name).iterdir() if file.suffix.lower() in SUFFIXES)
         if not found:
             raise DataError(f"{root / name} has no pictures ({', '.join(SUFFIXES)})")
         files += found

@@ -177,8 +177,7 @@ def check_columns(opened: TableFiles, setup: TableSetup, new: bool = False) -> N
         raise DataError("; ".join(whys) + f": {remedy}")
     if new:
         raise DataError(
-            "; ".join(whys)
-            + ": mend the new rows, or give fill= where the data is made"
+            "; ".join(whys) + ": mend the new rows, or give fill= where the data is made"
         )
     settings = _merged(needs, opened, setup)
     write = f": write {_written(settings)}" if settings else ""
@@ -209,9 +208,7 @@ def _needs(name: str, opened: TableFiles, setup: TableSetup) -> Iterator[_Need]:
         yield from _of_missing(name, column, setup, unread)
 
 
-def _of_missing(
-    name: str, column: Any, setup: TableSetup, unread: _Need | None
-) -> Iterator[_Need]:
+def _of_missing(name: str, column: Any, setup: TableSetup, unread: _Need | None) -> Iterator[_Need]:
     """What the column's missing values need."""
     kind = column.type
     how = setup.encode.get(name)
@@ -241,9 +238,7 @@ def _misfit(name: str, filling: Any, kind: Any, setup: TableSetup) -> str:
     return ""
 
 
-def _remedy(
-    name: str, column: Any, kind: Any, setup: TableSetup, how: Any
-) -> dict[str, Any]:
+def _remedy(name: str, column: Any, kind: Any, setup: TableSetup, how: Any) -> dict[str, Any]:
     """What to do about the column's missing values. `how`: its encoder; None: it has none."""
     if name == setup.label or pa.types.is_nested(kind):
         return {"dropna": [name]}
@@ -270,9 +265,7 @@ def _of_text(name: str, column: Any, opened: TableFiles) -> _Need:
         how = "onehot" if len(column.unique()) <= FEW else "hash"
     example = column.drop_null()[0].as_py()
     shown = f", such as {example!r}" if isinstance(example, str) else ""
-    return _Need(
-        f"column {name} holds {kind}{shown}, no numbers", {"encode": {name: how}}
-    )
+    return _Need(f"column {name} holds {kind}{shown}, no numbers", {"encode": {name: how}})
 
 
 def _nearly_numbers(name: str, column: Any, opened: TableFiles) -> _Need | None:
@@ -310,9 +303,7 @@ def _written_otherwise(name: str, texts: Sequence[str]) -> _Need | None:
     return None
 
 
-def _merged(
-    needs: Sequence[_Need], opened: TableFiles, setup: TableSetup
-) -> dict[str, Any]:
+def _merged(needs: Sequence[_Need], opened: TableFiles, setup: TableSetup) -> dict[str, Any]:
     """One value for each argument that needs one: what the user gave, and what is to be added."""
     given: dict[str, Any] = {
         "encode": dict(setup.encode),

@@ -58,9 +58,7 @@ def _found(path: Path, pattern: str) -> list[Path]:
     return [path]
 
 
-def divided(
-    paths: Any, pattern: str, validation: Any, seed: int
-) -> tuple[list[Path], list[Path]]:
+def divided(paths: Any, pattern: str, validation: Any, seed: int) -> tuple[list[Path], list[Path]]:
     """The files to train and to validate on. `validation`: a fraction of them, others, or None.
 
     Raises:

@@ -28,9 +28,7 @@ def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
     if isinstance(content, Path):
         check_ends(content)
     try:
-        if isinstance(
-            content, Path
-        ):  # of a file Pillow asks for what a chunk says it has
+        if isinstance(content, Path):  # of a file Pillow asks for what a chunk says it has
             source = io.BytesIO(content.read_bytes())
         elif isinstance(content, bytes):
             source = io.BytesIO(content)
@@ -71,9 +69,7 @@ def check_size(size: Any) -> None:
         return
     sides = size if isinstance(size, tuple) else (size, size)
     if len(sides) != 2 or not all(isinstance(n, int) and n > 0 for n in sides):
-        raise DataError(
-            f"size must be a number of pixels, (height, width), or None; got {size!r}"
-        )
+        raise DataError(f"size must be a number of pixels, (height, width), or None; got {size!r}")
 
 
 def stacked(arrays: list[Array], name: str, remedy: str) -> Array:
@@ -85,7 +81,5 @@ def stacked(arrays: list[Array], name: str, remedy: str) -> Array:
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         listed = ", ".join(map(str, sorted(shapes)[:3]))
-        raise DataError(
-            f"samples of column {name} must have one shape; got {listed}: {remedy}"
-        )
+        raise DataError(f"samples of column {name} must have one shape; got {listed}: {remedy}")
     return np.stack(arrays)

@@ -46,9 +46,7 @@ class TableFiles:
             keep &= self.table.column(name).is_valid().to_numpy()
         if keep.all():
             return self
-        return replace(
-            self, table=self.table.filter(pa.array(keep)), kept=self.kept[keep]
-        )
+        return replace(self, table=self.table.filter(pa.array(keep)), kept=self.kept[keep])
 
     def of_kinds(self, like: Any) -> TableFiles:
         """With columns that have no value at all as columns of the other table's kinds."""
@@ -133,9 +131,7 @@ def _check_names(file: Path, names: Sequence[str]) -> None:
         )
 
 
-def _read_file(
-    file: Path, kind: str, form: CsvForm, types: Mapping[str, Any] | None
-) -> Any:
+def _read_file(file: Path, kind: str, form: CsvForm, types: Mapping[str, Any] | None) -> Any:
     try:
         if kind == "parquet":
             table = parquet.read_table(file)
@@ -149,8 +145,7 @@ def _read_file(
         ) from error
     except LookupError as error:
         raise DataError(
-            f"encoding must be one that Python knows, such as "
-            f'"latin-1"; got {form.encoding!r}'
+            f'encoding must be one that Python knows, such as "latin-1"; got {form.encoding!r}'
         ) from error
     except (OSError, pa.ArrowException) as error:
         raise DataError(

@@ -90,9 +90,7 @@ class TableForm:
         """The new column, of the type that the data's column has."""
         kind = self.types[name]
         whole = name not in self.encoders and self.label is not None
-        if whole and (
-            of_numbers(column.type) or of_lists(column.type)
-        ):  # all become float32
+        if whole and (of_numbers(column.type) or of_lists(column.type)):  # all become float32
             return column
         try:
             return column.cast(kind)
@@ -123,9 +121,7 @@ class TableForm:
             )
 
 
-def from_tables(
-    paths: Any, kind: str, setup: TableSetup, validation: Any, how: Division
-) -> Parts:
+def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: Division) -> Parts:
     """See `Data.csv` and `Data.parquet`."""
     first = _opened(paths, kind, setup)
     tables = [first.table]
@@ -168,9 +164,7 @@ def _categories(encoders: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     }
 
 
-def _opened(
-    paths: Any, kind: str, setup: TableSetup, like: Any | None = None
-) -> TableFiles:
+def _opened(paths: Any, kind: str, setup: TableSetup, like: Any | None = None) -> TableFiles:
     """The files' rows that are used.
 
     `like`: the table to train on, whose kinds columns without any value take.
@@ -267,9 +261,7 @@ def _fit(name: str, filling: str, values: Any) -> Any:
     return np.float64(fit(values.cast(pa.float64(), safe=False).to_numpy()))
 
 
-def _floating(
-    tables: Sequence[Any], fills: Mapping[str, Any], setup: TableSetup
-) -> frozenset[str]:
+def _floating(tables: Sequence[Any], fills: Mapping[str, Any], setup: TableSetup) -> frozenset[str]:
     """Columns that are no whole numbers once they are filled."""
     return frozenset(
         name
@@ -313,9 +305,7 @@ def _stays_whole(filling: Any) -> bool:
     return not isinstance(filling, np.float64) and float(filling).is_integer()
 
 
-def _training(
-    count: int, validation: Any, how: Division, labels: Array | None
-) -> Index:
+def _training(count: int, validation: Any, how: Division, labels: Array | None) -> Index:
     """The rows that `from_arrays` will train on, on which encoders are fitted."""
     order = how.order(count)
     if not is_fraction(validation):
@@ -324,9 +314,7 @@ def _training(
     return train
 
 
-def _numbers(
-    columns: Mapping[str, Any], encoders: Mapping[str, Any]
-) -> dict[str, Array]:
+def _numbers(columns: Mapping[str, Any], encoders: Mapping[str, Any]) -> dict[str, Array]:
     return {
         name: encoded(name, encoders[name], column) if name in encoders else column
         for name, column in columns.items()

@@ -117,9 +117,7 @@ def from_tars(
     source = TarShards(tars, names, columns is None, decoders, serial, seed)
 
     first = source.rows(ShardId("s000"), np.arange(1))
-    about = [
-        (part, looked_at_file(tar.path), len(tar.spans)) for part, tar in tars.items()
-    ]
+    about = [(part, looked_at_file(tar.path), len(tar.spans)) for part, tar in tars.items()]
     hashed = blake2b(repr([names, size, about]).encode(), digest_size=16)
     sizes = {part: len(tar.spans) for part, tar in tars.items()}
     return Parts(
@@ -213,9 +211,7 @@ def _opened(path: Path, names: Sequence[str]) -> Tar:
     there = path.stat().st_size
     for key, ending, start, size in _members(path):
         if size < 0 or start + size > there:
-            raise DataError(
-                f"{path} is cut short: {key.lstrip('/')}.{ending} ends beyond it"
-            )
+            raise DataError(f"{path} is cut short: {key.lstrip('/')}.{ending} ends beyond it")
         spans.setdefault(key, {})[ending] = (start, size)
     if not spans:
         raise DataError(f"{path} has no members")

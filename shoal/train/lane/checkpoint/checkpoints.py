@@ -122,9 +122,7 @@ class Checkpoints:
         except (OSError, MemoryError):
             raise
         except Exception as error:
-            raise Damaged(
-                f"{_at(name, self.url)} cannot be read: {short(error)}"
-            ) from error
+            raise Damaged(f"{_at(name, self.url)} cannot be read: {short(error)}") from error
         if own != name:
             raise Damaged(f"{_at(name, self.url)} holds another state: {own!r:.80}")
         return state
@@ -173,9 +171,7 @@ class Checkpoints:
             if not self._packs.damaged:
                 raise
             packs = ", ".join(sorted(self._packs.damaged))
-            raise Damaged(
-                f"{name} is missing, or lies in a damaged file: {packs}"
-            ) from None
+            raise Damaged(f"{name} is missing, or lies in a damaged file: {packs}") from None
 
     def delete(self, name: str) -> None:
         """Nothing happens if it is not there."""

@@ -59,8 +59,7 @@ def check_members(file: IO[bytes]) -> None:
     except (BadZipFile, NotImplementedError) as error:
         raise ValueError(f"it is no zip file: {error}") from error
     packed = any(
-        info.compress_type != ZIP_STORED or info.file_size != info.compress_size
-        for info in infos
+        info.compress_type != ZIP_STORED or info.file_size != info.compress_size for info in infos
     )
     if packed or sum(info.file_size for info in infos) > size:
         raise ValueError("its parts are packed, or say that they are larger than it is")
@@ -76,9 +75,7 @@ def _check_tree(loaded: Any, size: int) -> None:
         value, depth = left.pop()
         values += 1
         if depth > DEEPEST or values > max(FEW, size):
-            raise ValueError(
-                f"its values lie more than {DEEPEST} deep, or within each other"
-            )
+            raise ValueError(f"its values lie more than {DEEPEST} deep, or within each other")
         if isinstance(value, Tensor) and not is_sparse(value):
             nbytes += value.nbytes
         elif isinstance(value, Mapping):

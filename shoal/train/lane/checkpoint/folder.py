@@ -90,9 +90,7 @@ class CheckpointFolder:
         if self._local is not None:
             found = status_of(self._path(name), self._local.parent)
             if found is None:
-                raise FileNotFoundError(
-                    ENOENT, "there is no such file", self._path(name)
-                )
+                raise FileNotFoundError(ENOENT, "there is no such file", self._path(name))
             return found.st_size
         return int(self._files.size(self._url(name)))
 
@@ -140,9 +138,7 @@ class CheckpointFolder:
             FileNotFoundError: this process has written to the place before, and it is gone.
         """
         if self._made and not is_there(folder):
-            raise FileNotFoundError(
-                ENOENT, "deleted or moved while the study ran", str(folder)
-            )
+            raise FileNotFoundError(ENOENT, "deleted or moved while the study ran", str(folder))
         path, part, root = self._path(name), self._path(beside), folder.parent
         make_folder(part.parent, root)
         self._made = True
@@ -176,9 +172,7 @@ class CheckpointFolder:
 def _check_within(name: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(
-            f"a checkpoint's name must stay within its study; got {name!r}"
-        )
+        raise ValueError(f"a checkpoint's name must stay within its study; got {name!r}")
 
 
 def _names_below(folder: Path) -> list[str]:

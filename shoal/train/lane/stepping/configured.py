@@ -51,9 +51,7 @@ def _checked(entry: Configured) -> tuple[Optimizer, Schedule]:
     """
     optimizer, scheduler, monitor = entry
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"{FORMS}; got {type(optimizer).__name__}: {str(optimizer)[:80]}"
-        )
+        raise TypeError(f"{FORMS}; got {type(optimizer).__name__}: {str(optimizer)[:80]}")
     interval = None
     if isinstance(scheduler, Mapping):
         interval, monitor = _lightning(scheduler, monitor)
@@ -102,9 +100,7 @@ def _of_dict(made: Mapping[Any, Any]) -> Configured:
     """
     unknown = set(made) - {"optimizer", "lr_scheduler", "monitor"}
     if unknown or "optimizer" not in made:
-        raise TypeError(
-            f"{FORMS}; got a dict with the keys {', '.join(map(str, made))}"
-        )
+        raise TypeError(f"{FORMS}; got a dict with the keys {', '.join(map(str, made))}")
     return Configured(**{_FIELDS[key]: value for key, value in made.items()})
 
 
@@ -159,21 +155,15 @@ def _belongs(scheduler: Any, optimizer: Optimizer, same_place: bool) -> bool:
     return same_place
 
 
-def _lightning(
-    options: Mapping[str, Any], monitor: str | None
-) -> tuple[Any, str | None]:
+def _lightning(options: Mapping[str, Any], monitor: str | None) -> tuple[Any, str | None]:
     """Interval and monitored metric of Lightning's scheduler dictionary."""
     unknown = set(options) - LIGHTNING
     if unknown or "scheduler" not in options:
         keys = ", ".join(sorted(map(str, options)))
-        raise ValueError(
-            f'a scheduler\'s dict needs "scheduler", and may have {_KEYS}; got {keys}'
-        )
+        raise ValueError(f'a scheduler\'s dict needs "scheduler", and may have {_KEYS}; got {keys}')
     interval = options.get("interval")
     if interval not in (None, "epoch", "step"):
-        raise ValueError(
-            f'a scheduler\'s interval must be "epoch" or "step"; got {interval!r}'
-        )
+        raise ValueError(f'a scheduler\'s interval must be "epoch" or "step"; got {interval!r}')
     frequency = options.get("frequency", 1)
     if frequency != 1:
         raise ValueError(

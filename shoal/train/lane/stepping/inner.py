@@ -36,11 +36,7 @@ def load_whole(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """
     own = {name: value for name, value in state.items() if name != WRAPPED}
     wrapped = _wrapped(optimizer)
-    shared = [
-        name
-        for name, each in wrapped.items()
-        if each.param_groups is optimizer.param_groups
-    ]
+    shared = [name for name, each in wrapped.items() if each.param_groups is optimizer.param_groups]
     tree.load_optimizer(optimizer, own)
     for values in optimizer.state.values():
         if isinstance(values, dict):

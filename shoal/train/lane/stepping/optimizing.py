@@ -132,9 +132,7 @@ class Optimizing:
         self._check_number(state["optimizer"])
         saved = self._parted(state["optimizer"])
         schedulers = self._parted(state["scheduler"])
-        made_with = self._parted(
-            state.get("scheduled", self._joined([{}] * len(saved)))
-        )
+        made_with = self._parted(state.get("scheduled", self._joined([{}] * len(saved))))
         configured = state.get("configured", self._joined(self._configured))
         theirs = self._parted(numbers.numbers_of_state(configured))
         for number, (optimizer, schedule) in enumerate(
@@ -177,9 +175,7 @@ def _values(optimizer: Optimizer) -> list[Any]:
     return list(optimizer.state.values())
 
 
-def check_steps(
-    recipe: Recipe, settings: Settings, optimizers: Sequence[Optimizer] = ()
-) -> None:
+def check_steps(recipe: Recipe, settings: Settings, optimizers: Sequence[Optimizer] = ()) -> None:
     """Raise ValueError if the recipe's steps and its optimizers or settings do not fit.
 
     `optimizers`: what `configure_optimizers` returned.

@@ -103,9 +103,7 @@ def changed(space: Mapping[str, Any], config: Config, modify: Config) -> Config:
         return new
     prefix = f"{RECIPE}."
     new = {
-        name: value
-        for name, value in new.items()
-        if name in modify or not name.startswith(prefix)
+        name: value for name, value in new.items() if name in modify or not name.startswith(prefix)
     }
     lacks = []
     for name, domain in brought_by(space, str(new[RECIPE])).items():
@@ -129,9 +127,7 @@ def attribute(recipe: Recipe, config: Config, name: str) -> Any:
     return own_config(recipe, config).get(name, getattr(own, name))
 
 
-def aim_of(
-    recipe: Recipe, config: Config, metric: str | None, mode: str
-) -> tuple[str | None, str]:
+def aim_of(recipe: Recipe, config: Config, metric: str | None, mode: str) -> tuple[str | None, str]:
     """The metric and mode that a trial of this configuration is ranked by.
 
     `metric`, `mode`: the study's. Without a metric of the study, a trial of several recipes has
@@ -199,9 +195,7 @@ def named_in(space: Mapping[str, Any]) -> tuple[Any, ...]:
 def _check(name: Any, recipe: Any) -> None:
     """Raise ValueError unless these are the name of a recipe, and one with a mode that there is."""
     if not isinstance(name, str) or not name or OF_RECIPE in name:
-        raise ValueError(
-            f"a recipe's name must be a text without {OF_RECIPE!r}; got {name!r}"
-        )
+        raise ValueError(f"a recipe's name must be a text without {OF_RECIPE!r}; got {name!r}")
     if isinstance(recipe, type):
         raise ValueError(
             f"recipe {name!r}: give an instance, {recipe.__name__}() instead of {recipe.__name__}"
@@ -212,9 +206,7 @@ def _check(name: Any, recipe: Any) -> None:
             f"got {type(recipe).__name__}"
         )
     if recipe.mode not in (None, "min", "max"):
-        raise ValueError(
-            f'recipe {name!r}: mode must be "min" or "max"; got {recipe.mode!r}'
-        )
+        raise ValueError(f'recipe {name!r}: mode must be "min" or "max"; got {recipe.mode!r}')
 
 
 def _named(name: str, recipe: Recipe) -> Recipe:

@@ -122,9 +122,7 @@ class Encoder:
 
     def _mapping(self, items: Mapping[Any, Any], where: str) -> Any:
         if all(type(key) is str for key in items) and MARK not in items:
-            return {
-                key: self.form(item, f"{where}[{key!r}]") for key, item in items.items()
-            }
+            return {key: self.form(item, f"{where}[{key!r}]") for key, item in items.items()}
         pairs = [
             [self.form(key, where), self.form(item, f"{where}[{key!r}]")]
             for key, item in items.items()

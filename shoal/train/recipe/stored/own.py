@@ -13,9 +13,7 @@ def modules_of(parts: Iterable[Any]) -> Iterator[ModuleType]:
     """The modules of the parts' classes and functions, and the packages that those lie in."""
     for part in parts:
         for kind in _kinds(part):
-            for name in dict.fromkeys(
-                (kind.__module__, kind.__module__.partition(".")[0])
-            ):
+            for name in dict.fromkeys((kind.__module__, kind.__module__.partition(".")[0])):
                 module = sys.modules.get(name)
                 if module is not None and not is_installed(module):
                     yield module

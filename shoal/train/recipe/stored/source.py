@@ -53,9 +53,7 @@ def source_of(recipe: Any, name: str) -> RecipeSource:
         if not is_installed(module) and home not in closure.texts:
             raise NotPlain(f"the file of the module {home} is no Python source")
     texts = sorted(closure.texts.values(), key=lambda text: text.name)
-    return RecipeSource(
-        form, tuple(texts), tuple(closure.roots), frozenset(closure.outside)
-    )
+    return RecipeSource(form, tuple(texts), tuple(closure.roots), frozenset(closure.outside))
 
 
 class _Script:
@@ -100,9 +98,7 @@ class _Script:
                 self._kept[name] = None
                 todo += names_read(self._sources[name])
             elif name in wanted:
-                raise NotPlain(
-                    f"{name} is no definition at the top level of the script"
-                )
+                raise NotPlain(f"{name} is no definition at the top level of the script")
             elif name in vars(self._main):
                 encoder = Encoder(self.name)
                 form = encoder.form(vars(self._main)[name], f"the variable {name}")
@@ -116,6 +112,4 @@ class _Script:
     def _check(self, encoder: Encoder) -> None:
         for name in encoder.of_main:
             if name not in self._sources:
-                raise NotPlain(
-                    f"{name} is no definition at the top level of the script"
-                )
+                raise NotPlain(f"{name} is no definition at the top level of the script")

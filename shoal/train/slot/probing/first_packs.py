@@ -180,9 +180,7 @@ class FirstPacks:
                 break
         return _Step(state, extra, quickest)
 
-    def refused(
-        self, units: Sequence[Unit], why: str
-    ) -> Iterator[tuple[TrialId, PackRefused]]:
+    def refused(self, units: Sequence[Unit], why: str) -> Iterator[tuple[TrialId, PackRefused]]:
         """The answers for units that are not begun, with what was learnt.
 
         Trials that have not trained yet leave nothing here: some may begin elsewhere.

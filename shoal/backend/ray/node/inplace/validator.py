@@ -38,9 +38,7 @@ class Validator:
         node = ray.get_runtime_context().get_node_id()
         folder = node_data.place(setup.token, node, setup.cache)
         data = node_data.data_here(recipe, placed, folder, setup.fingerprint)
-        station = replace(
-            setup.station, device="cpu", data_memory_gb=DATA_GB, slot_memory_gb=inf
-        )
+        station = replace(setup.station, device="cpu", data_memory_gb=DATA_GB, slot_memory_gb=inf)
         self._station = Station(recipe, data, None, station)
 
     def record(

@@ -62,9 +62,7 @@ class ChunkExchange:
             return None
         if not self._pays():
             return None
-        maker: str | None = await self._told(
-            lambda: self._directory.maker.remote(key, self._node)
-        )
+        maker: str | None = await self._told(lambda: self._directory.maker.remote(key, self._node))
         if maker == self._node:
             return None
         return maker
