@@ -58,10 +58,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check shoal tests benchmarks examples papers tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/house.py --offenders 20
-
-house: $(VENV)/.base  ## the package in numbers: sizes, density, imports, names, against their targets
 	$(BIN)/python tools/house.py
+
+house: $(VENV)/.base  ## the seams of the package: what a reader pays for; and three rules
+	$(BIN)/python tools/house.py --places 8
 
 mutants: $(VENV)/.dev  ## faults put into the papers' rules: tests must notice each one; two minutes on two cores
 	$(BIN)/python tools/mutants.py

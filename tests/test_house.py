@@ -1,7 +1,6 @@
-"""What `make house` counts, on small samples."""
+"""What `make house` counts, and the three rules that it keeps, on small samples."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from house import function_rows, import_rows, size_rows  # noqa: E402
-from house_files import File, Row, near, parse  # noqa: E402
-from house_names import foreign_names, name_rows  # noqa: E402
-
-
-def row(rows: Sequence[Row], beginning: str) -> Row:
-    return next(row for row in rows if row.what.startswith(beginning))
+from house import File, broken_rules, foreign_names, parse, seams, walks  # noqa: E402
 
 
 def files(**sources: str) -> list[File]:
@@ -23,55 +16,58 @@ def files(**sources: str) -> list[File]:
     return [parse(f"shoal/{name}.py", source) for name, source in sources.items()]
 
 
-def test_a_function_is_measured_without_its_docstring() -> None:
-    body = "    x = 1\n" * 49
-    short = f'def f():\n    """One.\n\n    Three.\n    """\n{body}'
-    assert row(function_rows(files(a=short), ()), "functions over 50").holds
-    long = row(function_rows(files(a=short + "    x = 2\n"), ()), "functions over 50")
-    assert (long.value, long.holds, long.offenders) == (
-        "1",
-        False,
-        ["shoal/a.py:1 f: 51 lines"],
+def seam(files: list[File], beginning: str) -> tuple[str, list[str]]:
+    """A figure, and its places."""
+    return next((value, places) for what, value, places in seams(files) if beginning in what)
+
+
+def test_modules_with_one_user_are_counted_without_faces() -> None:
+    face = parse("shoal/room/__init__.py", "from shoal.a import A\n")
+    several = [face, *files(a="", b="from shoal.a import A\n", c="import shoal.b\n", d="def f(): 0\n")]
+    assert seam(several, "one user") == ("2", ["shoal/a.py: 0 lines", "shoal/b.py: 1 lines"])
+    assert seam(several, "own imports") == (
+        "0.5 / 1",
+        ["shoal/b.py: 1", "shoal/c.py: 1", "shoal/a.py: 0", "shoal/d.py: 0"],
     )
 
 
-def test_self_and_options_of_commands_are_no_parameters() -> None:
-    eight = ", ".join(f"a{i}" for i in range(8))
-    nine = ", ".join(f"a{i}" for i in range(9))
-    source = f"class A:\n  def f(self, {eight}): 0\n@app.command()\ndef g({nine}): 0\n"
-    assert row(function_rows(files(a=source), ()), "functions with over").holds
-    source += f"def h(a, *, {nine}): 0\n"
-    assert row(function_rows(files(a=source), ()), "functions with over").value == "1"
-    assert row(function_rows(files(a=source), ("h",)), "functions with over").holds
-    many = f"class Mixed:\n  def m(self, *, {nine}): 0\nclass Public(Mixed): 0\n"
-    assert row(function_rows(files(a=many), ("Public",)), "functions with over").holds
-    assert not row(function_rows(files(a=many), ()), "functions with over").holds
+def test_functions_are_counted_by_their_bodies_and_private_ones_by_their_callers() -> None:
+    source = 'def _f():\n    """One.\n\n    Three.\n    """\n    return 1\n\n\nx = _f()\n'
+    assert seam(files(a=source), "called once") == ("1 of 1", ["shoal/a.py _f"])
+    assert seam(files(a=source), "function's body")[0] == "1.0 / 1"
+    assert seam(files(a=source + "y = _f()\n"), "called once")[0] == "0 of 1"
 
 
-@pytest.mark.parametrize(("nodes", "mark"), [(60, ""), (66, "within a tenth"), (66.5, "missed")])
-def test_density_may_be_a_tenth_above_its_target(nodes: float, mark: str) -> None:
-    found = near("nodes", nodes, 60, ["a place"])
-    assert found.mark == mark and found.holds == (mark != "missed")
+def test_bases_are_counted_unless_they_are_protocols() -> None:
+    source = "class P(Protocol): 0\nclass A(P): 0\nclass B(A): 0\nclass C(A, B, Exception): 0\n"
+    assert seam(files(a=source + "def f(): 0\n"), "concrete")[1] == ["shoal/a.py B(A)"]
+    assert seam(files(a=source + "def f(): 0\n"), "several own")[1] == ["shoal/a.py C(A, B)"]
 
 
-def test_a_folder_may_have_twelve_modules_beside_its_init() -> None:
-    many = files(__init__="", **{f"m{i}": "class A:\n  a = 1\n" for i in range(12)})
-    assert row(size_rows(many, ()), "most modules").holds
-    assert not row(size_rows([*many, *files(one_more="")], ()), "most modules").holds
+@pytest.mark.parametrize("name", ["given", "waiting", "outcome_held", "own"])
+def test_participles_and_pronouns_are_no_names(name: str) -> None:
+    source = "def f(): 0\n"
+    some = files(**{name: source, "string": source, "setting": source, "speed": source})
+    assert seam(some, "no nouns")[1] == [f"shoal/{name}.py"]
+
+
+def test_a_walk_is_the_files_its_section_names() -> None:
+    page = (
+        "# Map\nshoal/a.py\n## A batch's walk\nshoal/a.py:3, `shoal/b/c.py:1`, shoal/a.py\n## B\n"
+    )
+    assert walks(page) == [("A batch's walk", ["shoal/a.py", "shoal/b/c.py"])]
 
 
 def test_imports_of_types_and_in_functions_close_a_circle() -> None:
     one = "if TYPE_CHECKING:\n    from shoal.b import B\n"
     other = "def f():\n    from shoal import a\n"
-    rows = import_rows(files(a=one, b=other, c="from shoal.a import A\n"))
-    assert row(rows, "import circles").offenders == ["shoal.a <-> shoal.b"]
-    assert row(rows, "imports inside functions").value == "1"
+    rules = broken_rules(files(a=one, b=other, c="from shoal.a import A\n"))
+    assert rules == {"import circles": ["shoal.a <-> shoal.b"]}
 
 
 def test_a_package_door_closes_no_circle() -> None:
     door = parse("shoal/sub/__init__.py", "from shoal.sub.a import A\n")
-    room = parse("shoal/sub/a.py", "from shoal.sub import b\n")
-    assert row(import_rows([door, room]), "import circles").holds
+    assert broken_rules([door, parse("shoal/sub/a.py", "from shoal.sub import b\n")]) == {}
 
 
 @pytest.mark.parametrize(
@@ -111,16 +107,13 @@ def test_private_parts_of_a_library_may_stand_in_one_file() -> None:
         "d": "from ray._private import worker\n",
         "e": "import torch\ntorch.__version__\n",
     }
-    one = name_rows(files(a=sources["a"], d=sources["d"], e=sources["e"]), 3)
-    assert row(one, "files with private parts of torch").holds
-    assert row(one, "files with private parts of ray").holds
-    assert row(one, "private names of other modules").holds
-    three = name_rows(files(**sources), 3)
-    assert row(three, "files with private parts of torch").value == "3"
-    assert row(three, "private names of other modules").offenders == ["shoal/a.py:3 x._version"]
-
-
-def test_class_names_and_public_names_are_counted() -> None:
-    rows = name_rows(files(a="class A: 0\n", b="class A: 0\nclass B: 0\n"), 32)
-    assert row(rows, "class names").offenders == ["A: shoal/a.py, shoal/b.py"]
-    assert not row(rows, "public names").holds
+    assert broken_rules(files(a=sources["a"], d=sources["d"], e=sources["e"])) == {}
+    rules = broken_rules(files(**sources))
+    assert rules == {
+        "more than one file has private parts of torch": [
+            "shoal/a.py:2 torch._foreach_add_",
+            "shoal/b.py:1 torch._C.thing",
+            "shoal/c.py:2 torch._dynamo",
+        ],
+        "private names of other modules": ["shoal/a.py:3 x._version"],
+    }

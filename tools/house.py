@@ -1,353 +1,339 @@
-"""The house in numbers: how big, how dense and how entangled the package is, against its targets.
+"""The seams of the package: what a reader pays for, printed for orientation; three rules kept.
 
-    python tools/house.py [--offenders 8]
+    python tools/house.py [--places 8]
 
-It prints a table: what is counted, how it stands, the target. Below it come the places that miss a
-target. Targets are for orientation; three are rules (`HARD`), and a run fails that breaks one of
-them. Only files that git knows are counted.
+Own imports: modules of the package that a file imports, also for types and inside functions; a
+package's face, its `__init__`, is left out. One user: imported by exactly one other module. Called
+once: a private function whose name stands once beside its definition, in its file. The four walks
+are counted by hand: a section of docs/architecture.md whose heading says "walk" names the files at
+which one stops, as `shoal/engine/run.py:12`.
 
-How things are counted:
-
-- A syntax node is what `ast.walk` yields: of a function, its own node and all below it; of a line,
-  the nodes of all files over the lines of all files, comments and docstrings included.
-- A function's length is its lines from `def` to its end, without its docstring.
-- Parameters are those with a name; `self` and `cls` are not counted. Options of the user's may be
-  any number: parameters of the command line's commands, and those that are given by name only to
-  what the package itself offers, methods that its classes inherit included.
-- The median of nodes a function and the nodes a line may be a tenth above their targets.
-- An import circle is a set of modules each of which imports, over others, itself. Imports under
-  TYPE_CHECKING and inside functions count; those of a package's `__init__` do not.
-- A private name of another module is `from x import _y`, `module._y`, or `thing._y` where `thing`
-  is not `self` or `cls` and nothing in the same file defines `_y`.
-- Private parts of torch and of Ray may stand in one file for each library, and there alone.
+Three rules fail a run, because a tool holds them without harm: no import circle; private parts of
+torch and of Ray in one file each; no private names of other modules, which are `from x import _y`,
+`module._y`, and `thing._y` where nothing in the same file defines `_y`. Only files that git knows
+are looked at.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
+import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
-from house_files import File, Function, Row, limit, near, none, read_package, worst
-from house_names import name_rows
-
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "shoal"
-FILE_LINES = 400
-CLASS_LINES = 250
-FUNCTION_LINES = 50
-PARAMETERS = 8
-COLUMNS = 100
-MODULES_IN_A_FOLDER = 12
-NODES_IN_A_FUNCTION = 60
-NODES_IN_A_LINE = 6
-CONDITIONAL_EXPRESSIONS = 10  # per 1000 lines
-IMPORTS_INSIDE_FUNCTIONS = 40
-# Rules that a tool can hold without harm: only these fail a run. The other figures are orientation.
-HARD = (
-    "import circles",
-    "files with private parts of",
-    "private names of other modules",
+LIBRARIES = ("torch", "ray")
+# Documented for all, in spite of their underscore.
+PUBLIC_UNDERSCORES = {"_exit", "_replace", "_asdict", "_fields", "_make"}
+# Words that are no nouns of the field: participles, adverbs, pronouns. A guess.
+NO_NOUN = re.compile(
+    r"(?:.*_)?(again|ahead|asked|beside|called|carried|elsewhere|fallen|found|gathered|given|grown"
+    r"|held|joined|kept|known|lacking|learnt|logged|longer|made|mapped|meant|noted|own|pickled"
+    r"|placed|said|stored|timed|together|told|tried|within|written|yielded"
+    r"|(?:arrang|decid|end|form|leav|open|runn|split|wait|wak)(?:ed|ing))"
 )
-SLOW = {
-    "optuna",
-    "pandas",
-    "plotly",
-    "pyarrow",
-    "ray",
-    "rich",
-    "scipy",
-    "torch",
-}  # or optional
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-# -- size and density --------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class File:
+    """One module: its path, its dotted name, its text and syntax tree."""
+
+    path: str
+    module: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def is_init(self) -> bool:
+        return self.path.endswith("/__init__.py")
+
+    @property
+    def functions(self) -> list[Function]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, Function)]
+
+    @property
+    def classes(self) -> list[ast.ClassDef]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
 
 
-def size_rows(files: Sequence[File], public: Collection[str]) -> list[Row]:
-    """Lines of files, classes and functions; parameters; modules in a folder."""
-    lengths = {file.path: len(file.lines) for file in files}
-    long = [f"{path}: {lines} lines" for path, lines in worst(lengths, FILE_LINES)]
-    folders = Counter(file.folder for file in files if not file.is_init)
-    crowded = [
-        f"{folder}: {count} modules" for folder, count in worst(folders, MODULES_IN_A_FOLDER)
-    ]
-    classes = class_lengths(files)
-    large = [f"{place}: {lines} lines" for place, lines in worst(classes, CLASS_LINES)]
-    return [
-        Row("files / lines", f"{len(files)} / {sum(lengths.values())}"),
-        Row("median lines of a file", f"{median(lengths.values()):g}"),
-        limit("most lines of a file", max(lengths.values()), FILE_LINES, long),
-        limit(
-            "most modules in a folder",
-            max(folders.values()),
-            MODULES_IN_A_FOLDER,
-            crowded,
-        ),
-        limit(
-            "most lines of a class",
-            max(classes.values(), default=0),
-            CLASS_LINES,
-            large,
-        ),
-        *function_rows(files, public),
-    ]
+def parse(path: str, source: str) -> File:
+    """A file from its path and its text."""
+    module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    return File(path, module, source, ast.parse(source))
 
 
-def class_lengths(files: Iterable[File]) -> dict[str, int]:
-    """Lines of each class, its first one not counted."""
-    return {
-        f"{file.path}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno
-        for file in files
-        for node in file.classes()
-    }
+def read_package(root: Path, package: str) -> list[File]:
+    """The package's modules that git knows.
+
+    Raises:
+        subprocess.CalledProcessError: `root` is not in a git repository.
+    """
+    command = ["git", "ls-files", package]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    paths = [path for path in listed.stdout.split() if path.endswith(".py")]
+    present = [path for path in paths if "/tests/" not in path and (root / path).exists()]
+    return [parse(path, (root / path).read_text()) for path in present]
 
 
-def function_rows(files: Iterable[File], public: Collection[str]) -> list[Row]:
-    """Functions that are too long, or that take too much."""
-    files = list(files)
-    lengths: dict[str, int] = {}
-    parameters: dict[str, int] = {}
-    names = {*public, *inherited(files, public)}
-    for file in files:
-        offered = {node for name, node in top_functions(file) if name in names and not file.is_init}
-        for node in file.functions():
-            place = f"{file.path}:{node.lineno} {node.name}"
-            lengths[place] = body_lines(node)
-            if not is_command(node):
-                parameters[place] = parameter_count(node, by_name=node not in offered)
-    long = [f"{place}: {lines} lines" for place, lines in worst(lengths, FUNCTION_LINES)]
-    greedy = [f"{place}: {count} parameters" for place, count in worst(parameters, PARAMETERS)]
-    share = 100 * len(long) / max(len(lengths), 1)
-    return [
-        none(f"functions over {FUNCTION_LINES} lines ({share:.2g} %)", long),
-        none(f"functions with over {PARAMETERS} parameters", greedy),
-    ]
-
-
-def inherited(files: Iterable[File], public: Collection[str]) -> Iterator[str]:
-    """The classes from which what the package offers inherits."""
-    for file in files:
-        for node in file.classes():
-            if node.name in public:
-                yield from map(ast.unparse, node.bases)
-
-
-def body_lines(node: Function) -> int:
-    """Lines of a function without its docstring."""
-    lines = (node.end_lineno or node.lineno) - node.lineno + 1
-    if ast.get_docstring(node, clean=False) is not None:
-        first = node.body[0]
-        lines -= (first.end_lineno or first.lineno) - first.lineno + 1
-    return lines
-
-
-def is_command(node: Function) -> bool:
-    """Whether this is a command of the command line, by its decorator."""
-    return any(".command(" in ast.unparse(decorator) for decorator in node.decorator_list)
-
-
-def top_functions(file: File) -> Iterator[tuple[str, Function]]:
-    """Functions under their names, methods under the names of their classes."""
-    for node in file.tree.body:
-        if isinstance(node, Function):
-            yield node.name, node
-        elif isinstance(node, ast.ClassDef):
-            for method in node.body:
-                if isinstance(method, Function):
-                    yield node.name, method
-
-
-def parameter_count(node: Function, by_name: bool) -> int:
-    """Named parameters, `self` and `cls` left out; `by_name`: those given by name only, too."""
-    given = node.args
-    named = [*given.posonlyargs, *given.args]
-    if by_name:
-        named += given.kwonlyargs
-    return sum(argument.arg not in ("self", "cls") for argument in named)
-
-
-def density_rows(files: Sequence[File]) -> list[Row]:
-    """How much stands on a line and in a function."""
-    lines = sum(len(file.lines) for file in files)
-    per_file = {file.path: sum(1 for _ in ast.walk(file.tree)) for file in files}
-    per_line = round(sum(per_file.values()) / lines, 1)
-    dense = {
-        f"{file.path}: {per_file[file.path] / len(file.lines):.1f} a line": per_file[file.path]
-        - NODES_IN_A_LINE * len(file.lines)
-        for file in files
-        if file.lines
-    }
-    functions = {
-        f"{file.path}:{node.lineno} {node.name}": sum(1 for _ in ast.walk(node))
-        for file in files
-        for node in file.functions()
-    }
-    middle = median(functions.values())
-    heavy = [f"{place}: {nodes}" for place, nodes in worst(functions, NODES_IN_A_FUNCTION)]
-    thick = [place for place, _ in worst(dense, 0)]
-    wide = {file.path: sum(len(line) > COLUMNS for line in file.lines) for file in files}
-    far = sum(wide.values())
-    widest = [f"{path}: {count} lines" for path, count in worst(wide, 0)]
-    return [
-        near("syntax nodes of a function, median", middle, NODES_IN_A_FUNCTION, heavy),
-        near("syntax nodes a line", per_line, NODES_IN_A_LINE, thick),
-        limit(f"lines over {COLUMNS} columns ({100 * far / lines:.2g} %)", far, 0, widest),
-        conditional_row(files, lines),
-    ]
-
-
-def conditional_row(files: Iterable[File], lines: int) -> Row:
-    """Conditional expressions, `a if c else b`, per 1000 lines."""
-    counts = {
-        file.path: sum(isinstance(node, ast.IfExp) for node in ast.walk(file.tree))
-        for file in files
-    }
-    per_thousand = round(1000 * sum(counts.values()) / lines)
-    most = [f"{path}: {count}" for path, count in worst(counts, 0)]
-    return limit(
-        "conditional expressions in 1000 lines",
-        per_thousand,
-        CONDITIONAL_EXPRESSIONS,
-        most,
-    )
-
-
-# -- imports -----------------------------------------------------------------------------------
-
-
-def import_rows(files: Sequence[File]) -> list[Row]:
-    """Circles, and imports that wait for a call."""
-    circles = [sorted(circle) for circle in circles_of(imports_between(files))]
-    inside = [(file, node) for file in files for node in imports_in_functions(file)]
-    avoidable = [
-        f"{file.path}:{node.lineno} {', '.join(imported(node))}"
-        for file, node in inside
-        if not {name.partition(".")[0] for name in imported(node)} <= SLOW
-    ]
-    modules = sum(len(circle) for circle in circles)
-    return [
-        none(
-            f"import circles ({modules} files)",
-            [" <-> ".join(circle) for circle in circles],
-        ),
-        limit("imports inside functions", len(inside), IMPORTS_INSIDE_FUNCTIONS, avoidable),
-    ]
+# -- imports ------------------------------------------------------------------------------------
 
 
 def imports_between(files: Sequence[File]) -> dict[str, set[str]]:
-    """For each module, the modules of the package that it imports anywhere."""
-    by_name = {file.module: file for file in files}
-    found: dict[str, set[str]] = {name: set() for name in by_name}
+    """For each module, the modules of the package that it imports anywhere; no `__init__`."""
+    modules = {file.module for file in files if not file.is_init}
+    arrows: dict[str, set[str]] = {file.module: set() for file in files}
     for file in files:
-        if file.path.count("/") == 1 and file.is_init:
-            continue  # the package's own door, which names what others import
+        if file.is_init:
+            continue  # a face, which names what others import
         for node in ast.walk(file.tree):
-            if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-                found[file.module] |= targets(node, file, by_name)
-    return found
+            names: Iterable[str] = ()
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [
+                    name
+                    for alias in node.names
+                    for name in (f"{node.module}.{alias.name}", node.module)
+                ]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            arrows[file.module] |= {name for name in names if name in modules} - {file.module}
+    return arrows
 
 
-def targets(node: ast.ImportFrom, file: File, by_name: Mapping[str, File]) -> set[str]:
-    """The package's modules that this statement imports from."""
-    found = set()
-    for alias in node.names:
-        below = f"{node.module}.{alias.name}"
-        name = below if below in by_name else str(node.module)
-        if name in by_name and name != file.module and not by_name[name].is_init:
-            found.add(name)
-    return found
-
-
-def circles_of(arrows: Mapping[str, set[str]]) -> list[set[str]]:
+def circles_of(arrows: Mapping[str, set[str]]) -> list[list[str]]:
     """Sets of modules that reach each other."""
     reach = {module: reachable(module, arrows) for module in arrows}
-    seen: set[str] = set()
-    circles = []
-    for module in arrows:
-        if module in seen or module not in reach[module]:
-            continue
-        circle = {other for other in reach[module] if module in reach[other]}
-        seen |= circle
-        circles.append(circle)
-    return circles
+    circles = {
+        tuple(sorted(other for other in reach[module] if module in reach[other]))
+        for module in arrows
+        if module in reach[module]
+    }
+    return sorted(map(list, circles))
 
 
 def reachable(start: str, arrows: Mapping[str, set[str]]) -> set[str]:
     """All that one gets to by one arrow or more."""
-    found: set[str] = set()
-    waiting = list(arrows[start])
+    reached: set[str] = set()
+    waiting = [start]
     while waiting:
-        module = waiting.pop()
-        if module not in found:
-            found.add(module)
-            waiting.extend(arrows[module])
-    return found
+        fresh = arrows[waiting.pop()] - reached
+        reached |= fresh
+        waiting.extend(fresh)
+    return reached
 
 
-def imports_in_functions(file: File) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Imports inside functions; one inside a function of a function counts for both."""
-    for function in file.functions():
-        for node in ast.walk(function):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                yield node
+# -- the rules ----------------------------------------------------------------------------------
 
 
-def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """The modules that a statement names."""
+def foreign_names(file: File) -> Iterator[str]:
+    """Private names of other modules that this file uses."""
+    own = defined_names(file.tree)
+    modules = set(module_aliases(file.tree))
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.ImportFrom) and not of_library(node.module or ""):
+            for alias in node.names:
+                if is_private(alias.name):
+                    yield f"{file.path}:{node.lineno} from {node.module} import {alias.name}"
+        elif isinstance(node, ast.Attribute) and is_private(node.attr):
+            thing = ast.unparse(node.value)
+            ours = thing in ("self", "cls", "super()") or of_library(thing)
+            if not ours and (thing in modules or node.attr not in own):
+                yield f"{file.path}:{node.lineno} {thing[:40]}.{node.attr}"
+
+
+def is_private(name: str) -> bool:
+    """Whether a name begins with one underscore, and is not known to be public all the same."""
+    alone = name.startswith("_") and not name.startswith("__") and name != "_"
+    return alone and name not in PUBLIC_UNDERSCORES
+
+
+def of_library(dotted: str) -> bool:
+    """Whether this is a name of torch or Ray, for which there is a rule of its own."""
+    return dotted.partition(".")[0] in LIBRARIES
+
+
+def defined_names(tree: ast.Module) -> set[str]:
+    """Names that a file defines: functions, classes, variables, fields, and attributes of self."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, Function | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names |= {node.attr} if ast.unparse(node.value) in ("self", "cls") else set()
+    return names
+
+
+def module_aliases(tree: ast.Module) -> dict[str, str]:
+    """Names bound by imports, and what they stand for."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                names[alias.asname or whole] = whole
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def private_parts(files: Iterable[File], library: str) -> dict[str, list[str]]:
+    """Where each file names a private part of a library: by import, by attribute or in a string."""
+    pattern = re.compile(rf"{library}(\.\w+)*\._(?!_)\w+(\.\w+)*")
+    places: dict[str, list[str]] = {}
+    for file in files:
+        aliases = module_aliases(file.tree)
+        for node in ast.walk(file.tree):
+            for dotted in filter(pattern.fullmatch, dotted_names(node, aliases)):
+                places.setdefault(file.path, []).append(f"{file.path}:{node.lineno} {dotted}")  # type: ignore[attr-defined]
+    return places
+
+
+def dotted_names(node: ast.AST, aliases: Mapping[str, str]) -> list[str]:
+    """The full dotted names that a node stands for, if any."""
     if isinstance(node, ast.ImportFrom):
-        return [node.module or "."]
-    return [alias.name for alias in node.names]
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if isinstance(node, ast.Attribute):
+        first, _, rest = ast.unparse(node).partition(".")
+        return [f"{aliases.get(first, first)}.{rest}"]
+    return []
 
 
-# -- the table ----------------------------------------------------------------------------------
+def broken_rules(files: Sequence[File]) -> dict[str, list[str]]:
+    """The rules that do not hold, and where; empty if all do."""
+    parts = {library: private_parts(files, library) for library in LIBRARIES}
+    exempt = {path for places in parts.values() if len(places) == 1 for path in places}
+    rules = {
+        "import circles": [" <-> ".join(circle) for circle in circles_of(imports_between(files))],
+        "private names of other modules": [
+            place for file in files if file.path not in exempt for place in foreign_names(file)
+        ],
+    }
+    for library, places in parts.items():
+        if len(places) > 1:
+            rules[f"more than one file has private parts of {library}"] = [*chain(*places.values())]
+    return {rule: places for rule, places in rules.items() if places}
 
 
-def table(files: Sequence[File], public: Collection[str]) -> list[Row]:
-    """All rows; `public`: the names that the package offers."""
+# -- the seams ----------------------------------------------------------------------------------
+
+
+def called_once(file: File) -> list[str]:
+    """Private functions whose name stands once beside their definition."""
+    words = Counter(re.findall(r"\b_[a-z]\w*", file.text))
+    names = [node.name for node in file.functions]
     return [
-        *size_rows(files, public),
-        *density_rows(files),
-        *import_rows(files),
-        *name_rows(files, len(public)),
+        f"{file.path} {name}" for name in names if re.match("_[a-z]", name) and words[name] == 2
     ]
 
 
-def show(rows: Sequence[Row], offenders: int) -> None:
-    """Print the table, then what misses a target."""
-    width = max(len(row.what) for row in rows)
-    for row in rows:
-        mark = f"  <- {row.mark}" if row.mark else ""
-        print(f"{row.what:{width}}  {row.value:>12}  {row.target:>9}{mark}")
-    for row in rows:
-        if row.holds:
-            continue
-        print(f"\n{row.what}: {row.value}, target {row.target}")
-        for place in row.offenders[:offenders]:
-            print(f"  {place}")
-        if len(row.offenders) > offenders:
-            print(f"  ... and {len(row.offenders) - offenders} more (--offenders)")
+def body_lines(node: Function) -> int:
+    """Lines of a function below its head, without its docstring."""
+    body = node.body[ast.get_docstring(node, clean=False) is not None :]
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
-def public_names(package: str) -> list[str]:
-    """The names that the package offers."""
-    return list(__import__(package).__all__)
+def inheriting(files: Sequence[File]) -> tuple[list[str], list[str]]:
+    """Classes with several bases of the package (mixins); those with one that is no Protocol."""
+    heads = {
+        node.name: ast.unparse(node).split("\n", 1)[0] for file in files for node in file.classes
+    }
+    mixins, concrete = [], []
+    for file in files:
+        for node in file.classes:
+            bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
+            own = [base for base in bases if "Protocol" not in heads.get(base, "Protocol")]
+            place = f"{file.path} {node.name}({', '.join(own)})"
+            mixins += [place] * (len(own) > 1)
+            concrete += [place] * (len(own) == 1)
+    return mixins, concrete
+
+
+def seams(files: Sequence[File]) -> list[tuple[str, str, list[str]]]:
+    """What is counted, how it stands, and the places worth a look, the worst first."""
+    modules = [file for file in files if not file.is_init]
+    lines = {file.module: file.text.count("\n") for file in files}
+    arrows = imports_between(files)
+    imports = {file.path: len(arrows[file.module]) for file in modules}
+    users = Counter(target for targets in arrows.values() for target in targets)
+    single = sorted(
+        (file for file in modules if users[file.module] == 1), key=lambda f: lines[f.module]
+    )
+    bodies = [body_lines(node) for file in files for node in file.functions]
+    once = [place for file in files for place in called_once(file)]
+    mixins, concrete = inheriting(files)
+    odd = [file.path for file in modules if NO_NOUN.fullmatch(file.module.rpartition(".")[2])]
+    folders = {file.path.rpartition("/")[0] for file in files}
+    nodes = sum(1 for file in files for _ in ast.walk(file.tree))
+    most = sorted(imports, key=lambda path: -imports[path])
+    return [
+        ("modules / folders", f"{len(modules)} / {len(folders)}", []),
+        ("lines / syntax nodes", f"{sum(lines.values())} / {nodes}", []),
+        (
+            "own imports a file, mean / most",
+            f"{mean(imports.values()):.1f} / {max(imports.values())}",
+            [f"{path}: {imports[path]}" for path in most],
+        ),
+        (
+            "modules with one user",
+            str(len(single)),
+            [f"{file.path}: {lines[file.module]} lines" for file in single],
+        ),
+        ("private functions called once", f"{len(once)} of {len(bodies)}", once),
+        (
+            "lines of a function's body, mean / median",
+            f"{mean(bodies):.1f} / {median(bodies):g}",
+            [],
+        ),
+        ("classes with several own bases", str(len(mixins)), mixins),
+        ("classes that inherit from a concrete one", str(len(concrete)), concrete),
+        ("modules whose names are no nouns", str(len(odd)), odd),
+    ]
+
+
+def walks(page: str) -> list[tuple[str, list[str]]]:
+    """Each walk that a page of Markdown tells: its heading, and the files it stops at."""
+    sections = re.split(r"^#+ ", page, flags=re.M)[1:]
+    told = [(section.partition("\n")[0], section) for section in sections]
+    return [
+        (heading, list(dict.fromkeys(re.findall(rf"\b{PACKAGE}/[\w/]+\.py\b", section))))
+        for heading, section in told
+        if "walk" in heading.lower()
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--offenders", type=int, default=8, help="so many places for each target")
+    parser.add_argument("--places", type=int, default=0, help="so many places below each figure")
     args = parser.parse_args()
-    root = Path(__file__).resolve().parents[1]
-    sys.path.insert(0, str(root))
-    rows = table(read_package(root, PACKAGE), public_names(PACKAGE))
-    show(rows, args.offenders)
-    sys.exit(any(not row.holds for row in rows if row.what.startswith(HARD)))
+    files = read_package(ROOT, PACKAGE)
+    for what, value, places in seams(files):
+        print(f"{what:42} {value:>14}")
+        print(*(f"    {place}\n" for place in places[: args.places]), sep="", end="")
+    page = ROOT / "docs" / "architecture.md"
+    for walk, stops in walks(page.read_text() if page.exists() else ""):
+        gone = [stop for stop in stops if not (ROOT / stop).exists()]
+        print(f"{walk:42} {len(stops):>8} files", f"gone: {gone}" if gone else "")
+    broken = broken_rules(files)
+    for rule, places in broken.items():
+        print(f"\nBroken: {rule}", *places, sep="\n    ")
+    sys.exit(bool(broken))
 
 
 if __name__ == "__main__":
