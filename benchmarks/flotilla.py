@@ -144,7 +144,7 @@ def run(way: str, folder: Path, quick: bool, keep: Path | None, images: Path | N
     import shoal
     from shoal import reporting
     from shoal.core.event import Fed
-    from shoal.reporting.facts.cost.overhead import OverheadTally
+    from shoal.reporting.accounting import OverheadTally
 
     searcher, rule = ensemble(quick), Timed(policy(way))
     recipe: Any = Converging(prepare_ms=0.5)

@@ -7,28 +7,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.reporting.facts.gantt import chart as chart
-    from shoal.reporting.facts.metrics import account as account
-    from shoal.reporting.facts.standing import asked as asked
-    from shoal.reporting.facts.standing import standing as standing
+    from shoal.reporting.accounting import account as account
+    from shoal.reporting.gantt import chart as chart
     from shoal.reporting.html import page as page
     from shoal.reporting.html import save as save
     from shoal.reporting.html import write as write
     from shoal.reporting.lines import rescales_line as rescales_line
     from shoal.reporting.lines import status_lines as status_lines
-    from shoal.reporting.live.progress import Progress as Progress
+    from shoal.reporting.progress import Progress as Progress
+    from shoal.reporting.slots import asked as asked
+    from shoal.reporting.slots import standing as standing
     from shoal.reporting.text import summary as summary
     from shoal.reporting.text import table as table
 
 _HOME = {
-    "chart": "facts.gantt",
+    "chart": "gantt",
     "page": "html",
     "save": "html",
     "write": "html",
-    "account": "facts.metrics",
-    "Progress": "live.progress",
-    "asked": "facts.standing",
-    "standing": "facts.standing",
+    "account": "accounting",
+    "Progress": "progress",
+    "asked": "slots",
+    "standing": "slots",
     "rescales_line": "lines",
     "status_lines": "lines",
     "summary": "text",

@@ -11,14 +11,11 @@ from typing import Any
 from shoal.core.event import Submitted
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.charts.figures import Figure, axis, layout
-from shoal.reporting.charts.lanes import drawn
-from shoal.reporting.charts.palette import CAUSES, numbered
-from shoal.reporting.charts.slots import bar_trace, legend, slot_axis
-from shoal.reporting.facts.bars import Chart
-from shoal.reporting.facts.format import duration, escape, time_unit
-from shoal.reporting.facts.gantt import chart
+from shoal.reporting.charts import CAUSES, Figure, axis, layout, numbered
+from shoal.reporting.format import duration, escape, time_unit
+from shoal.reporting.gantt import Chart, chart
 from shoal.reporting.html import document
+from shoal.reporting.slot_charts import bar_trace, drawn, legend, slot_axis
 from shoal.reporting.tables import table
 
 BARS = 9000  # of all charts together; more draw slowly

@@ -11,14 +11,12 @@ from shoal.engine.files import write_whole
 from shoal.engine.journal import Line, read
 from shoal.engine.own import make_folder
 from shoal.engine.plain_files import check_plain
-from shoal.reporting import harvest, measured, packing, sections, tables
-from shoal.reporting.charts.configs import parallel, scatters
-from shoal.reporting.charts.figures import Figure, learning
-from shoal.reporting.charts.harvest import harvest as harvest_drawing
-from shoal.reporting.charts.slots import gantt, use
-from shoal.reporting.facts.format import escape
-from shoal.reporting.facts.metrics import Account, account
-from shoal.reporting.facts.params import Parameter, parameters
+from shoal.reporting import sections, tables
+from shoal.reporting.accounting import Account, account
+from shoal.reporting.charts import Figure, Parameter, learning, parallel, parameters, scatters
+from shoal.reporting.format import escape
+from shoal.reporting.slot_charts import gantt, use
+from shoal.reporting.slot_charts import harvest as harvest_drawing
 
 POLICY = (  # nothing is loaded from or sent to anywhere; plotly makes its WebGL programs with eval
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
@@ -100,15 +98,15 @@ def page_of(facts: Account, title: str | None, folder: str | None) -> str:
         "best": ("Trials", best),
         "curves": ("Learning curves", sections.curves(drawings["curves"] or ())),
         "slots": ("Slots", _slots(facts, chart, drawings)),
-        "harvest": ("Harvest", harvest.harvest(facts)),
-        "overhead": ("What the policy took", measured.overhead(facts)),
-        "feeders": ("Feeders", measured.feeders(facts)),
+        "harvest": ("Harvest", sections.harvest(facts)),
+        "overhead": ("What the policy took", sections.overhead(facts)),
+        "feeders": ("Feeders", sections.feeders(facts)),
         "configs": ("Configuration and score", _configs(facts, drawings)),
         "failures": ("Failures", tables.failures(facts)),
         "splits": ("Packs out of memory", tables.splits(facts)),
-        "packs": ("Packing", packing.packs(facts)),
+        "packs": ("Packing", sections.packs(facts)),
         "repeated": ("Repeated work", tables.repeated(facts)),
-        "figures": ("Measured figures", measured.measured(facts)),
+        "figures": ("Measured figures", sections.measured(facts)),
         "run": ("How it was run", sections.setup(facts)),
         "next": ("What to do next", sections.following(facts, folder)),
     }

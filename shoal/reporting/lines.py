@@ -5,10 +5,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from shoal.reporting.facts.bars import KINDS
-from shoal.reporting.facts.cost.rescales import WidthChange
-from shoal.reporting.facts.folds import fold_lines
-from shoal.reporting.facts.format import (
+from shoal.reporting.folds import fold_lines
+from shoal.reporting.format import (
     config,
     count,
     duration,
@@ -18,7 +16,9 @@ from shoal.reporting.facts.format import (
     share,
     size,
 )
-from shoal.reporting.facts.standing import asked_lines, standing_lines
+from shoal.reporting.gantt import KINDS
+from shoal.reporting.rescales import WidthChange
+from shoal.reporting.slots import asked_lines, standing_lines
 
 TOP = 5  # of a kind of line
 SHORT = 1.0  # seconds of waiting that are not worth a word

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from shoal.reporting.charts.palette import painted_by
-from shoal.reporting.facts.format import (
+from shoal.reporting.accounting import Account
+from shoal.reporting.charts import Parameter, painted_by
+from shoal.reporting.format import (
     DASH,
     config,
     count,
@@ -20,10 +21,7 @@ from shoal.reporting.facts.format import (
     size,
     value,
 )
-from shoal.reporting.facts.metrics import Account
-from shoal.reporting.facts.params import Parameter
-from shoal.reporting.facts.rows import TrialRow
-from shoal.reporting.facts.tally import Split
+from shoal.reporting.tally import Split, TrialRow
 
 # What is shown and what it sorts by; with "html" behind if it is not a plain text.
 Cell = tuple[Any, ...]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.engine.journal import Line
 from shoal.engine.snapshot import Snapshot
-from shoal.reporting.facts.bars import waiting
-from shoal.reporting.facts.folds import over_folds
-from shoal.reporting.facts.format import (
+from shoal.reporting.accounting import Account, account, given_rows
+from shoal.reporting.folds import over_folds
+from shoal.reporting.format import (
     DASH,
     config,
     duration,
@@ -16,9 +16,9 @@ from shoal.reporting.facts.format import (
     printable,
     score,
 )
-from shoal.reporting.facts.harvest import Yield
-from shoal.reporting.facts.metrics import Account, account, given_rows
-from shoal.reporting.facts.rows import TrialRow
+from shoal.reporting.gantt import waiting
+from shoal.reporting.harvest import Yield
+from shoal.reporting.tally import TrialRow
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -15,7 +15,7 @@ from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.files import current_folder
 from shoal.engine.journal import WRONG, Line, plain
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.search.space import describe_space, rebuild_space
 from shoal.simulate.objective_file import with_objective
 from shoal.study.code.files import describe_recipe

@@ -14,7 +14,7 @@ from shoal.core.plan import Gang
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.study.code.given import check_recipe_type
 from shoal.study.folder import StudyError, last_head
 from shoal.study.head import code_now, trained_by_other_code

@@ -20,7 +20,7 @@ from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
 from shoal.engine.snapshot import History, runs_in
 from shoal.profile.given import Given, given_rows, tells_of_hops
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.search.named import nested
 from shoal.study.allocated.limit import TimeLimit
 from shoal.study.allocated.place import RunPlace, place_of

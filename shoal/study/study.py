@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.engine.journal import JournalError
-from shoal.reporting.facts.format import plural, printable
+from shoal.reporting.format import plural, printable
 from shoal.study.code.files import code_name
 from shoal.study.code.given import (
     as_recipe,

@@ -18,8 +18,8 @@ from shoal.engine.run import Stalled
 from shoal.harvest.head import HeadError
 from shoal.harvest.scheduler import SchedulerError
 from shoal.pool.folder import PoolError
-from shoal.reporting.facts.format import plural, printable, score
-from shoal.reporting.live.stream import into_nothing
+from shoal.reporting.format import plural, printable, score
+from shoal.reporting.progress import into_nothing
 from shoal.study.code.files import function_in
 from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
 

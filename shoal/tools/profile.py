@@ -14,7 +14,7 @@ from shoal.core.trial import Trial, TrialId
 from shoal.engine.process import cpus_here
 from shoal.profile.fleet import feeders as enough
 from shoal.profile.fleet import widths_to_profile
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.search.space import grid
 from shoal.study.folder import StudyError
 from shoal.study.options import slots_here

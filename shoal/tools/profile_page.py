@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.profile.signatures import TUNING
-from shoal.reporting.charts.figures import Figure, axis, layout
-from shoal.reporting.charts.palette import BASE
-from shoal.reporting.facts.format import DASH, count, duration, escape, plural, size
-from shoal.reporting.facts.format import config as config_text
+from shoal.reporting.charts import BASE, Figure, axis, layout
+from shoal.reporting.format import DASH, count, duration, escape, plural, size
+from shoal.reporting.format import config as config_text
 from shoal.reporting.html import document
 from shoal.reporting.tables import table
 from shoal.tools.profile_times import CAUSES

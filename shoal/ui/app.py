@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from shoal.reporting.facts.format import printable
+from shoal.reporting.format import printable
 from shoal.reporting.html import asset, embedded, plotly_source
 from shoal.ui import drawings, parts, table
 from shoal.ui.actions import Actions, Refused

@@ -4,9 +4,9 @@ from collections.abc import Collection
 from typing import Any
 
 from shoal.core.trial import TrialId
-from shoal.reporting.charts.figures import curves_of
-from shoal.reporting.charts.slots import gantt, use
-from shoal.reporting.facts.format import printable
+from shoal.reporting.charts import curves_of
+from shoal.reporting.format import printable
+from shoal.reporting.slot_charts import gantt, use
 from shoal.ui.live import Seen
 
 BARS = 1500  # of the Gantt chart: it is drawn again and again

@@ -24,7 +24,7 @@ from shoal.core.event import (
 from shoal.core.plan import Gang
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.facts.format import config, described, plural
+from shoal.reporting.format import config, described, plural
 
 MOST = 300  # items that are remembered
 NAMED = 4  # names of one item that are listed

@@ -9,10 +9,9 @@ from typing import Any
 from shoal.core.trial import Seconds
 from shoal.engine.journal import JournalError, Tail
 from shoal.engine.plain_files import is_there, status_of
-from shoal.reporting.charts.palette import painted_by
-from shoal.reporting.facts.metrics import Account, Accounting
-from shoal.reporting.facts.params import Parameter, parameters
-from shoal.reporting.facts.rows import TrialRow
+from shoal.reporting.accounting import Account, Accounting
+from shoal.reporting.charts import Parameter, painted_by, parameters
+from shoal.reporting.tally import TrialRow
 from shoal.study.folder import Folder
 from shoal.study.watch.holder import is_held
 from shoal.ui.feed import NewsFeed

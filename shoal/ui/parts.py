@@ -9,9 +9,9 @@ from shoal.core.masking import MASK
 from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
 from shoal.reporting import sections, tables
-from shoal.reporting.facts.format import config, duration, escape, number, score
-from shoal.reporting.facts.metrics import Account
-from shoal.reporting.facts.rows import TrialRow
+from shoal.reporting.accounting import Account
+from shoal.reporting.format import config, duration, escape, number, score
+from shoal.reporting.tally import TrialRow
 from shoal.ui.actions import LOG
 from shoal.ui.live import LiveStudy, Seen
 from shoal.ui.table import ENDED_WELL, OPEN

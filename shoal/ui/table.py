@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import escape as exact
 from typing import Any
 
-from shoal.reporting.facts.bars import natural
-from shoal.reporting.facts.format import config, escape, value
-from shoal.reporting.facts.rows import TrialRow
+from shoal.reporting.format import config, escape, value
+from shoal.reporting.gantt import natural
 from shoal.reporting.tables import TrialTable
+from shoal.reporting.tally import TrialRow
 from shoal.ui.live import Seen
 
 PAGE = 50  # rows at once

@@ -15,8 +15,8 @@ from shoal.cli import app
 from shoal.core.event import Evaluated, Failed, Opened, Submitted
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal, JournalError, decode, encode, read
-from shoal.reporting.facts.format import printable
-from shoal.reporting.live.stream import write_line
+from shoal.reporting.format import printable
+from shoal.reporting.progress import write_line
 from shoal.train.recipe.unit import LONGEST_REASON, TrialError
 
 OUTSIDE = [

@@ -23,14 +23,12 @@ from shoal.core.event import (
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import JournalError, Line
-from shoal.reporting.charts.configs import parallel, scatters
-from shoal.reporting.charts.figures import POINTS, learning, thinned
-from shoal.reporting.charts.slots import gantt, use
-from shoal.reporting.facts.metrics import account
-from shoal.reporting.facts.params import parameters
-from shoal.reporting.facts.tally import Point
+from shoal.reporting.accounting import account
+from shoal.reporting.charts import POINTS, learning, parallel, parameters, scatters, thinned
 from shoal.reporting.html import embedded
+from shoal.reporting.slot_charts import gantt, use
 from shoal.reporting.tables import table
+from shoal.reporting.tally import Point
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 ENDED_BY = {"td": ("td",), "tr": ("td", "tr")}  # what ends where such a tag begins

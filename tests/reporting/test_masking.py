@@ -13,8 +13,8 @@ import shoal
 from shoal.callbacks.named import loggers_of
 from shoal.cli import app
 from shoal.core.masking import masked_config
-from shoal.reporting.facts.format import config as config_text
-from shoal.reporting.facts.format import printable
+from shoal.reporting.format import config as config_text
+from shoal.reporting.format import printable
 
 LEAK = "sk-LEAK-123"
 SECRETS: dict[str, Any] = {

@@ -25,7 +25,7 @@ from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
 from shoal.reporting import Progress, status_lines, summary
-from shoal.reporting.live.stream import write_line
+from shoal.reporting.progress import write_line
 
 
 def moments(lines: list[Line], see: Callable[[float, tuple[Entry, ...], State], None]) -> State:
@@ -188,7 +188,7 @@ def test_in_a_kernel_frames_replace_each_other(
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr("rich.jupyter.display", lambda *_: shown.append("by rich"))
-    monkeypatch.setattr("shoal.reporting.live.progress.in_notebook", lambda: True)
+    monkeypatch.setattr("shoal.reporting.progress.in_notebook", lambda: True)
     progress = Progress("accuracy", "max", frames=1e9)
     moments(hopping, progress)
     progress.close()

@@ -12,8 +12,8 @@ from shoal.engine.journal import Line, replay
 from shoal.engine.snapshot import Snapshot, runs_in
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import Hop
-from shoal.reporting.facts import metrics
-from shoal.reporting.facts.metrics import Account, account
+from shoal.reporting import accounting as metrics
+from shoal.reporting.accounting import Account, account
 from shoal.reporting.html import page_of
 from shoal.reporting.lines import status_lines
 from shoal.reporting.text import summary

@@ -13,7 +13,7 @@ from shoal.core.plan import solo
 from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.facts.standing import (
+from shoal.reporting.slots import (
     asked,
     asked_lines,
     standing,

@@ -34,7 +34,7 @@ from shoal.engine.run import reopened, run
 from shoal.policy import Auto, Explore, Pack, WaterFill, aim
 from shoal.policy.combine import Every
 from shoal.profile.table import Row, Table
-from shoal.reporting.facts import metrics
+from shoal.reporting import accounting as metrics
 from shoal.search import Grid
 from shoal.study.folder import StudyError, last_head
 from shoal.study.options import believer

@@ -43,7 +43,7 @@ from shoal.core.event import (
 )
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
-from shoal.reporting.facts.format import UNSEEN
+from shoal.reporting.format import UNSEEN
 from shoal.study.folder import StudyError
 from shoal.ui import actions, serve
 from shoal.ui.guard import KEY, Connections

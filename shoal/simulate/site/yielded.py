@@ -5,7 +5,7 @@ from typing import Any
 
 from shoal.engine.journal import Line
 from shoal.reporting import account
-from shoal.reporting.facts.format import number, share
+from shoal.reporting.format import number, share
 from shoal.simulate.trace import IdleLog
 
 Figures = dict[str, Any]

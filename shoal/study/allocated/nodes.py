@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.harvest.allocation import Allocation
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.study.folder import StudyError
 
 # Seconds that the nodes may take to start Ray; then the run begins with those that did.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shoal.core.trial import Seconds
 from shoal.harvest.allocation import Allocation, AllocationOver, allocation_now
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.study.allocated.nodes import LentNodes
 from shoal.study.folder import StudyError
 

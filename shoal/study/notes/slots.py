@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from shoal.core.event import Commanded, Entry
 from shoal.core.state import State
 from shoal.core.trial import Seconds
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 

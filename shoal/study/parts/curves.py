@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from shoal.engine.journal import Line
-from shoal.reporting.facts.tally import TRAINING, Tally
+from shoal.reporting.tally import TRAINING, Tally
 
 CURVE_COLUMNS = ("trial", "epoch", "name", "value", "split")
 

@@ -6,8 +6,8 @@ from typing import Any
 from shoal.core.ports import Searcher
 from shoal.engine.files import whole
 from shoal.engine.plain_files import check_plain, is_there
-from shoal.reporting.live.progress import Progress
 from shoal.reporting.optuna_log import OptunaLog
+from shoal.reporting.progress import Progress
 from shoal.search import nested
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe

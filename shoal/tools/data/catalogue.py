@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.core.cluster import ShardId
 from shoal.engine.files import write_durably
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.parts.backends import survey_for

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.reporting.facts.format import size
+from shoal.reporting.format import size
 from shoal.study.folder import StudyError
 from shoal.tools.data.speeds import speeds_of
 from shoal.tools.outcome import errors, show

@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.core.trial import TrialId
 from shoal.engine.mend import mend
-from shoal.reporting.facts.format import plural
+from shoal.reporting.format import plural
 from shoal.study.folder import Folder
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
 

@@ -23,8 +23,8 @@ from shoal.core.event import (
 from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.charts.harvest import harvest as drawing
-from shoal.reporting.facts.harvest import Harvest, Yield
+from shoal.reporting.harvest import Harvest, Yield
+from shoal.reporting.slot_charts import harvest as drawing
 from shoal.simulate.run import run_spec
 from shoal.simulate.spec import load_spec
 

@@ -31,8 +31,7 @@ from shoal.engine.run import Stalled, reopened, run
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import Hop
 from shoal.profile.table import Row, Table
-from shoal.reporting.facts.bars import KINDS, Chart, seconds
-from shoal.reporting.facts.gantt import chart
+from shoal.reporting.gantt import KINDS, Chart, chart, seconds
 from shoal.search.grid import Grid
 from shoal.search.space import grid
 

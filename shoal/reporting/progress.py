@@ -3,29 +3,304 @@
 It subscribes to the engine's moments.
 """
 
+import os
 import sys
-from collections.abc import Iterator
-from math import inf
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from io import StringIO
+from math import inf, isfinite
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from shoal.core.cluster import SlotId
-from shoal.core.event import Entry, Failed, Joined, Left
+from shoal.core.event import Advanced, Entry, Failed, Finished, Joined, Left, Retired, Submitted
 from shoal.core.state import State
-from shoal.core.trial import Samples, Seconds, TrialId
-from shoal.reporting.facts.bars import natural
-from shoal.reporting.facts.format import DASH, config, duration, printable, score
-from shoal.reporting.live.notebook import NotebookDisplay, in_notebook
-from shoal.reporting.live.scores import Aim, Ends, Scores
-from shoal.reporting.live.stream import write_line
-from shoal.reporting.live.work import RecentSpeed, WorkAhead, counts
+from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.reporting.format import DASH, config, count, duration, printable, score
+from shoal.reporting.gantt import natural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
+
+
+def write_line(stream: TextIO | None, text: str) -> None:
+    """Write the line; nothing where there is no stream, or once it takes no more.
+
+    A closed pipe, a terminal that is gone or a full disk behind a log end no training.
+    """
+    if stream is None or getattr(stream, "closed", False):
+        return
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    shown = printable(text).encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        stream.write(shown)
+        stream.flush()
+    except OSError:
+        into_nothing(stream)
+
+
+def into_nothing(stream: TextIO) -> None:
+    """What is written from now on goes nowhere: the reader, as `head`, closed the pipe."""
+    with suppress(OSError):  # one without a file of the system's has nothing to close
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())
+        os.close(nothing)
+
+
+COLUMNS = 100
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules.get("IPython.core.getipython")
+    found: Any = shell.get_ipython() if shell is not None else None
+    return getattr(found, "kernel", None) is not None
+
+
+class NotebookDisplay:
+    """What was shown last is replaced by what is shown next."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, picture: "RenderableType") -> None:
+        """Show this, a rich renderable, as text."""
+        from rich.console import Console
+
+        text = StringIO()
+        # In a kernel rich shows an output of its own for each frame, whatever the file is.
+        Console(file=text, width=COLUMNS, force_jupyter=False).print(picture)
+        data = {"text/plain": text.getvalue()}
+        if self._handle is None:
+            display = sys.modules["IPython.display"].display
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+
+Aim = Callable[[Any], tuple[str | None, str]]  # metric and mode of a configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The study's metric and mode, and `aim`: those of a trial's configuration."""
+
+    metric: str | None
+    mode: str
+    aim: Aim | None = None
+
+    def best(self, state: State) -> tuple[float, TrialId] | None:
+        """The best last score and its trial, as the study ranks them."""
+        found: list[tuple[float, TrialId]] = []
+        for trial in state.known if self.metric else ():
+            reached = self._last(state, trial)
+            if reached is not None:
+                found.append((reached, trial))
+        if self.mode == "max":
+            return max(found, key=_score_of, default=None)
+        return min(found, key=_score_of, default=None)
+
+    def text(self, state: State, trial: TrialId, before: str) -> str:
+        """The trial's last score with the metric's name, or nothing if it has none."""
+        reached = self._last(state, trial)
+        if reached is None:
+            return ""
+        return f"{before}{self._metric_of(state, trial)} {score(reached)}"
+
+    def _metric_of(self, state: State, trial: TrialId) -> str | None:
+        """What the trial is ranked by."""
+        if self.aim is None:
+            return self.metric
+        return self.aim(state.known[trial].config)[0]
+
+    def _last(self, state: State, trial: TrialId) -> float | None:
+        """The trial's last score; None if it has none, is not finite, or the trial failed."""
+        metric = self._metric_of(state, trial)
+        if metric is None or state.ended.get(trial, "").startswith("failed"):
+            return None
+        for _, values in reversed(state.scores.get(trial, ())):
+            if metric in values:
+                last = values[metric]
+                return last if isfinite(last) else None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What became of trials, in the words of searchers with rungs where trials pause at rungs.
+
+    `furthest`: the epochs to which such a trial goes on at most; None: none goes on.
+    """
+
+    scores: Scores
+    furthest: float | None = None
+
+    def line(self, entry: Entry, state: State) -> str | None:
+        """What the entry means for a trial, in a line; None: it ends none and promotes none."""
+        match entry:
+            case Finished(trial):
+                how = self._finished(state, trial)
+            case Retired(trial):
+                how = "stopped" + _at(_epoch(state, trial))
+            case Failed(trial, why):
+                return f"{trial} failed: {why}"
+            case Submitted(submitted) if self._goes_on(state, submitted):
+                return f"{submitted.id} promoted{_to(state, submitted)}"
+            case _:
+                return None
+        return f"{trial} {how}{self.scores.text(state, trial, before=': ')}"
+
+    def _finished(self, state: State, trial: TrialId) -> str:
+        """Whether it is at its last epoch, or waits at a rung whether it is promoted."""
+        if self.furthest is None:
+            return "finished"
+        epoch = _epoch(state, trial)
+        if epoch is None or epoch >= self.furthest:
+            return "finished" + _at(epoch)
+        return "paused" + _at(epoch)
+
+    def _goes_on(self, state: State, trial: Trial) -> bool:
+        """Whether the trial had paused at a rung."""
+        return self.furthest is not None and state.done.get(trial.id, 0.0) > 0
+
+
+def _epoch(state: State, trial: TrialId) -> float | None:
+    """The epoch of the trial's last evaluation."""
+    scores = state.scores.get(trial)
+    if not scores:
+        return None
+    return scores[-1][0]
+
+
+def _at(epoch: float | None) -> str:
+    """Where a trial ended."""
+    return "" if epoch is None else f" at epoch {epoch:g}"
+
+
+def _to(state: State, trial: Trial) -> str:
+    """How far a trial goes on: its samples are in proportion to its epochs so far."""
+    epoch = _epoch(state, trial.id)
+    if epoch is None:
+        return ""
+    return f" to epoch {round(epoch * trial.samples / state.done[trial.id], 2):g}"
+
+
+def _score_of(found: tuple[float, TrialId]) -> float:
+    """What the best is chosen by."""
+    return found[0]
+
+
+WINDOW = 60.0  # seconds of the study over which throughput is taken
+
+
+class WorkAhead:
+    """What a study has to do, in samples; `endless`: see `Progress`."""
+
+    def __init__(self, endless: Samples | None) -> None:
+        self._endless = endless
+
+    def _is_endless(self, trial: Trial) -> bool:
+        """Whether the trial ends by itself, nobody knows when."""
+        return self._endless is not None and trial.samples >= self._endless
+
+    def amount(self, state: State) -> tuple[float, float]:
+        """What is asked for in all, and what is left of it: samples, or trials without an end."""
+        if any(map(self._is_endless, state.known.values())):
+            return float(len(state.known)), float(len(state.trials))
+        asked = sum(trial.samples for trial in state.known.values())
+        return asked or 1.0, _samples_left(state)
+
+    def left(self, state: State, rate: float | None) -> Seconds | None:
+        """Seconds at this rate until the trials known now have their samples; None: not known."""
+        if not rate or any(map(self._is_endless, state.trials.values())):
+            return None
+        return _samples_left(state) / rate
+
+    def rate_text(self, rate: float) -> str:
+        """The rate, with its unit."""
+        unit = "samples" if self._endless is None else "reports"
+        return f"{count(rate)} {unit}/s"
+
+    def done_text(self, state: State, trial: TrialId) -> str:
+        """How far the trial is."""
+        known = state.known[trial]
+        done = state.done[trial]
+        if self._is_endless(known):
+            return f"{done:.0f} reports"
+        return f"{min(100 * done / known.samples, 100):3.0f} %"
+
+
+class RecentSpeed:
+    """Samples a second over the last `WINDOW` seconds of the study, and over all of the run."""
+
+    def __init__(self) -> None:
+        # Times of the study, with the samples trained in this run until then.
+        self._made: deque[tuple[Seconds, Samples]] = deque()
+        self._total = 0.0
+        self._first: Seconds | None = None  # when the run's first slots were there
+
+    def take(self, now: Seconds, entries: tuple[Entry, ...]) -> None:
+        """Count what these entries report."""
+        for entry in entries:
+            if isinstance(entry, Advanced):
+                self._total += sum(entry.samples.values())
+        if self._first is None:
+            self._first = now
+        self._made.append((now, self._total))
+        while len(self._made) > 2 and self._made[1][0] <= now - WINDOW:
+            self._made.popleft()
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether `rate` leaves out what came before the last `WINDOW` seconds."""
+        return bool(self._made) and self._made[0][0] != self._first
+
+    def mean(self) -> float | None:
+        """Over all of the run, from its first slots on; None: it is not known yet."""
+        if self._first is None or self._made[-1][0] <= self._first or not self._total:
+            return None
+        return self._total / (self._made[-1][0] - self._first)
+
+    def rate(self) -> float | None:
+        """Of late. None: it is not known yet."""
+        if not self._made:
+            return None
+        start, before = self._made[0]
+        end, after = self._made[-1]
+        if end <= start or after <= before:
+            return None
+        return (after - before) / (end - start)
+
+
+def _samples_left(state: State) -> Samples:
+    """Samples that the trials known now are still to train."""
+    left = 0.0
+    for id_, trial in state.trials.items():
+        left += max(0.0, trial.samples - state.done[id_])
+    return left
+
+
+def counts(state: State) -> list[str]:
+    """Trials done, running, waiting, failed."""
+    failed = sum(how.startswith("failed") for how in state.ended.values())
+    running = sum(trial in state.trials for trial in state.running)
+    others = {
+        "running": running,
+        "waiting": len(state.trials) - running,
+        "failed": failed,
+    }
+    parts = [f"{len(state.ended) - failed} of {len(state.known)} done"]
+    for what, trials in others.items():
+        if trials:
+            parts.append(f"{trials} {what}")
+    return parts
+
 
 Entries = tuple[Entry, ...]
 

@@ -1,15 +1,156 @@
-"""Drawings of what the slots did: the Gantt chart and the use of each slot."""
+"""The report's drawings of slots: the Gantt chart, the use of each slot, the harvest."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from shoal.core.trial import Seconds
-from shoal.reporting.charts.figures import Figure, axis, layout
-from shoal.reporting.charts.lanes import Drawn, drawn
-from shoal.reporting.charts.palette import CAUSES, GREY, Cause, mix, painted_by
-from shoal.reporting.facts.bars import Bar, Chart
-from shoal.reporting.facts.format import duration, escape, share, time_unit
-from shoal.reporting.facts.metrics import Account
+from shoal.core.trial import Seconds, TrialId
+from shoal.reporting.accounting import Account
+from shoal.reporting.charts import BASE, CAUSES, GREY, Cause, Figure, axis, layout, mix, painted_by
+from shoal.reporting.format import duration, escape, share, time_unit
+from shoal.reporting.gantt import Bar, Chart
+from shoal.reporting.harvest import Yield, hours
+
+Who = TrialId | None  # None: no trial, the slot is idle
+
+
+class Drawn(NamedTuple):
+    """A bar in the `row`th of `rows` equal parts of its slot's lane.
+
+    `units`: the number of bars it stands for.
+    """
+
+    bar: Bar
+    row: int
+    rows: int
+    units: int = 1
+
+
+Row = list[Drawn]  # in one part of one lane, by start
+
+
+def drawn(chart: Chart, limit: int) -> list[Drawn]:
+    """The chart's bars as they are to be drawn, at most about `limit` of them.
+
+    When there are more, each bar shorter than some width is drawn together with its neighbours, as
+    the trial and kind that most of their seconds went to, and as long as they are together.
+    """
+    rows: list[Row] = []
+    for bars in chart.bars.values():
+        rows += _by_row(stacked(bars))
+
+    if sum(map(len, rows)) > limit:
+        width = 2 * sum(map(_span, rows)) / limit
+        rows = [_coarse(row, width) for row in rows]
+    return [item for row in rows for item in row]
+
+
+def _span(row: Row) -> Seconds:
+    """From the row's first bar to its last."""
+    return row[-1].bar.end - row[0].bar.start
+
+
+# -- rows of bars that overlap ---------------------------------------------------------------------
+
+
+def stacked(bars: Iterable[Bar]) -> list[Drawn]:
+    """A row for each of the bars that overlap; one that overlaps none has the whole lane.
+
+    `bars`: one slot's, by start.
+    """
+    laid: list[Drawn] = []
+    seen: dict[Who, int] = {}
+    cluster: list[Bar] = []
+    end = 0.0
+    for bar in bars:
+        seen.setdefault(bar.trial, len(seen))
+        if cluster and bar.start >= end:
+            laid += _stack(cluster, seen)
+            cluster = []
+        if not cluster:
+            end = bar.end
+        end = max(end, bar.end)
+        cluster.append(bar)
+    return laid + _stack(cluster, seen)
+
+
+def _stack(cluster: Sequence[Bar], seen: dict[Who, int]) -> list[Drawn]:
+    """Bars that overlap, each in a row. `seen`: in which order trials came to the slot."""
+    if len(cluster) == 1:
+        return [Drawn(cluster[0], 0, 1)]
+
+    free: list[Seconds] = []  # from when on each row is free
+    home: dict[Who, int] = {}  # the row of each trial
+    placed: list[tuple[Bar, int]] = []
+    for bar in sorted(cluster, key=lambda bar: (bar.start, seen[bar.trial])):
+        row = home.get(bar.trial)
+        if row is None or free[row] > bar.start:
+            row = _free_row(free, bar.start)
+            home[bar.trial] = row
+        free[row] = bar.end
+        placed.append((bar, row))
+    return [Drawn(bar, row, len(free)) for bar, row in placed]
+
+
+def _free_row(free: list[Seconds], start: Seconds) -> int:
+    """The first row that is free at that time, a new one if there is none."""
+    for row, at in enumerate(free):
+        if at <= start:
+            return row
+    free.append(0.0)
+    return len(free) - 1
+
+
+def _by_row(laid: Iterable[Drawn]) -> Iterable[Row]:
+    """The bars of each row of a lane."""
+    rows: dict[tuple[int, int], Row] = {}
+    for item in laid:
+        rows.setdefault((item.row, item.rows), []).append(item)
+    return rows.values()
+
+
+# -- short neighbours as one -----------------------------------------------------------------------
+
+
+def _coarse(row: Row, width: Seconds) -> Row:
+    """The row with bars of about this width or more."""
+    done: Row = []
+    block: Row = []
+    for item in row:
+        bar = item.bar
+        if block:
+            is_wide = bar.end - bar.start >= width
+            if is_wide or bar.end - block[0].bar.start > width:
+                done.append(_merged(block))
+                block = []
+        block.append(item)
+    if block:
+        done.append(_merged(block))
+    return done
+
+
+def _merged(block: Row) -> Drawn:
+    """One bar for several neighbours."""
+    if len(block) == 1:
+        return block[0]
+
+    share = _shares(block)
+    trial, kind = max(share, key=lambda key: share[key])
+    first = block[0]
+    start = first.bar.start
+    end = min(block[-1].bar.end, start + sum(share.values()))
+    whole = Bar(first.bar.slot, start, end, trial, kind)
+    return Drawn(whole, first.row, first.rows, len(block))
+
+
+def _shares(block: Row) -> dict[tuple[Who, str], Seconds]:
+    """The seconds of each trial and kind."""
+    share: dict[tuple[Who, str], Seconds] = {}
+    for item in block:
+        bar = item.bar
+        key = bar.trial, bar.kind
+        share[key] = share.get(key, 0.0) + bar.end - bar.start
+    return share
+
 
 BARS = 6000  # more than this many draw slowly
 
@@ -324,3 +465,109 @@ def _use_text(length: Seconds, total: Seconds) -> str:
     if length > 0.12 * total:
         return share(length, total)
     return ""
+
+
+LOSS = "#e06a80"
+STOOD = "#6b7280"
+OFFERED = "rgba(139,147,161,0.35)"
+PERCENT = 100.0
+
+Pick = Callable[[Yield], float | None]
+
+
+def harvest(account: Account) -> Figure | None:
+    """Two rows over one axis of time: slot-hours of each bin; and U with the return on rescaling.
+
+    None: slots stayed.
+    """
+    found = account.harvest
+    if found is None:
+        return None
+    whole = found.whole
+    bins = found.bins
+    returned = any(each.returned is not None for each in bins)
+    unit, name = time_unit(whole.end - whole.start)
+    # A bin without slots has no efficiency, and the line a gap.
+    shape = layout(
+        430,
+        barmode="overlay",
+        bargap=0.08,
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        margin={"l": 60, "r": 60, "t": 46, "b": 60},
+        xaxis=axis(f"{name} of the study", anchor="y2"),
+        yaxis=axis("slot-hours", domain=[0.44, 1.0], rangemode="tozero"),
+        yaxis2=axis("U, %", domain=[0.0, 0.34], rangemode="tozero"),
+        yaxis3=axis(
+            "return on rescaling",
+            overlaying="y2",
+            side="right",
+            showgrid=False,
+            rangemode="tozero",
+            visible=returned,
+        ),
+    )
+    data = [
+        _bars(bins, unit, "offered", OFFERED, lambda bin_: bin_.offered),
+        _bars(bins, unit, "used", BASE[0], lambda bin_: bin_.used),
+        _bars(bins, unit, "lost to preemption", LOSS, lambda bin_: bin_.preempted),
+        _bars(bins, unit, "lost to rescaling", STOOD, lambda bin_: bin_.rescaled, 0.5),
+    ]
+    if whole.efficiency is not None:
+        data.append(_line(bins, unit, "U", BASE[2], "y2", _percent))
+    if returned:
+        data.append(_line(bins, unit, "return", GREY, "y3", lambda bin_: bin_.returned))
+    return {"data": data, "layout": shape}
+
+
+def _percent(bin_: Yield) -> float | None:
+    """U in percent."""
+    if bin_.efficiency is None:
+        return None
+    return bin_.efficiency * PERCENT
+
+
+def _middles(bins: tuple[Yield, ...], unit: float) -> list[float]:
+    return [(each.start + each.end) / 2 / unit for each in bins]
+
+
+def _bars(
+    bins: tuple[Yield, ...],
+    unit: float,
+    name: str,
+    colour: str,
+    pick: Pick,
+    part: float = 1.0,
+) -> dict[str, Any]:
+    """A bar for each bin, of this part of its width."""
+    return {
+        "type": "bar",
+        "name": name,
+        "x": _middles(bins, unit),
+        "y": [hours(pick(each)) for each in bins],
+        "width": [0.92 * part * (each.end - each.start) / unit for each in bins],
+        "marker": {"color": colour},
+        "hovertemplate": f"{name} %{{y:.4g}} slot-hours<extra></extra>",
+    }
+
+
+def _line(
+    bins: tuple[Yield, ...],
+    unit: float,
+    name: str,
+    colour: str,
+    across: str,
+    pick: Pick,
+) -> dict[str, Any]:
+    """A point for each bin, joined by a line."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": _middles(bins, unit),
+        "y": [pick(each) for each in bins],
+        "yaxis": across,
+        "line": {"color": colour, "width": 2},
+        "marker": {"size": 6, "color": colour},
+        "hovertemplate": f"{name} %{{y:.4g}}<extra></extra>",
+    }

@@ -14,7 +14,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Entry, Opened, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
-from shoal.reporting.facts.bars import Bar, Chart
+from shoal.reporting.gantt import Bar, Chart
 
 NONE_LEFT = "no trial left"
 RUNG = "waits for a rung"  # trials that had come to their end were then asked to go on

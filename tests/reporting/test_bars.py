@@ -1,7 +1,7 @@
 """Bars: their seconds by kind, and the order of slots' names."""
 
 from shoal.core.cluster import SlotId
-from shoal.reporting.facts.bars import KINDS, Bar, natural, seconds
+from shoal.reporting.gantt import KINDS, Bar, natural, seconds
 
 A = SlotId("a")
 

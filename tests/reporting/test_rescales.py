@@ -20,7 +20,7 @@ from shoal.core.event import (
 from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.facts.cost.rescales import WidthChange
+from shoal.reporting.rescales import WidthChange
 
 A = TrialId("a")
 W = tuple(SlotId(f"w{i}") for i in range(2))

@@ -19,9 +19,8 @@ from shoal.core.event import (
 )
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line, replay
-from shoal.reporting.facts.metrics import account
-from shoal.reporting.facts.rows import Void
-from shoal.reporting.facts.tally import Point
+from shoal.reporting.accounting import account
+from shoal.reporting.tally import Point, Void
 
 X = TrialId("x")
 

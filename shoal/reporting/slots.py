@@ -7,7 +7,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.event import Entry, Joined, Left, Opened, Unread
 from shoal.core.trial import Seconds
 from shoal.engine.journal import Line
-from shoal.reporting.facts.format import duration, plural
+from shoal.reporting.format import duration, plural
 
 # A slot that was heard of within so many seconds counts as alive: it speaks every few seconds.
 ALIVE: Seconds = 15.0

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from shoal.reporting.facts.format import config, score
-from shoal.reporting.facts.rows import TrialRow
+from shoal.reporting.format import config, score
+from shoal.reporting.tally import TrialRow
 
 FOLD = "fold"  # the key of a configuration that says which fold a trial validates on
 TOP = 5  # configurations in a summary

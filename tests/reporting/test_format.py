@@ -8,10 +8,9 @@ import pytest
 from shoal.core.event import Opened, Submitted
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.charts.palette import BASE, mix, painted_by
-from shoal.reporting.facts import format as form
-from shoal.reporting.facts.metrics import account
-from shoal.reporting.facts.params import Parameter, parameters
+from shoal.reporting import format as form
+from shoal.reporting.accounting import account
+from shoal.reporting.charts import BASE, Parameter, mix, painted_by, parameters
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import pytest
 from shoal.core.cluster import SlotId
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.charts.lanes import Drawn, drawn, stacked
-from shoal.reporting.facts.bars import Bar, Chart
-from shoal.reporting.facts.gantt import chart
+from shoal.reporting.gantt import Bar, Chart, chart
+from shoal.reporting.slot_charts import Drawn, drawn, stacked
 
 A = SlotId("a")
 

@@ -1,1 +1,0 @@
-"""What a study spends beside its training on its policy, and what that gained."""

@@ -1,1 +1,0 @@
-"""What is shown of a study while it runs."""
