@@ -45,8 +45,8 @@ import shoal
 import shoal.backend.ray.backend  # before the time counts
 from shoal.core.event import Advanced, Fed, Finished
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.study import options
 from shoal.study.folder import last_head
+from shoal.study.parts import backends
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Done, Station, Unit
 from shoal.train.stream.stream import feeding
@@ -437,7 +437,7 @@ def main() -> None:
     wanted = given.ways or ["per-trial", "feeders", "pack", "tensorsocket"]
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's spelling; as TensorSocket's have
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.cores])
-    options.MOST_EACH = LANES  # so many slots on one core are meant here
+    backends.MOST_EACH = LANES  # so many slots on one core are meant here
     recipe, epochs = (Pictures(320), 3) if given.quick else (Pictures(640), 5)
     rows: list[dict[str, Any]] = []
     states: dict[str, Any] = {}

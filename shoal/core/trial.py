@@ -4,7 +4,8 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, isnan
+from numbers import Integral, Real
 from typing import Any, NamedTuple, NewType
 
 from shoal.core.cluster import LONGEST_NAME, ShardId, is_name
@@ -17,8 +18,6 @@ Value = bool | int | float | str | None | tuple[Any, ...]
 MOST_SAMPLES = 2**53
 IN_FILE = re.compile(r".*\.py:[^\W\d]\w*", re.DOTALL)
 LONGEST_TEXT = 100_000  # characters of what a user types as one value
-
-
 LONGEST_SHOWN = 200  # characters of a value in a message
 
 
@@ -29,6 +28,24 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 - of a user's own class, or of too many digits
         return f"a value of {type(value).__name__}"
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number: no truth value, no NaN, and no integer of over 64 bits."""
+    if isinstance(value, float) or (_is_numpys(value) and not isinstance(value, Integral)):
+        return not isnan(value)
+    return is_whole(value)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number of an integer's type, within 64 bits."""
+    is_integer = isinstance(value, int) or (isinstance(value, Integral) and _is_numpys(value))
+    return is_integer and not isinstance(value, bool) and bool(-(2**63) <= value < 2**63)
+
+
+def _is_numpys(value: object) -> bool:
+    """Whether it is a number of NumPy's, which this module does not import."""
+    return isinstance(value, Real) and hasattr(value, "item")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from shoal.core.event import (
 from shoal.core.profile import Profile
 from shoal.core.state import Figures, State
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.options import POOL
 from shoal.pool.claim import SlotClaim
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign, name_of
 from shoal.profile.widths import wide_rates
 
-PREFIX = "pool:"
 MOST_RATES = 1024  # slots, where nobody knows how many a cluster will have
 # Between two signs of life.
 EVERY: Seconds = 1.0
@@ -76,19 +76,11 @@ def rates_of(
     return tuple(float(f"{rate:.6g}") for rate in best[1:])
 
 
-def whole_address(address: str) -> str:
-    """The address, good in whatever folder a later run of the study begins."""
-    pool = pool_of(address)
-    if pool is None:
-        return address
-    return f"{PREFIX}{pool.path}"
-
-
 def pool_of(address: str | None) -> PoolFolder | None:
     """The pool that an address names; None if it names none."""
-    if address is None or not address.startswith(PREFIX):
+    if address is None or not address.startswith(POOL):
         return None
-    return PoolFolder(address.removeprefix(PREFIX))
+    return PoolFolder(address.removeprefix(POOL))
 
 
 class PoolMember:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from math import inf, isnan
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from shoal.core.cluster import epoch_size, shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Samples, Trial, TrialId, shown
+from shoal.core.trial import Samples, Trial, TrialId, is_number, is_whole, shown
 from shoal.search.space import Config
 
 Widths = tuple[int, int]  # fewest and most slots
@@ -105,19 +105,6 @@ class Batch:
         if self.priority is None:
             return 1.0
         return self.priority
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a number: no truth value, no NaN, and no integer of over 64 bits."""
-    if isinstance(value, float | np.floating):
-        return not isnan(value)
-    return is_whole(value)
-
-
-def is_whole(value: Any) -> bool:
-    """Whether it is a whole number of an integer's type, within 64 bits."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and bool(-(2**63) <= value < 2**63)
 
 
 def take_plain(searcher: Any) -> None:

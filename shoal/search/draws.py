@@ -9,17 +9,9 @@ from typing import Any
 from shoal.core.cluster import shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Samples, Trial, TrialId, shown
+from shoal.core.trial import Samples, Trial, TrialId, is_number, is_whole, shown
 from shoal.core.visits import EPS
-from shoal.search.batch import (
-    Widths,
-    check_rules,
-    checked_widths,
-    is_number,
-    is_whole,
-    take_plain,
-    whole_epochs,
-)
+from shoal.search.batch import Widths, check_rules, checked_widths, take_plain, whole_epochs
 from shoal.search.sobol import Place, Source, source
 from shoal.search.space import (
     Combinations,

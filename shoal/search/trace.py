@@ -8,15 +8,8 @@ from typing import Any
 from shoal.core.cluster import shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Trial, shown
-from shoal.search.batch import (
-    Widths,
-    check_counts,
-    checked_widths,
-    is_number,
-    trial_id,
-    whole_epochs,
-)
+from shoal.core.trial import Trial, is_number, shown
+from shoal.search.batch import Widths, check_counts, checked_widths, trial_id, whole_epochs
 from shoal.search.space import value_of
 
 # Time, configuration, samples (None: `max_epochs` of the data).

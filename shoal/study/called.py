@@ -23,8 +23,8 @@ from shoal.core.event import (
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId, shown
 from shoal.core.visits import EPS
+from shoal.options import Options, check_whole_visits
 from shoal.study.folder import StudyError
-from shoal.study.options import Options, check_whole_visits
 from shoal.study.parts.backends import WiredBackend
 from shoal.study.parts.result import result_of
 from shoal.study.setup import Setup

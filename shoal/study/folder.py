@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.cluster import fits_utf8, is_name
+from shoal.core.errors import StudyError as StudyError  # noqa: PLC0414 - as all know it
 from shoal.core.event import Opened
 from shoal.core.state import State
 from shoal.core.trial import shown
@@ -33,13 +34,6 @@ from shoal.study.code.mark import (
     places_outside,
     snapshot_marks,
 )
-
-
-class StudyError(RuntimeError):
-    """The study cannot be opened, or cannot do what is asked for.
-
-    The message gives the rule, the values and the remedy.
-    """
 
 
 class StudyBusy(StudyError):  # noqa: N818 - a state of the study, as its user names it

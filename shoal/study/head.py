@@ -15,12 +15,12 @@ from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.files import current_folder
 from shoal.engine.journal import WRONG, Line, plain
+from shoal.options import Options
 from shoal.reporting.format import plural
 from shoal.search.space import describe_space, rebuild_space
 from shoal.simulate.objective_file import with_objective
 from shoal.study.code.files import describe_recipe
 from shoal.study.folder import StudyError, not_ours, timestamp, versions
-from shoal.study.options import Options
 from shoal.study.parts import auto
 from shoal.study.parts.grown import refused
 from shoal.study.parts.longer import failed_in

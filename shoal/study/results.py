@@ -14,11 +14,11 @@ from shoal.core.plan import Gang
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
+from shoal.options import Options
 from shoal.reporting.format import plural
 from shoal.study.code.given import check_recipe_type
 from shoal.study.folder import StudyError, last_head
 from shoal.study.head import code_now, trained_by_other_code
-from shoal.study.options import Options
 from shoal.study.parts.again import (
     FunctionsAgain,
     check_callable,

@@ -41,7 +41,6 @@ from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.notes import control
 from shoal.study.notes.meaning import meaning
 from shoal.study.notes.slots import resizing
-from shoal.study.options import believer, check_slots, profile_of
 from shoal.study.parts.asked import (
     about_every,
     check_metric,
@@ -68,6 +67,7 @@ from shoal.study.parts.backends import (
     WiredBackend,
     backend,
     check_place,
+    check_slots,
     survey_for,
 )
 from shoal.study.parts.functions import (
@@ -98,6 +98,7 @@ from shoal.study.setup import (
     from_where,
     pausing,
 )
+from shoal.study.speeds import believer, profile_of
 from shoal.study.watch.board import SlotBoard
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from shoal import reporting
 from shoal.core.state import State
-from shoal.core.trial import TrialId, shown
+from shoal.core.trial import TrialId, is_whole, shown
 from shoal.engine.files import whole as whole_path
 from shoal.engine.journal import Line
-from shoal.search.batch import is_whole
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
 from shoal.study.parts import result

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.engine.journal import JournalError
+from shoal.options import Options, check_names, check_timeout, check_used, check_widths
 from shoal.reporting.format import plural, printable
 from shoal.study.code.files import code_name
 from shoal.study.code.given import (
@@ -25,13 +26,6 @@ from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.loop.loop import OwnLoop
 from shoal.study.loop.trial import AskedTrial
 from shoal.study.notes.beside import BesideSearcher
-from shoal.study.options import (
-    Options,
-    check_names,
-    check_timeout,
-    check_used,
-    check_widths,
-)
 from shoal.study.own import check_ask
 from shoal.study.parts.asked import Wishes, either, searcher_of, widths_of
 from shoal.study.parts.planned import of_study
@@ -114,7 +108,7 @@ class Study(BesideSearcher):
         f(study, trial) to call when a trial ends. `loggers`: names ("csv", "tensorboard", "mlflow",
         "wandb"), perhaps with a place as "csv:logs", or objects. `retry_failed`: failed
         trials go on from their newest durable state, or begin again. `options`: the fields of
-        `shoal.study.options.Options`.
+        `shoal.options.Options`.
 
         Raises:
             StudyError: the study is open elsewhere, its data changed, an argument or the recipe is

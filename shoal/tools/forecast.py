@@ -22,10 +22,10 @@ from shoal.core.trial import Seconds
 from shoal.core.visits import ValidateEvery
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
+from shoal.options import Options, check_used, check_widths
 from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.profile.widths import AT, WIDER
 from shoal.study.head import Deciders, Head, head
-from shoal.study.options import Options, believer, check_used, check_widths, profile_of
 from shoal.study.parts.asked import (
     Wishes,
     about_every,
@@ -34,8 +34,9 @@ from shoal.study.parts.asked import (
     searcher_of,
 )
 from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, needs_hops, policy_of
-from shoal.study.parts.backends import Perform, perform_here
+from shoal.study.parts.backends import Perform, perform_here, slots_on_this_machine
 from shoal.study.setup import Setup, data_of, epochs_of, with_own
+from shoal.study.speeds import believer, profile_of
 from shoal.tools.probe import all_trials, probed, slot
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class _Forecast:
         state = self._simulated(name, rule, end)
         row: Row = {
             "policy": name,
-            "slots": self.options.slots_on_this_machine(),
+            "slots": slots_on_this_machine(self.options),
             "seconds": end.last,
             "training_s": end.last - end.first,
         }
@@ -240,7 +241,7 @@ class _Forecast:
 
     def _joined(self) -> tuple[Seconds, Joined]:
         """When the slots join."""
-        count = self.options.slots_on_this_machine()
+        count = slots_on_this_machine(self.options)
         slots = [slot(number, self.data, count) for number in range(count)]
         return self._start(), Joined(tuple(slots))
 

@@ -18,11 +18,11 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
+from shoal.options import Options
 from shoal.policy.fifo import Fifo
 from shoal.profile.pace import FORM
 from shoal.profile.table import Table
 from shoal.study.folder import StudyError
-from shoal.study.options import Options
 from shoal.study.parts.asked import check_metric
 from shoal.study.parts.backends import Perform, perform_here
 from shoal.study.parts.planned import plan_to_measure

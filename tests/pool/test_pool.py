@@ -18,10 +18,10 @@ from shoal.core.event import Finished, Joined, Left, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
+from shoal.options import Options
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
 from shoal.pool.member import PoolMember
 from shoal.study.folder import Folder
-from shoal.study.options import Options
 from shoal.tools.parse import recipe_of
 
 pytest.importorskip("ray", reason="a pool needs Ray")

@@ -2,6 +2,7 @@
 
 import enum
 import tempfile
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shoal
+from shoal.options import OF_OPTIMIZE, Options
 from shoal.search import describe, parse, rebuild
 from shoal.search.space import choice, grid, loguniform, randint, uniform
-from shoal.study.options import KINDS, OF_OPTIMIZE, Options
 
 
 class Color(enum.StrEnum):
@@ -176,9 +177,12 @@ def test_odd_numbers_of_searchers(name: str, data: Any) -> None:
     assert describe(rebuild(described)) == described
 
 
+OPTIONS = [each.name for each in fields(Options)]
+
+
 @settings(deadline=None, max_examples=300)
 @given(
-    st.sampled_from(sorted({*KINDS, "workers", "feeders", "validate_every", "stop_before"})),
+    st.sampled_from(OPTIONS),
     NUMBERS,
 )
 def test_odd_options(name: str, value: Any) -> None:
@@ -209,15 +213,7 @@ def test_none_means_the_default(tmp_path: Path) -> None:
         seed=None,
         checkpoints=None,
     )
-    others = (
-        "optuna_log",
-        "retry_failed",
-        "workers",
-        "feeders",
-        "validate_every",
-        "stop_before",
-    )
-    nothing: Any = dict.fromkeys((*OF_OPTIMIZE, *others, *KINDS))
+    nothing: Any = dict.fromkeys((*OF_OPTIMIZE, "optuna_log", "retry_failed", *OPTIONS))
     study.optimize(**{**nothing, "progress": False})
     assert [trial.value for trial in study.trials] == [1, 2]
     study.resume(callbacks=None, progress=False)  # type: ignore[arg-type]

@@ -37,8 +37,8 @@ from shoal.profile.table import Row, Table
 from shoal.reporting import accounting as metrics
 from shoal.search import Grid
 from shoal.study.folder import StudyError, last_head
-from shoal.study.options import believer
 from shoal.study.parts import auto as candidates
+from shoal.study.speeds import believer
 from shoal.testing import check_policy
 from shoal.testing.journals import check_journal
 from shoal.testing.worlds import World, worlds

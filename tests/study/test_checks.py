@@ -16,8 +16,9 @@ from journal_kit import unsealed
 from torch import nn
 
 import shoal
+from shoal.options import Options
 from shoal.study.folder import StudyError, TrialsFailed
-from shoal.study.options import Options, check_slots, slots_here
+from shoal.study.parts.backends import check_slots, slots_here
 from shoal.tools.outcome import replay_lines
 
 

@@ -27,7 +27,7 @@ from shoal.core.event import (
 from shoal.core.plan import Proposal
 from shoal.engine.journal import Line, encode, read, replay
 from shoal.study.folder import Folder, StudyError
-from shoal.study.options import believer, profile_of
+from shoal.study.speeds import believer, profile_of
 
 
 def finished(study: shoal.Study) -> bool:

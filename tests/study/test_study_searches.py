@@ -19,11 +19,11 @@ import shoal
 from shoal.core.event import Kept
 from shoal.core.plan import Proposal
 from shoal.engine.journal import read
+from shoal.options import Options
 from shoal.policy import Fifo, Pack
 from shoal.policy.combine import Every
 from shoal.study.folder import last_head
 from shoal.study.head import rebuild
-from shoal.study.options import Options
 from shoal.study.parts import auto as candidates
 from shoal.study.parts.asked import per_slot
 from shoal.train.lane.checkpoint import Checkpoints

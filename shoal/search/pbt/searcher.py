@@ -18,9 +18,9 @@ import numpy as np
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Samples, Trial, TrialId, Value, shown
+from shoal.core.trial import Samples, Trial, TrialId, Value, is_number, shown
 from shoal.core.visits import EPS
-from shoal.search.batch import Widths, is_number
+from shoal.search.batch import Widths
 from shoal.search.draws import (
     SOBOL,
     Draws,

@@ -12,8 +12,7 @@ from typing import Any
 from shoal.core.plan import Proposal
 from shoal.core.ports import Searcher
 from shoal.core.state import View
-from shoal.core.trial import TrialId, shown
-from shoal.search.batch import is_whole
+from shoal.core.trial import TrialId, is_whole, shown
 from shoal.search.draws import check_numbers, needed, retiring, training
 from shoal.search.rank import EPOCH, Mode, check_scores, cost, scored
 

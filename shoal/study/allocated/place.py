@@ -16,7 +16,7 @@ from shoal.study.allocated.nodes import LentNodes
 from shoal.study.folder import StudyError
 
 if TYPE_CHECKING:  # what tells of an allocation needs no torch
-    from shoal.study.options import Options
+    from shoal.options import Options
 
 LEAVE = "leave the shell that belonged to it, or unset SLURM_JOB_ID"
 

@@ -11,6 +11,7 @@ from shoal.core.fold import fold
 from shoal.core.state import State, View, view
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Journal, Line, replay
+from shoal.options import Options
 from shoal.policy import Fifo
 from shoal.profile.measure import believe
 from shoal.study.code.files import function_in
@@ -22,7 +23,6 @@ from shoal.study.inbox import Inbox, answers
 from shoal.study.loop.searching import Asking, searcher_for
 from shoal.study.notes import control
 from shoal.study.notes.meaning import meaning
-from shoal.study.options import Options
 from shoal.study.parts.functions import with_own_draws
 from shoal.study.parts.grown import with_past
 from shoal.study.setup import Setup, data_of

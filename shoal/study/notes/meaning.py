@@ -7,10 +7,10 @@ from shoal.core.cluster import ShardId, epoch_size, shards_of
 from shoal.core.event import Commanded, Entry, Kept, Retired, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Samples, Trial, TrialId
+from shoal.options import Options, check_for_width, check_widths
 from shoal.study.folder import StudyError
 from shoal.study.inbox import Meaning, Note
 from shoal.study.notes.slots import slots_asked
-from shoal.study.options import Options, check_for_width, check_widths
 from shoal.study.parts.planned import check_within
 from shoal.study.results import check_known
 from shoal.study.setup import Setup

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from shoal.core.ports import Policy, Searcher
-from shoal.core.trial import Trial, TrialId, shown
+from shoal.core.trial import Trial, TrialId, is_number, is_whole, shown
 from shoal.core.visits import LEAST, ValidateEvery
+from shoal.options import Options, check_for_width, check_whole_visits
 from shoal.policy import Auto, Mixed, Pack, PacksAsTrials
 from shoal.policy.elastic.objective import MADE_UP, try_objective
 from shoal.policy.named import objectives_of
@@ -21,11 +22,10 @@ from shoal.search import (
     nested,
     parse,
 )
-from shoal.search.batch import is_number, is_whole
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import StudyError
-from shoal.study.options import Options, check_for_width, check_whole_visits
 from shoal.study.parts.auto import check_methods
+from shoal.study.parts.backends import slots_on_this_machine
 from shoal.study.setup import Setup, Space, each_recipe, first_config
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
@@ -356,7 +356,7 @@ def _quarter(searcher: Searcher[Any], options: Options) -> int:
     """A quarter of all trials, for each slot; one at least, as where the slots are unknown."""
     if options.address and not options.slots:
         return 1
-    slots = options.slots_on_this_machine()
+    slots = slots_on_this_machine(options)
     return max(1, _samples(searcher) // (4 * slots))
 
 

@@ -1,6 +1,7 @@
 """The backend of a run, made ready from what the study and its options say."""
 
 import platform
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 
 from shoal.backend.course import Positions
 from shoal.backend.local import Local
-from shoal.backend.opening import ray_starts
+from shoal.backend.opening import MOST_EACH, ray_starts
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.install import install
 from shoal.core.profile import Profile
@@ -19,19 +20,19 @@ from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial
 from shoal.engine.journal import Grouping
 from shoal.engine.process import cpus_here
+from shoal.options import Options
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, check_token
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
 from shoal.study.allocated.place import RunPlace
 from shoal.study.folder import StudyError
-from shoal.study.options import Options
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.data.placed.constructor import Survey, surveying
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun
-from shoal.train.lane.device import device_of, limit_memory
+from shoal.train.lane.device import device_of, gpus, limit_memory
 from shoal.train.overdue import watch_calls
 from shoal.train.recipe.unit import CallLimits
 from shoal.train.slot.setup import StationSetup
@@ -205,6 +206,40 @@ def _workers(setup: Setup, options: Options, data: Data) -> Workers | None:
 
 def _nothing() -> None:
     """There is nothing to close."""
+
+
+def check_slots(options: Options, room: int | None = None) -> None:
+    """Raise StudyError if far more slots are asked for than there is room for.
+
+    In a cluster that the user has started, or that this process is in, Ray says what there is.
+
+    `room`: the slots of the run's allocation; None: it is in none, and has this machine.
+    """
+    if options.backend != "ray" or options.slots is None or options.address is not None:
+        return
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        return
+    where = "this machine"
+    if room is not None:
+        where = "the allocation"
+    most = MOST_EACH * (room or slots_here())
+    if options.slots > most:
+        raise StudyError(
+            f"slots={options.slots} is more than {MOST_EACH} for each GPU or CPU of {where} "
+            f"({most}): ask for fewer. If it is meant, start a cluster that has as many CPUs "
+            f"(ray start --head --num-cpus={options.slots}), and give address='auto'"
+        )
+
+
+def slots_here(threads: int = 1) -> int:
+    """Slots of a Ray cluster on this machine alone: its GPUs, else its CPUs by so many threads."""
+    return gpus() or max(1, cpus_here() // threads)
+
+
+def slots_on_this_machine(options: Options) -> int:
+    """How many slots there will be when the study runs on this machine alone."""
+    return options.known_slots or slots_here(options.threads)
 
 
 def check_ray() -> None:

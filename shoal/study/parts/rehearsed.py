@@ -2,8 +2,8 @@
 
 import sys
 
+from shoal.options import Options
 from shoal.study.folder import StudyError
-from shoal.study.options import Options
 from shoal.study.setup import Setup, Space, first_config, unlike_configs
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe

@@ -8,9 +8,9 @@ from typing import Any
 
 from shoal.core.cluster import ShardId
 from shoal.engine.files import write_durably
+from shoal.options import Options
 from shoal.reporting.format import plural
 from shoal.study.folder import StudyError
-from shoal.study.options import Options
 from shoal.study.parts.backends import survey_for
 from shoal.tools.outcome import errors, show
 from shoal.train.data.columns import DataError

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +122,11 @@ def _checked(context: typer.Context, asked: BatchRequest, arguments: Sequence[st
 
 def _check_used(backend: str, typed: Mapping[str, Any]) -> None:
     """Raise StudyError if the run would refuse an option, as one that its backend does not use."""
-    from shoal.study.options import USED_BY, Options, check_used
+    from shoal.options import Options, check_used
 
     given: dict[str, Any] = {}
-    for name in {name for names in USED_BY.values() for name in names} & typed.keys():
-        value = typed[name]
-        is_number = isinstance(value, str) and value.isdecimal()
-        given[name] = int(value) if is_number else value
+    for each in fields(Options):
+        if each.metadata["backend"] and each.name in typed:
+            value, parsed = typed[each.name], each.metadata["typed"]
+            given[each.name] = parsed(value) if parsed else value
     check_used(Options.of(backend=backend, **given), typed["widths"])

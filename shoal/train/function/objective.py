@@ -10,8 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from shoal.core.trial import TrialId, Value, shown
-from shoal.search.batch import is_number
+from shoal.core.trial import TrialId, Value, is_number, shown
 from shoal.search.sobol import Place, Source, source
 from shoal.search.space import LARGEST
 from shoal.train.function.talk import (

@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 from train_kit import S0, Small
 
-from shoal.study.options import Options
+from shoal.options import Options
 from shoal.train.data import columns as cols
 from shoal.train.data.data import Data, DataError
 from shoal.train.recipe.bring import bring
@@ -193,7 +193,7 @@ def test_a_validation_loader_may_have_a_collate_function_of_its_own(train: Any, 
 def test_a_loaders_workers_are_the_studys_where_it_names_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shoal.study.options.cpus_here", lambda: 4)
+    monkeypatch.setattr("shoal.options.cpus_here", lambda: 4)
     data, _ = brought(DataLoader(PAIRS, 4, num_workers=3), DataLoader(PAIRS, 4))
     asked = data.arrangement.workers
     assert Options().workers_here(asked) == 3

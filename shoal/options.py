@@ -1,0 +1,462 @@
+"""How a study runs: one value with all options, from the door to the slot.
+
+An option is one field of `Options`: its name, type, default, what the command line says of it, and
+its rules. `Study.optimize` takes the fields by name, the command line is made of those that have a
+help text (`shoal.cli`), the journal stores the value, and backends and slots read it: `Station` has
+it as `setup.options`. A new option needs its field here, and the line that uses it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from math import inf
+from numbers import Number
+from typing import Any, Literal
+
+from shoal.core.errors import StudyError
+from shoal.core.trial import is_number, is_whole, shown
+from shoal.core.visits import ValidateEvery
+from shoal.engine.files import whole
+from shoal.engine.process import cpus_here
+
+# What a value must be, in words and as a test.
+Rule = tuple[str, Callable[[Any], bool]]
+
+WHOLE: Rule = ("a whole number", is_whole)
+NUMBER: Rule = ("a number", is_number)
+TEXT: Rule = ("a text", lambda value: isinstance(value, str))
+FLAG: Rule = ("True or False", lambda value: isinstance(value, bool))
+PROCESSES: Rule = (
+    '"auto", or a whole number >= 0',
+    lambda value: (isinstance(value, str) and value == "auto") or (is_whole(value) and value >= 0),
+)
+# The begin of an address that names a pool's folder.
+POOL = "pool:"
+_ON_RAY = 'leave it out, or give backend="ray"'
+
+
+def at_least(least: float) -> Rule:
+    """The rule of a lower bound."""
+    return f">= {least}", lambda value: not value < least
+
+
+def above_zero(words: str) -> Rule:
+    """The rule of a number above 0. `words`: what a message says of it."""
+    return words, lambda value: value > 0
+
+
+def seconds_or_none(none: str) -> Rule:
+    """The rule of seconds that may be None. `none`: what None stands for."""
+    return f"seconds >= 0, or None {none}", lambda value: is_number(value) and value >= 0
+
+
+def number_in(text: str) -> int | float | str:
+    """The number that the text is, or else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def whole_in(text: str) -> int | str:
+    """The whole number that the text is, or else the text."""
+    return int(text) if text.isdecimal() else text
+
+
+def option(
+    default: Any,
+    kind: Rule | None,
+    help: str = "",
+    *,
+    rules: Iterable[Rule] = (),
+    typed: Callable[[str], Any] | None = None,
+    backend: str | None = None,
+    instead: str = "",
+) -> Any:
+    """A field of `Options`.
+
+    `kind`: of its value, None apart; its `rules` come after the kinds of all options. `help`: on
+    the command line; options without one are for Python alone. `typed`: the value of what was typed
+    (None: as its type says). `backend`: the only one that uses it, and what to write `instead` with
+    the other one.
+    """
+    about = {
+        "kind": kind,
+        "help": help,
+        "rules": tuple(rules),
+        "typed": typed,
+        "backend": backend,
+        "instead": instead,
+    }
+    return field(default=default, metadata=about)
+
+
+def _plain(value: Any, default: Any) -> Any:
+    """The value as plain Python: None is the default, a number of NumPy one of Python."""
+    if value is None:
+        return default
+    if isinstance(value, Number) and hasattr(value, "item"):
+        return value.item()
+    return value
+
+
+def _check(name: str, value: Any, rule: Rule | None) -> None:
+    """Raise StudyError unless the value is None, or as the rule says."""
+    if rule is None or value is None:
+        return
+    words, holds = rule
+    if not holds(value):
+        raise StudyError(f"{name} must be {words}; got {shown(value)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a study runs.
+
+    What a trial learns over its visits depends on `device`, `threads` and `fuse` by rounding only.
+    There are two exceptions: ReduceLROnPlateau follows `validate_every`, and batch_size="max"
+    follows the memory. The order of visits may depend on `backend`, `slots` and `copies`.
+
+    Raises:
+        StudyError: a value is out of its range.
+    """
+
+    backend: str = option("local", TEXT, "local (this process) or ray")
+    # Of the ray backend: how many slots. By default one for each GPU, else one for each CPU.
+    slots: int | None = option(None, WHOLE, "slots of the ray backend", rules=[at_least(1)])
+    # CPU threads of each slot.
+    threads: int = option(1, WHOLE, "threads of each slot", rules=[at_least(1)])
+    # Of the local backend: processes that read, prepare and augment data. "auto": as many as cores
+    # are left over; they start only where making data takes longer than starting them.
+    workers: int | Literal["auto"] = option(
+        "auto",
+        None,
+        "processes that read, prepare and augment data (local): a number, or auto",
+        rules=[PROCESSES],
+        typed=whole_in,
+        backend="local",
+        instead="use feeders=",
+    )
+    # Of the local backend: cpu, cuda or mps; auto takes a GPU if there is one.
+    device: str = option(
+        "auto",
+        TEXT,
+        "of the local backend: auto, cpu, cuda, mps",
+        backend="local",
+        instead="leave it out; a slot has a GPU where the cluster has any",
+    )
+    # Of a running Ray cluster; None starts one on this machine.
+    address: str | None = option(
+        None,
+        TEXT,
+        "of a running Ray cluster, or pool:DIR (shoal pool)",
+        backend="ray",
+        instead=_ON_RAY,
+    )
+    # Slots that hold each shard.
+    copies: int = option(
+        1, WHOLE, "slots that hold each shard", rules=[at_least(1)], backend="ray", instead=_ON_RAY
+    )
+    # Epochs between two evaluations, perhaps a fraction; or "200 steps": optimizer steps.
+    validate_every: float | str = option(
+        1,
+        None,
+        "epochs between evaluations, as 1 or 0.25, or optimizer steps, as '200 steps' "
+        "[default: the recipe's, or 1]",
+        typed=number_in,
+    )
+    # Seconds of a trial's training between two durable states; 0: after every unit.
+    checkpoint_every: float = option(
+        30.0,
+        NUMBER,
+        "seconds of training between durable states; 0: every unit",
+        rules=[at_least(0)],
+    )
+    # The limit for all checkpoints of the study.
+    max_checkpoint_gb: float | None = option(
+        None, NUMBER, "limit for all checkpoints", rules=[at_least(0)]
+    )
+    # Prepared shards that each slot keeps in memory.
+    data_memory_gb: float = option(2.0, NUMBER, rules=[at_least(0)])
+    # Of the ray backend: seconds without an answer after which a slot counts as hung and is started
+    # again; inf: none does.
+    hang_after: float = option(
+        30.0, NUMBER, rules=[at_least(0), above_zero("seconds > 0, or inf for no limit")]
+    )
+    # Seconds that one call of the recipe's code may take, such as a few steps, before its trial
+    # fails. None: far longer than such calls took so far.
+    stuck_after: float | None = option(
+        None,
+        NUMBER,
+        rules=[at_least(0), above_zero("seconds > 0, or None for what such calls took")],
+    )
+    # Models that rest in each slot's memory. None: a quarter of that memory.
+    state_memory_gb: float | None = option(None, NUMBER, rules=[at_least(0)])
+    # What a slot may take in all. By default all of its GPU; without a limit on a CPU.
+    slot_memory_gb: float | None = option(
+        None,
+        NUMBER,
+        "limit for what a slot takes",
+        rules=[at_least(0), above_zero("> 0, or None for no limit")],
+    )
+    # Packed trials of one graph may train in one step, equal to rounding. False: bit for bit
+    # as alone.
+    fuse: bool = option(
+        True, FLAG, "packed trials may train in one step; --no-fuse: bit for bit as alone"
+    )
+    # Of the ray backend: processes of each node that prepare chunks once for all its slots.
+    feeders: int | Literal["auto"] = option(
+        "auto",
+        None,
+        "processes of each node that prepare data for all its slots (ray)",
+        rules=[PROCESSES],
+        typed=whole_in,
+        backend="ray",
+        instead="use workers=",
+    )
+    # Prepared chunks that a node's feeders keep for slots that come later.
+    stream_memory_gb: float = option(
+        1.0, NUMBER, rules=[at_least(0)], backend="ray", instead=_ON_RAY
+    )
+    # Samples that feeders prepare before a slot asks for them.
+    stream_samples: int = option(2048, WHOLE, rules=[at_least(0)], backend="ray", instead=_ON_RAY)
+    # In an allocation of Slurm: seconds before its end at which the run stops. None: a minute, or
+    # more where visits take longer.
+    stop_before: float | None = option(
+        None,
+        None,
+        "in an allocation of Slurm: stop so many seconds before its end "
+        "[default: 60, or more where visits take longer]",
+        rules=[seconds_or_none("for as many as visits take")],
+    )
+
+    @classmethod
+    def of(cls, **given: Any) -> "Options":
+        """The options with these values.
+
+        Raises:
+            StudyError: an option has no such name, or a value is out of its range.
+        """
+        known = [each.name for each in fields(cls)]
+        wrong = sorted(set(given) - set(known))
+        elsewhere = sorted(OF_THE_STUDY.intersection(wrong))
+        if elsewhere:
+            raise StudyError(f"{', '.join(elsewhere)}: give it to create_study, not to optimize")
+        if wrong:
+            hints = "".join(_hint(name, known) for name in wrong)
+            raise StudyError(f"unknown option {', '.join(wrong)}{hints}; known: {', '.join(known)}")
+        address = given.get("address")
+        if isinstance(address, str) and address.startswith(POOL):
+            # good in whatever folder a later run of the study begins
+            given["address"] = f"{POOL}{whole(address.removeprefix(POOL))}"
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = _plain(getattr(self, each.name), each.default)
+            object.__setattr__(self, each.name, value)
+            _check(each.name, value, each.metadata["kind"])
+        if self.backend not in ("local", "ray"):
+            raise StudyError(f'backend must be "local" or "ray"; got {self.backend!r}')
+        if self.backend == "local" and self.slots not in (None, 1):
+            raise StudyError(
+                f"the local backend has one slot; got slots={self.slots}: "
+                'use backend="ray" for more'
+            )
+        for each in fields(self):
+            for rule in each.metadata["rules"]:
+                _check(each.name, getattr(self, each.name), rule)
+        try:
+            ValidateEvery.of(self.validate_every)
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+
+    @property
+    def every(self) -> ValidateEvery:
+        """When trials are evaluated."""
+        return ValidateEvery.of(self.validate_every)
+
+    @property
+    def slot_limit(self) -> float:
+        """GiB that a slot may take in all; infinite without a limit."""
+        return inf if self.slot_memory_gb is None else self.slot_memory_gb
+
+    @property
+    def known_slots(self) -> int | None:
+        """How many slots there will be; None if that depends on the cluster."""
+        return 1 if self.backend == "local" else self.slots
+
+    def workers_here(self, asked: int) -> int:
+        """How many workers a slot of this process may start.
+
+        `asked`: how many the data's DataLoader has; that counts where the user gave no `workers`.
+        """
+        if self.workers != "auto":
+            return self.workers
+        if asked:
+            return min(asked, cpus_here())
+        return max(0, cpus_here() - self.threads)
+
+
+DEFAULTS = Options()
+
+
+# -- options beside others -------------------------------------------------------------------------
+
+
+def check_used(options: Options, widths: tuple[int, int] | None) -> None:
+    """Raise StudyError if an option has a value that the backend does not use.
+
+    `widths`: those that were asked for beside the options.
+    """
+    if options.backend == "local" and widths is not None and widths[1] > 1:
+        raise StudyError(
+            f"the local backend has one slot; got widths={widths!r}: leave it out, or give "
+            'backend="ray"'
+        )
+    for backend in ("local", "ray"):
+        for each in fields(options):
+            value = getattr(options, each.name)
+            unused = backend != options.backend and each.metadata["backend"] == backend
+            # To ask for no feeders is to ask for what the local backend has.
+            if unused and value not in (each.default, 0):
+                raise StudyError(
+                    f"{each.name} is of the {backend} backend; got {each.name}={value!r} with "
+                    f"backend={options.backend!r}, which has no use for it: "
+                    f"{each.metadata['instead']}"
+                )
+
+
+def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
+    """Raise StudyError if no trial of these widths can have as many slots as it needs."""
+    slots = options.known_slots
+    if widths is not None and slots is not None and widths[0] > slots:
+        raise StudyError(
+            f"widths={widths!r} needs {widths[0]} slots for a trial; there are {slots}: "
+            "ask for fewer, or give more"
+        )
+
+
+def check_whole_visits(options: Options, shards: int, why: str) -> None:
+    """Raise StudyError if evaluations are asked for within a visit, which cannot be. `why`: not."""
+    if options.every.within(shards):
+        raise StudyError(
+            f"validate_every={options.validate_every!r} asks for evaluations within a visit to a "
+            f"shard, and {why}: use a multiple of {1 / shards:.3g} epochs"
+        )
+
+
+def check_for_width(options: Options, shards: int, most: int) -> None:
+    """Raise StudyError if evaluations are asked for within a visit, and trials may be wide."""
+    if most > 1:
+        why = f"a trial may have {most} slots, which make whole visits together"
+        check_whole_visits(options, shards, why)
+
+
+def check_timeout(timeout: Any) -> None:
+    """Raise StudyError unless it is None or seconds from now on."""
+    _check("timeout", timeout, seconds_or_none("for no limit"))
+
+
+# -- names that are no option ----------------------------------------------------------------------
+
+# Arguments of `create_study`, which users may look for among the options.
+OF_THE_STUDY = frozenset(
+    {
+        "storage",
+        "study_name",
+        "metric",
+        "mode",
+        "search_space",
+        "seed",
+        "checkpoints",
+    }
+)
+# Other arguments of `optimize`, and what users of other tools look for.
+OF_OPTIMIZE = (
+    "searcher",
+    "policy",
+    "num_samples",
+    "n_trials",
+    "max_epochs",
+    "max_concurrent",
+    "widths",
+    "priority",
+    "timeout",
+    "profile",
+    "progress",
+    "callbacks",
+    "loggers",
+)
+MEANT = {
+    "n_jobs": "backend='ray' with slots=N, for N at once; on one slot recipes are packed",
+    "num_workers": "workers=",
+    "epochs": "max_epochs=",
+    "num_epochs": "max_epochs=",
+    "max_t": "max_epochs=",
+    "scheduler": "searcher='asha'",
+    "search_alg": "searcher=",
+    "sampler": "searcher='optuna'",
+    "pruner": "searcher='median'",
+    "direction": "create_study(direction=)",
+    "config": "create_study(search_space=)",
+    "param_space": "create_study(search_space=)",
+    "space": "create_study(search_space=)",
+    "local_dir": "create_study(storage=)",
+    "name": "create_study(study_name=)",
+    "resources_per_trial": "widths=, slots= and threads=",
+    "max_concurrent_trials": "max_concurrent=",
+    "time_budget_s": "timeout=",
+    "show_progress_bar": "progress=",
+    "verbose": "progress=",
+}
+# What needs no argument here, and why.
+NEEDLESS = {
+    "catch": "a trial that raises fails, and the others go on",
+    "gc_after_trial": "Python collects garbage by itself",
+    "func": "give the function first, by place",
+}
+# Arguments of other tools' studies, and what to use in `create_study`.
+OF_OTHER_STUDIES = {
+    "sampler": "searcher='optuna' (Optuna's TPE), or 'random'",
+    "pruner": "searcher='median', or 'asha' with max_epochs= in optimize()",
+    "directions": "metric= and direction=, of one value",
+    "objective": "the function as the first argument",
+    "model": "a shoal.Recipe as the first argument",
+    "name": "study_name=",
+    "space": "search_space=",
+    "param_space": "search_space=",
+    "config": "search_space=",
+    "n_trials": "optimize(n_trials=)",
+    "num_samples": "optimize(num_samples=)",
+    "max_epochs": "optimize(max_epochs=)",
+    "policy": "optimize(policy=)",
+    "backend": "optimize(backend=)",
+}
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    """What the user may have meant by an option of that name."""
+    if name in NEEDLESS:
+        return f" (leave it out: {NEEDLESS[name]})"
+    meant = MEANT.get(name)
+    if meant is None:
+        meant = " or ".join(get_close_matches(name, [*known, *OF_OPTIMIZE], 2))
+    if not meant:
+        return ""
+    return f" (did you mean {meant}?)"
+
+
+def check_names(others: Mapping[str, Any]) -> None:
+    """Raise StudyError if `create_study` was given arguments that it does not have."""
+    known = {*OF_THE_STUDY, "command", "direction", "load_if_exists", "searcher"}
+    for name in others:
+        meant = OF_OTHER_STUDIES.get(name)
+        if meant is None:
+            meant = " or ".join(f"{near}=" for near in get_close_matches(name, known, 2))
+        hint = ""
+        if meant:
+            hint = f": did you mean {meant}?"
+        raise StudyError(f"create_study has no argument {name}={hint}")
