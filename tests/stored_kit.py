@@ -21,6 +21,7 @@ import torch
 import shoal
 from shoal import reporting
 from shoal.core.event import Evaluated
+from shoal.study.code import manifest, mark
 
 STORED = Path(__file__).parent / "stored"
 NEAR = 1e-6  # relative difference of two figures that count as the same
@@ -50,7 +51,7 @@ def names() -> list[str]:
 def expected(name: str) -> dict[str, Any]:
     """What the code that wrote the study said of it."""
     found: dict[str, Any] = json.loads((STORED / f"{name}.json").read_text())
-    return found
+    return {"source": False, **found}
 
 
 def unpack(name: str, where: Path) -> Path:
@@ -60,12 +61,21 @@ def unpack(name: str, where: Path) -> Path:
     return where / name
 
 
-def loaded(folder: Path, then: Mapping[str, Any]) -> shoal.Study:
-    """The study there. Code that was pickled by value can be read by the same Python only: with
-    another, the recipe's file is given.
+def marked(folder: Path) -> None:
+    """The study's recipe becomes one that this user has made."""
+    kept = manifest.read(folder)
+    assert kept is not None
+    kept.write(mark.make_key(), mark.MADE)
+
+
+def loaded(folder: Path, then: Mapping[str, Any], own: bool = False) -> shoal.Study:
+    """The study there; `own`: its recipe is marked as this user's.
+
+    Code that was pickled by value can be read by the same Python only: with another, the recipe's
+    file is given.
     """
-    if same_python(then):
-        return shoal.load_study(folder, trust=True)  # no user has marked it
+    if then["source"] or same_python(then):
+        return shoal.load_study(folder, trust=not own)  # no user has marked it
     recipe = getattr(recipes(), then["recipe"])()
     vars(recipe).update(then["attributes"])
     return shoal.create_study(recipe, storage=folder, load_if_exists=True, seed=7)
@@ -107,12 +117,22 @@ def plain(value: Any) -> Any:
     return value
 
 
+def is_function(study: shoal.Study) -> bool:
+    """Whether it trains a function, of which there is no model, and no step to be made again."""
+    return hasattr(study.recipe, "function")
+
+
+def replay(study: shoal.Study) -> list[Any]:
+    """What `replay` says; nothing of a function."""
+    return [] if is_function(study) else study.replay()
+
+
 def replayed(study: shoal.Study, then: Iterable[Mapping[str, Any]], alike: bool) -> Any:
     """What `replay` says now and said then, of what both say.
 
     `alike`: sums are rounded here as they were then, so that nothing may differ.
     """
-    rows = study.replay()
+    rows = replay(study)
     wrong = {"differs", "missing"} if alike else {"missing"}
     assert not {row["verdict"] for row in rows} & wrong, rows
     both = ("trial", "visits", "equal", "difference", "fused", "wide")
@@ -229,11 +249,10 @@ def weights(study: shoal.Study, which: str = "last") -> dict[str, Any]:
     compare them by where bits differ.
     """
     found = {}
-    for trial in study.state.kept:
-        arrays = {
-            name: value.numpy()
-            for name, value in study.load_model(trial, which).state_dict().items()
-        }
+    for trial in () if is_function(study) else study.state.kept:
+        model = study.load_model(trial, which)
+        state = model if isinstance(model, dict) else model.state_dict()
+        arrays = {name: np.asarray(value) for name, value in state.items()}
         whole = hashlib.sha256()
         for name, array in arrays.items():
             whole.update(name.encode() + np.ascontiguousarray(array).tobytes())

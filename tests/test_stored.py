@@ -40,7 +40,7 @@ OFTEN = {  # replayed and resumed by the quick tests; the others go the same way
 
 def seldom(name: str) -> list[pytest.MarkDecorator]:
     """The mark of a study that the slow tests look at."""
-    return [] if name in OFTEN else [pytest.mark.slow]
+    return [] if name in OFTEN or name.startswith("code-") else [pytest.mark.slow]
 
 
 REPLAYED = [pytest.param(name, marks=seldom(name)) for name in TRAINED]
@@ -48,6 +48,15 @@ RESUMED = [
     pytest.param(name, marks=[pytest.mark.slow] if SAID[name]["ray"] else seldom(name))
     for name in TRAINED
 ]
+
+
+@pytest.fixture(autouse=True)
+def needs_its_library(request: pytest.FixtureRequest) -> None:
+    """The recipes of two kinds are of other libraries' classes."""
+    name = request.node.name
+    for kind, library in (("code-lightning", "lightning"), ("code-huggingface", "transformers")):
+        if kind in name:
+            pytest.importorskip(library, reason=f"{library} is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +106,10 @@ def test_it_goes_on_as_it_did(tmp_path: Path, name: str, alike: bool) -> None:
     """Trials with one slot each learn the same to the last bit; others up to rounding."""
     then = SAID[name]
     wanted = {key: then[key] if item == kit.SAME else item for key, item in then["resumed"].items()}
-    study = kit.loaded(kit.unpack(name, tmp_path), then)
+    folder = kit.unpack(name, tmp_path)
+    if then["source"]:
+        kit.marked(folder)
+    study = kit.loaded(folder, then, own=then["source"])
     if name == "given-profile":  # a file outside of the folder, which no mark vouches for
         with pytest.raises(shoal.StudyError, match="names profile"):
             study.resume(progress=False)

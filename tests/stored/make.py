@@ -3,7 +3,7 @@
     PYTHONPATH=. python tests/stored/make.py [NAME …]
 
 The studies here were written by the code at commit 7749e32, before its modules moved to other
-folders. They show that later code reads, resumes, replays and reports what earlier code wrote;
+folders; those of code-*, whose recipes are mostly stored as source, by that at 68ee194. They show that later code reads, resumes, replays and reports what earlier code wrote;
 so they are never written again. For a new kind of study, add a function, and run this script
 for that kind alone, at a commit that is known to be right.
 
@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ import torch
 import shoal
 from shoal.core.event import Opened, Planned
 from shoal.engine.journal import plain, read, replay
+from shoal.engine.sealed import sealed
 
 COMMIT = "7749e32"
+OF_CODE = "68ee194"  # the commit of the kinds that are named code-…
 LEFT_OUT = (
     "study.lock",
     "holder.json",
@@ -374,6 +377,126 @@ def _await(folder: Path, visits: int) -> None:
         time.sleep(0.02)
 
 
+# -- recipes that are stored as source, and pickles of the same time, written by 68ee194 -----------
+
+
+CODE = Path("/home/user/code")  # manifests and pickles name it: no place of this machine
+
+
+def code(name: str) -> Any:
+    """A module of tests/stored/code, as `shoal run` imports it from a user's home."""
+    from shoal.study.code.files import load_module
+
+    shutil.copytree(kit.STORED / "code", CODE, dirs_exist_ok=True)
+    return load_module(CODE / f"{name}.py")
+
+
+def begun(folder: Path, recipe: Any, lr: str = "lr", more: Any = None, **options: Any) -> None:
+    """A study of the recipe, and a trial that is still to be trained."""
+    made = shoal.create_study(recipe, storage=folder, seed=7, **options)
+    train(made)
+    made.enqueue({lr: 0.05, **(more or {})})
+
+
+@kind
+def code_class(folder: Path) -> None:
+    """A recipe's class in a file, whose state names what is Shoal's."""
+    begun(folder, code("nets").Net(), more={"width": 4})
+
+
+@kind
+def code_pickle(folder: Path) -> None:
+    """A recipe that has no source, as it holds arrays."""
+    begun(folder, code("nets").Pickled(), more={"width": 4})
+
+
+@kind
+def code_script(folder: Path) -> None:
+    """A recipe's class in the script that was run, which reads variables of it."""
+    shutil.copytree(kit.STORED / "code", CODE, dirs_exist_ok=True)
+    script = CODE / "script.py"
+    subprocess.run([sys.executable, str(script), str(folder)], check=True)
+    shoal.load_study(folder).enqueue({"width": 4, "lr": 0.05})
+
+
+@kind
+def code_shards(folder: Path) -> None:
+    """A recipe that trains a shard."""
+    begun(folder, code("nets").Sums())
+
+
+@kind
+def code_several(folder: Path) -> None:
+    """Recipes by name."""
+    nets = code("nets")
+    made = shoal.create_study({"net": nets.Net(), "other": nets.Net()}, storage=folder, seed=7)
+    train(made)
+    made.enqueue({"recipe": "other", "width": 4, "lr": 0.05})
+
+
+@kind
+def code_function(folder: Path) -> None:
+    """A function of the configuration, some of whose arguments are given."""
+    begun(
+        folder,
+        partial(code("nets").train, power=2),
+        search_space={"lr": shoal.grid([0.1, 0.2])},
+        metric="loss",
+        mode="min",
+    )
+
+
+@kind
+def code_objective(folder: Path) -> None:
+    """An objective as Optuna has them."""
+    made = shoal.create_study(code("nets").objective, storage=folder, seed=7, mode="min")
+    train(made, num_samples=1)
+    made.enqueue({"lr": 0.25})
+
+
+@kind
+def code_command(folder: Path) -> None:
+    """A command line."""
+    code("sizes")  # its folder is there
+    made = {"metric": "loss", "mode": "min", "search_space": {"lr": shoal.grid([0.1, 0.2])}}
+    os.chdir(CODE)  # where the command is run
+    begun(folder, None, command="echo loss={lr}", **made)
+
+
+@kind
+def code_lightning(folder: Path) -> None:
+    """A LightningModule."""
+    modules = code("modules")
+    recipe = shoal.lightning(modules.Fitted, datamodule=modules.Points(8), max_epochs=2)
+    space = {"lr": shoal.grid([0.1, 0.2])}
+    begun(folder, recipe, search_space=space, metric="loss", mode="min")
+
+
+@kind
+def code_lightning_by_hand(folder: Path) -> None:
+    """A LightningModule that makes its steps itself."""
+    modules = code("modules")
+    recipe = shoal.lightning(modules.ByHand, datamodule=modules.Points, max_epochs=2, shards=2)
+    space = {"lr": shoal.grid([0.1, 0.2])}
+    begun(folder, recipe, search_space=space, metric="loss", mode="min")
+
+
+@kind
+def code_huggingface(folder: Path) -> None:
+    """A model of Hugging Face."""
+    nets = code("nets")
+    recipe = shoal.huggingface(
+        nets.Line,
+        nets.items(),
+        0.3,
+        nets.collated,
+        {"per_device_train_batch_size": 4, "num_train_epochs": 2, "warmup_steps": 1},
+        compute_metrics=nets.scores,
+    )
+    space = {"learning_rate": shoal.grid([0.1, 0.2])}
+    begun(folder, recipe, "learning_rate", search_space=space, metric="eval_loss", mode="min")
+
+
 # -- policies and searchers as a journal's head describes them
 # ---------------------------------------------------------------------------
 
@@ -522,12 +645,22 @@ def scrub(folder: Path) -> None:
             for name in {platform.node(), platform.node().split(".")[0]}:
                 text = text.replace(f'"{name}"', '"here"').replace(f'"{name}:', '"here:')
             text = text.replace(here, "/home/user").replace(str(folder.parent), "/home/user")
-            path.write_bytes(text.encode())
+            path.write_bytes(_resealed(text.encode()))
     places = (here, tempfile.gettempdir(), sys.prefix, str(Path.home()))
     for path in folder.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         found = [place for place in places if place.encode() in content]
         assert not found, f"{path} names {found}"
+
+
+def _resealed(text: bytes) -> bytes:
+    """With checksums of the lines as they are now."""
+    lines = text.splitlines(keepends=True)
+    body = [line.rpartition(b',"n":')[0] + b"}\n" if b',"c":"' in line else b"" for line in lines]
+    return b"".join(
+        sealed(each, at + 1) if each else line
+        for at, (line, each) in enumerate(zip(lines, body, strict=True))
+    )
 
 
 def store(name: str, folder: Path, said: dict[str, Any]) -> None:
@@ -549,8 +682,9 @@ def outcome(name: str, folder: Path) -> dict[str, Any]:
     opened = [line.entry for line in made.lines() if isinstance(line.entry, Opened)][-1]
     copy = folder.parent / "resumed" / name
     said = {
-        "made": COMMIT,
+        "made": OF_CODE if name.startswith("code-") else COMMIT,
         "python": platform.python_version(),
+        "source": opened.head["recipe"].get("stored") == "source",
         "numerics": kit.numerics(),
         "recipe": opened.head["recipe"]["name"],
         "attributes": {
@@ -568,7 +702,7 @@ def outcome(name: str, folder: Path) -> dict[str, Any]:
         "status": kit.status(folder),
         "weights": kit.weights(made),
         "best": {trial: best["sha256"] for trial, best in kit.weights(made, "best").items()},
-        "replay": kit.plain(made.replay()),
+        "replay": kit.plain(kit.replay(made)),
         "page": kit.page(folder, folder.parent / "page.html"),
     }
     shutil.copytree(folder, copy)
@@ -577,7 +711,7 @@ def outcome(name: str, folder: Path) -> dict[str, Any]:
     resumed = {
         "story": kit.story(made),
         "weights": kit.weights(made),
-        "replay": kit.plain(made.replay()),
+        "replay": kit.plain(kit.replay(made)),
     }
     return said | {
         "resumed": {key: kit.SAME if item == said[key] else item for key, item in resumed.items()}
@@ -593,6 +727,7 @@ def main(wanted: list[str]) -> None:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place).resolve() / name
             make(folder)
+            os.chdir(kit.STORED)
             scrub(folder)
             said = outcome(name, folder)
             shutil.rmtree(folder / "trials", ignore_errors=True)
