@@ -27,7 +27,6 @@ from shoal.study.parts.longer import failed_in
 from shoal.study.parts.places import place
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
-from shoal.train.data.joined import JoinedData
 
 Head = Mapping[str, Any]
 
@@ -80,7 +79,7 @@ def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = Non
 
 def _of_each(data: Data) -> dict[str, Any]:
     """The fingerprints of the data of several recipes, by name; nothing of a single one."""
-    if not isinstance(data, JoinedData):
+    if not data.of:
         return {}
     return {"recipes": {name: own.fingerprint for name, own in data.of.items()}}
 

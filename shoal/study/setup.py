@@ -16,8 +16,7 @@ from shoal.search.space import dimensions, validated
 from shoal.study.code.unread import UnreadRecipe
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
-from shoal.train.data.joined import own_data
-from shoal.train.data.placed.constructor import Survey
+from shoal.train.data.placed import Survey
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
@@ -102,7 +101,7 @@ def each_recipe(
     if space is not None:
         names = named_recipes(recipe, space)
     for name in names:
-        own = None if data is None else own_data(data, name)
+        own = None if data is None else data.of_recipe(name)
         inner = None if space is None else own_space(space, name)
         metric, mode = setup.aim({RECIPE: name})
         part = recipe.parts[name]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from shoal.core.cluster import ShardId
+from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError
-from shoal.train.data.placed.cache import UrlCache
-from shoal.train.data.placed.catalogue import Catalogue
-from shoal.train.data.placed.survey import Asked, Finding, Inspection
+from shoal.train.data.survey import Asked, Finding, Inspection
+from shoal.train.data.url_cache import UrlCache
 
 pytest.importorskip("ray", reason="the ray backend needs Ray")
 import ray

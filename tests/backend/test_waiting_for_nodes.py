@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.core.cluster import ShardId
-from shoal.train.data.placed.catalogue import Catalogue
+from shoal.train.data.catalogue import Catalogue
 
 pytest.importorskip("ray", reason="the ray backend needs Ray")
 from shoal.backend.ray.health import waiting

@@ -19,10 +19,10 @@ from shoal.simulate.read import read_log
 from shoal.simulate.spec import SpecError, load_spec
 from shoal.simulate.trace import TraceError
 from shoal.tools.parse import parse_config, parse_space
+from shoal.train.data.catalogue import read_catalogue
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
-from shoal.train.data.placed.catalogue import read_catalogue
-from shoal.train.data.placed.forms import form_of, read_whole
+from shoal.train.data.formats import form_of, read_whole
 
 PART = ShardId("s000")
 

@@ -36,8 +36,8 @@ from shoal.study.watch.holder import is_held, process_of
 from shoal.tools.parse import parse_config, parse_space
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
-from shoal.train.data.placed.forms import KINDS, read_whole
-from shoal.train.data.read.pictures import picture
+from shoal.train.data.formats import KINDS, read_whole
+from shoal.train.data.images import picture
 from shoal.train.function.keep import unpacked
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
 from shoal.train.wide import parcel

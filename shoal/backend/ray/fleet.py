@@ -41,8 +41,8 @@ from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Fed, Left, Unread
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.process import cpus_here
+from shoal.train.data.catalogue import LOCAL
 from shoal.train.data.data import Data
-from shoal.train.data.placed.catalogue import LOCAL
 from shoal.train.recipe.unit import Reached
 
 POLL = 1.0  # seconds between two looks at a cluster's nodes

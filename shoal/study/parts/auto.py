@@ -21,7 +21,7 @@ from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.simulate.objective_file import with_files
 from shoal.study.folder import StudyError
-from shoal.train.data.placed.catalogue import Catalogue
+from shoal.train.data.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from shoal.train.data.data import Data

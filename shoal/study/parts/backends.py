@@ -28,7 +28,7 @@ from shoal.study.allocated.place import RunPlace
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
-from shoal.train.data.placed.constructor import Survey, surveying
+from shoal.train.data.placed import Survey, surveying
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun

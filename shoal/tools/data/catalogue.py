@@ -13,9 +13,7 @@ from shoal.reporting.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.parts.backends import survey_for
 from shoal.tools.outcome import errors, show
-from shoal.train.data.columns import DataError
-from shoal.train.data.data import Data
-from shoal.train.data.placed.catalogue import (
+from shoal.train.data.catalogue import (
     Catalogue,
     as_path,
     here,
@@ -23,7 +21,9 @@ from shoal.train.data.placed.catalogue import (
     of_this_machine,
     read_catalogue,
 )
-from shoal.train.data.placed.constructor import surveying
+from shoal.train.data.columns import DataError
+from shoal.train.data.data import Data
+from shoal.train.data.placed import surveying
 
 
 @errors()

@@ -1,4 +1,4 @@
-"""Data out of arrays in memory, or out of MNIST's files (IDX, yann.lecun.org/exdb/mnist)."""
+"""Data out of arrays in memory, of one long sequence, or of MNIST's files (IDX)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from shoal.engine.files import whole
 from shoal.engine.small import gunzip
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.files import check_ends
 from shoal.train.data.parts import (
     Division,
     Index,
@@ -27,7 +28,6 @@ from shoal.train.data.parts import (
     hash_array,
     is_fraction,
 )
-from shoal.train.data.read.paths import check_ends
 
 MOST_AXES = 32  # of an array in NumPy, in all of its versions
 _IDX_TYPES = {
@@ -267,3 +267,31 @@ def _idx_content(path: Path) -> bytes:
         return content
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def from_sequence(values: Any, window: int, validation: Any, shards: int | None) -> Parts:
+    """See `Data.sequence`."""
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise DataError(f"window must be a whole number >= 1; got {window!r}")
+    others = validation
+    if validation is not None and not is_fraction(validation):
+        others = _windows(validation, window)
+    how = Division(0, shards, sequential=True)
+    return from_arrays(_windows(values, window), {}, others, None, how)
+
+
+def _windows(values: Any, window: int) -> tuple[Array, Array]:
+    """The windows, and those one step later; both are views.
+
+    Raises:
+        DataError: there are too few values.
+    """
+    array = as_array(values, "of values")
+    count = (len(array) - 1) // window
+    if count < 1:
+        raise DataError(
+            f"a sequence needs more values than a window; got {len(array)} for window={window}"
+        )
+    shape = (count, window, *array.shape[1:])
+    end = count * window
+    return array[:end].reshape(shape), array[1 : end + 1].reshape(shape)

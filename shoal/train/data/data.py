@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
-from shoal.core.cluster import ShardId
+from shoal.core.cluster import OF_RECIPE, ShardId, of_recipe, own_name
 from shoal.engine.files import whole
 from shoal.train.data import columns as cols
-from shoal.train.data.arranged import Arranged, Arrangement
-from shoal.train.data.arrays import Arrays, from_arrays, from_idx
-from shoal.train.data.columns import Columns, DataError, ShardError
-from shoal.train.data.formats import FromFiles
-from shoal.train.data.items.collate import check_collate
-from shoal.train.data.items.readers import ItemReaders
-from shoal.train.data.make.made import MakesShards
+from shoal.train.data.arrangement import (
+    Arrangement,
+    By,
+    Deal,
+    DealtRows,
+    Exchange,
+    ExchangedRows,
+    SampleDraws,
+    Weighted,
+    balancing,
+    checked_weights,
+    made_folds,
+)
+from shoal.train.data.arrays import Arrays, from_arrays, from_idx, from_sequence
+from shoal.train.data.catalogue import Catalogue
+from shoal.train.data.collate import check_collate
+from shoal.train.data.columns import Array, Columns, DataError, Ragged, ShardError
+from shoal.train.data.formats import Reading
+from shoal.train.data.items import from_dataset
+from shoal.train.data.iterables import from_iterable
+from shoal.train.data.loaders import (
+    TakenLoader,
+    check_left_out,
+    loaded,
+    scored_collate,
+    scored_items,
+)
 from shoal.train.data.npz import from_folder
 from shoal.train.data.parts import (
     Division,
@@ -29,17 +55,25 @@ from shoal.train.data.parts import (
     RowSource,
     Source,
     is_sequential,
+    reader,
 )
+from shoal.train.data.placed import PlacedFiles, ShardsOfData
+from shoal.train.data.shards import ShardPlan, make_shards
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
 
 __all__ = ["CHUNK_BYTES", "Columns", "Data", "DataError", "Source"]
 
 CHUNK_BYTES = 8 * 2**20  # of a chunk of small samples
-LOOKED_AT = 8  # samples by which `print` tells of what shape they are
 CHUNK_ROWS = 256  # samples that a chunk of large ones should have
 MOST_BYTES = 32 * 2**20  # of a chunk that has several samples
+LOOKED_AT = 8  # samples by which `print` tells of what shape they are
+LISTED = 12  # columns or texts that `print` shows
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-class Data(Arranged, ItemReaders, FromFiles, MakesShards):
+class Data:
     """Training shards in their order, and validation parts.
 
     docs/data.md lists the ways to build it. `shards`: the training shards. `sizes`:
@@ -51,7 +85,9 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         DataError: no shard, or an empty one.
     """
 
-    # What items are made of, and what makes a batch of them. Old pickles lack these.
+    # Old pickles lack these.
+    arrangement = Arrangement()
+    # what items are made of, and what makes a batch of them
     form: Any = None
     collate: Any = None
     scored_collate: Any = None  # for validation, where that is another one
@@ -61,6 +97,16 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
     scored_form: Any = None  # of items to validate on, where that is another one
     _tried: Sequence[Any] = ()  # the first items
     _scored_tried: Sequence[Any] = ()  # those to validate on; none: they are like `_tried`
+    # the texts or classes behind a column's numbers, by column
+    names: Mapping[str, Sequence[str]] = {}
+    # how a table's columns became numbers; None: the data is no table's
+    table: Any = None
+    # gets shards as they are dealt; None: all samples are read here
+    exchange: Exchange | None = None
+    # the data of each recipe, by the recipe's name, if this is that of several
+    of: Mapping[str, Data] = {}
+    # `Data.shards(…)` makes data of shards at nodes; `data.shards` are the training shards
+    shards = ShardsOfData()
 
     def __init__(self, parts: Parts) -> None:
         if not parts.training:
@@ -96,123 +142,7 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
             self.arrangement = Arrangement(sequential=True, defaults=defaults)
         self.collates = getattr(parts.source, "whole", False)
 
-    def collate_with(self, collate: Callable[[list[Any]], Any]) -> None:
-        """Have batches made of items by this function, unless the data has one.
-
-        Raises:
-            DataError: the data has no items, but columns.
-        """
-        if self.collate is not None:
-            return
-        if self.form is None:
-            raise DataError(
-                "collate puts items together, and this data has columns; "
-                "use Data.dataset(…), or leave collate out"
-            )
-        self._source = self._source.collated()  # type: ignore[attr-defined]
-        self.collate = collate
-        self.collates = True
-
-    def collate_scored_with(self, collate: Callable[[list[Any]], Any]) -> None:
-        """Have the batches of validation made of items by this function."""
-        if not self.collates:
-            self._source = self._source.collated()  # type: ignore[attr-defined]
-            self.collates = True
-        self.scored_collate = collate
-
-    def check(self) -> None:
-        """Make a batch of the first items, if batches are made of items.
-
-        Raises:
-            DataError: that does not work.
-        """
-        if self.collates:
-            check_collate(self._tried, self.collate)
-            if self._scored_tried or self.scored_collate is not None:
-                check_collate(
-                    self._scored_tried or self._tried,
-                    self.scored_collate or self.collate,
-                    beside=() if self.scored_collate else self._tried,
-                )
-
-    @property
-    def samples(self) -> int:
-        """Training samples in all shards."""
-        return sum(self.sizes.values())
-
-    def __repr__(self) -> str:
-        """How many samples there are, and what each column holds, in a few lines."""
-        apart = sum(self._sizes[part] for part in self.validation)
-        lines = [
-            f"Data: {self.samples:,} training samples in {len(self.shards)} "
-            f"{'shards' if len(self.shards) > 1 else 'shard'}, {apart:,} to validate on"
-        ]
-        if self.by_rows and self.is_here(self.shards[0]):
-            first = self.rows(self.shards[0], np.arange(min(LOOKED_AT, self.size(self.shards[0]))))
-            about = cols.described(first)
-            lines += [f"  {name}: {kind}{self._meaning(name)}" for name, kind in about.items()]
-        if self.collates:
-            lines.append("  collate makes batches of these")
-        if self.anew:
-            lines.append("  read anew in each pass, for they draw random numbers")
-        return "\n".join(lines)
-
-    def read(self, part: ShardId) -> Columns:
-        """All samples of a training shard or validation part.
-
-        Raises:
-            DataError: it cannot be read (any more), or it has another size than before.
-        """
-        with _reading(part):
-            columns = self._source.read(part)
-            size = cols.rows(columns)
-            if size != self._sizes[part]:
-                raise DataError(f"it had {self._sizes[part]} samples and now has {size}")
-        return columns
-
-    def of_pass(self, seed: int, turn: int) -> Data:
-        """The data as the training passes with this number see it, in a study with this seed.
-
-        Items that draw random numbers are read anew, and reshuffled samples are dealt to shards.
-        """
-        data = self
-        if self.anew:
-            data = copy(self)
-            data._source = self._source.drawn_in(seed, turn)  # type: ignore[attr-defined]
-        if self.arrangement.reshuffles and turn:
-            return data.dealt(seed, turn)
-        return data
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether reading is copying: all columns are arrays in memory."""
-        return isinstance(self._source, Arrays)
-
-    @property
-    def by_rows(self) -> bool:
-        """Whether `rows` reads no more than it is asked for."""
-        return isinstance(self._source, RowSource)
-
-    def rows(self, part: ShardId, index: Index) -> Columns:
-        """These samples of a training shard or validation part, in this order.
-
-        Raises:
-            DataError: they cannot be read (any more).
-        """
-        source = self._source
-        if not isinstance(source, RowSource):
-            whole = self.read(part)
-            return cols.apply(whole, lambda column: column[index])
-        with _reading(part):
-            columns = source.rows(part, index)
-            size = cols.rows(columns)
-            if size != len(index):
-                raise DataError(f"it should give {len(index)} samples and gives {size}")
-        return columns
-
-    def size(self, part: ShardId) -> int:
-        """Samples in a training shard or validation part."""
-        return self._sizes[part]
+    # -- out of memory -----------------------------------------------------------------------------
 
     @staticmethod
     def arrays(
@@ -244,6 +174,104 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         """
         how = Division(seed, shards, shard_weights, is_sequential(order))
         return Data(from_arrays(columns, named, validation, stratify, how))
+
+    @staticmethod
+    def sequence(
+        values: Any,
+        window: int,
+        validation: Any = 0.1,
+        shards: int | None = None,
+    ) -> Data:
+        """One long sequence, as of a language model; batches are (inputs, targets).
+
+        Each sample is a window of `window` steps. Targets are the values that follow the inputs.
+        With a step that takes `state`, row i of each batch continues row i of the batch before: the
+        sequence is cut in as many streams as a batch has rows. `values`: (n, …), the first axis
+        steps. `validation`: another sequence, the fraction at the end, or None.
+
+        Raises:
+            DataError: not a window of values, or as `arrays`.
+        """
+        return Data(from_sequence(values, window, validation, shards))
+
+    @staticmethod
+    def dataset(
+        dataset: Dataset[Any] | DataLoader[Any] | Sequence[Any],
+        validation: Any = 0.2,
+        shards: int | None = None,
+        seed: int = 0,
+        shard_weights: Sequence[float] | None = None,
+        *,
+        collate: Callable[[list[Any]], Any] | None = None,
+        order: Order = "random",
+        samples: int | None = None,
+    ) -> Data:
+        """A torch Dataset, or a list, whose items are tuples, dicts or single values.
+
+        Items of equal shapes are kept as columns, and batches are slices of them. Items that hold
+        arrays of unequal shapes, text, images or nested containers are kept as they are, and become
+        a batch by `collate`: a function of a list of items, or None for torch's default collate.
+        `collate` may draw random numbers; they depend on the seed and the place in the pass.
+
+        Items that were read are kept; those beyond `data_memory_gb` are read again. Items that draw
+        random numbers are read anew in each training pass, under seeds of the pass; those to
+        validate on are drawn once. An IterableDataset is read once from its beginning to its end,
+        or its first `samples` items are. `order`: "sequential" keeps the
+        items in their order, and sets the last ones aside. A DataLoader: as `loader`.
+
+        `validation`: another such dataset, a DataLoader, the fraction set aside at random, or None.
+        `shards`, `shard_weights`: as for `arrays`.
+
+        Raises:
+            DataError: no items, items of unequal forms, nothing left to train or validate on.
+        """
+        if isinstance(dataset, DataLoader):
+            check_left_out(collate=collate, order=order, shard_weights=shard_weights)
+            return Data.loader(dataset, validation, shards, seed, samples)
+        how = Division(seed, shards, shard_weights, is_sequential(order))
+        scored = None
+        if isinstance(validation, DataLoader):
+            scored = scored_collate(validation, collate)
+            validation = scored_items(validation)
+        if isinstance(dataset, IterableDataset):
+            data = Data(from_iterable(dataset, validation, how, collate, samples))
+        else:
+            data = Data(from_dataset(dataset, validation, how, collate))
+        if scored is not None:
+            data.collate_scored_with(scored)
+        return data
+
+    @staticmethod
+    def loader(
+        train: DataLoader[Any],
+        valid: Any = None,
+        shards: int | None = None,
+        seed: int = 0,
+        samples: int | None = None,
+    ) -> Data:
+        """A DataLoader as it is: its dataset, batch size, collate function and order.
+
+        Batch size, `drop_last` and shuffling become the recipe's, where the recipe does not set
+        them itself. shuffle=True draws a new order in each pass. A WeightedRandomSampler and a
+        SubsetRandomSampler keep their meaning. The order of any other sampler or batch sampler is
+        drawn in each pass, under the study's seed; the data has one shard then. `num_workers`
+        becomes the study's `workers`, where that is "auto". A loader's own generator and
+        `worker_init_fn` are not used. `valid`: another DataLoader or dataset, a fraction, or None.
+        `samples`: of an endless IterableDataset, how many are read.
+
+        Raises:
+            DataError: a loader that makes batches in another way, or as `dataset`.
+        """
+        found: TakenLoader = loaded(train, valid)
+        how = Division(seed, found.shards(shards), None, found.sequential)
+        if isinstance(found.dataset, IterableDataset):
+            parts = from_iterable(found.dataset, found.validation, how, found.collate, samples)
+        else:
+            parts = from_dataset(found.dataset, found.validation, how, found.collate)
+        data: Data = found.arranged(Data(parts))
+        return data
+
+    # -- out of files ------------------------------------------------------------------------------
 
     @staticmethod
     def folder(
@@ -285,6 +313,658 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         how = Division(seed, shards, shard_weights)
         return Data(from_idx(whole(images), whole(labels), validation, stratify, how))
 
+    @staticmethod
+    def csv(
+        paths: Paths,
+        *,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        encode: Mapping[str, Any] | None = None,
+        fill: float | str | Mapping[str, Any] | None = None,
+        dropna: Sequence[str] = (),
+        na_values: Sequence[Any] = (),
+        decimal: str = ".",
+        encoding: str | None = None,
+        validation: Any = 0.2,
+        stratify: str | None = None,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Data:
+        """Rows of CSV files with a header line: one file, a folder, a pattern ("*.csv") or a list.
+
+        With `label` a batch is (all other columns as float32 (n, k), the label); without it a dict
+        of columns. Whole numbers are int64, others float32. What parts the values (comma,
+        semicolon, tab or bar) is seen from the header line.
+
+        `columns`: those to read; None: all. `drop`: columns to leave out. `encode`: {column:
+        "onehot", "ordinal", "hash", or a function}, of text and dates; the texts by number are in
+        `names`. A function gets the list of the column's values in the training part, and returns a
+        function of such a list. `fill`: what takes the place of missing values: a number, "mean" or
+        "median" (of the training part) for all columns of numbers but the label, or {column:
+        value}. `dropna`: columns; rows that lack a value there are left out. `na_values`: texts
+        that mean a missing value. `decimal`: what parts the whole from the fraction. `encoding`: of
+        the files, such as "latin-1"; None: UTF-8. `validation`: a fraction, other files, or
+        None. `stratify`: the column whose values keep their shares in the fraction; it may be text.
+        `shards`: as for `arrays`. All rows are held in memory.
+
+        Raises:
+            DataError: no such file or column, text without `encode`, missing values without `fill`.
+        """
+        tables = reader("tables", "Data.csv", "pyarrow")
+        texts = tuple(map(str, _several(na_values)))
+        setup = tables.TableSetup(
+            label,
+            _several(columns),
+            encode or {},
+            fill,
+            stratify,
+            _several(drop),
+            _several(dropna),
+            tables.CsvForm(encoding, texts, decimal),
+        )
+        how = Division(seed, shards)
+        return Data(tables.from_tables(paths, "csv", setup, validation, how))
+
+    @staticmethod
+    def parquet(
+        paths: Paths,
+        *,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        encode: Mapping[str, Any] | None = None,
+        fill: float | str | Mapping[str, Any] | None = None,
+        dropna: Sequence[str] = (),
+        validation: Any = 0.2,
+        stratify: str | None = None,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Data:
+        """Rows of Parquet files; for the arguments see `csv`."""
+        tables = reader("tables", "Data.parquet", "pyarrow")
+        setup = tables.TableSetup(
+            label,
+            _several(columns),
+            encode or {},
+            fill,
+            stratify,
+            _several(drop),
+            _several(dropna),
+        )
+        how = Division(seed, shards)
+        return Data(tables.from_tables(paths, "parquet", setup, validation, how))
+
+    def encode(
+        self, paths: Paths, columns: Sequence[str] | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """New rows out of files of the same format, as batches of this data hold them.
+
+        Text is encoded and gaps are filled as in this data; nothing is fitted anew. Data with a
+        label gives the other columns as float32 (n, k), and the files need no label. Data without
+        gives {column: values}. `columns`: these columns alone, by name, the label perhaps among
+        them. Rows keep their order; columns that this data does not have are left out. A warning
+        names texts that "onehot" does not know: their rows are all 0.
+
+        Raises:
+            DataError: the data is no table's, a column is missing or of another kind, or "ordinal"
+                does not know a text.
+        """
+        if self.table is None:
+            raise DataError(
+                "encode goes with data out of CSV and Parquet files; this data was made otherwise"
+            )
+        made = self.table.encode(paths, columns)
+        if isinstance(made, dict):
+            return {name: torch.from_numpy(column) for name, column in made.items()}
+        return torch.from_numpy(made)
+
+    @staticmethod
+    def arrow(
+        source: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        decode: Mapping[str, Callable[[Any], Any]] | None = None,
+        validation: Any = 0.2,
+        stratify: str | None = None,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Data:
+        """A Hugging Face `datasets.Dataset`, or Arrow files; rows stay in the files until read.
+
+        A batch is a dict of columns. Lists of equal lengths become axes. Pictures of `datasets`
+        are decoded. `decode`: {column: function of a value}, for all else that is no number.
+        `columns`: those to read; None: all. `validation`: a fraction, another dataset, or None.
+        `stratify`: the column whose values keep their shares in the fraction; it may be text.
+
+        Raises:
+            DataError: rows that are in no file, no such column, values that are no numbers.
+        """
+        arrow = reader("arrow", "Data.arrow", "pyarrow", "pillow")
+        how = Division(seed, shards)
+        made = arrow.from_arrow(source, columns, decode, validation, how, stratify)
+        return Data(made)
+
+    @staticmethod
+    def images(
+        root: str | os.PathLike[str],
+        size: int | tuple[int, int] | None = None,
+        *,
+        validation: Any = 0.2,
+        stratify: bool = True,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Data:
+        """A folder with a folder of pictures (jpg, png) for each class.
+
+        A batch is (pictures uint8 (n, 3, height, width), class numbers int64); the class names are
+        `data.names["1"]`. `size`: a side or (height, width) to which pictures are resized; None:
+        all have one size. `validation`: a fraction (each class keeps its share, unless `stratify`
+        is False), another such folder, or None.
+
+        Raises:
+            DataError: no such folder, no pictures, pictures of several sizes.
+        """
+        images = reader("images", "Data.images", "pillow")
+        how = Division(seed, shards)
+        made = images.from_images(whole(root), size, validation, how, stratify)
+        return Data(made)
+
+    @staticmethod
+    def tar(
+        paths: Paths,
+        *,
+        columns: Sequence[str] | None = None,
+        decode: Mapping[str, Callable[[bytes], Any]] | None = None,
+        size: int | tuple[int, int] | None = None,
+        validation: Any = None,
+        seed: int = 0,
+    ) -> Data:
+        """Tar files in webdataset's layout: each is a shard; a sample's members share a name.
+
+        Members jpg, png, npy, cls and json (numbers) are decoded by their ending. `decode`:
+        {ending: function of the bytes}, for others, such as txt. `columns`: the endings to read:
+        then a batch is a tuple; None: all of the first sample's, and a batch is a dict. `size`: of
+        pictures, as for `images`. `validation`: a fraction of the files, other files, or None.
+
+        Raises:
+            DataError: no such file, a packed tar file, a sample that lacks a member.
+        """
+        tar = reader("tar", "Data.tar", "pillow")
+        return Data(tar.from_tars(paths, columns, decode, size, validation, seed))
+
+    @staticmethod
+    def files(
+        paths: Paths,
+        read: Callable[[Path], Any],
+        *,
+        validation: Any = None,
+        seed: int = 0,
+    ) -> Data:
+        """Files of any format: each is a shard; `read(path)` gives its columns.
+
+        The columns are arrays of equal length, as a tuple or a dict. Each file is read once when
+        the data is made, to see how many samples it has. `validation`: a fraction of the files,
+        other files, or None.
+
+        Raises:
+            DataError: no such file, or files whose columns differ.
+        """
+        files = reader("files", "Data.files")
+        return Data(files.from_files(paths, read, validation, seed))
+
+    @staticmethod
+    def make_shards(
+        source: Paths,
+        folder: str | os.PathLike[str],
+        *,
+        shards: int,
+        seed: int = 0,
+        replicas: int = 1,
+        nodes: Sequence[str] = (),
+        speeds: Mapping[str, float] | None = None,
+        validation: Any = None,
+        label: str | None = None,
+        drop: Sequence[str] = (),
+        numeric_only: bool = False,
+        size: int | tuple[int, int] | None = None,
+        memory_gb: float = 1.0,
+    ) -> dict[str, Any]:
+        """Shuffle the rows of files once, write them as shards, and a catalogue of these.
+
+        `source`: CSV, Parquet, Arrow, .npz, .npy or tar files, a folder of such, or a folder of
+        pictures by class. `folder`: a new one. Each shard is an uncompressed .npz file, or
+        `replicas` copies of it, at `nodes` in turn: `folder/node/s000.npz`. `speeds`: of the nodes;
+        shards are as large as the mean speed of the nodes that hold them. `validation`: a
+        fraction, other files, or None; it is divided in as many shards. `label`, `drop`: columns
+        of CSV and Parquet files; with a label rows are (inputs float32, label). `numeric_only`:
+        columns of these files that hold text or times are left out. `size`: of pictures.
+        `memory_gb`: what is held in memory at most, about; the disk holds the rows twice
+        meanwhile. Equal arguments give equal files.
+
+        Returns {"catalogue": the path of shards.toml, "rows": by shard, "bytes": written}.
+
+        Raises:
+            DataError: no such files, rows that are no numbers, a folder that is not empty, more
+                shards than rows, more replicas than nodes.
+        """
+        plan = ShardPlan(shards, seed, replicas, names_of(nodes), speeds, validation, memory_gb)
+        how = Reading(label, names_of(drop), size, numeric_only)
+        return make_shards(source, Path(folder), plan, how)
+
+    # -- what it holds -----------------------------------------------------------------------------
+
+    @property
+    def samples(self) -> int:
+        """Training samples in all shards."""
+        return sum(self.sizes.values())
+
+    def size(self, part: ShardId) -> int:
+        """Samples in a training shard or validation part."""
+        return self._sizes[part]
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a sample, as it is stored."""
+        return self._row_bytes
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading is copying: all columns are arrays in memory."""
+        if self.of:
+            return all(data.in_memory for data in self.of.values())
+        return isinstance(self._source, Arrays)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether `rows` reads no more than it is asked for."""
+        if self.of:
+            return all(data.by_rows for data in self.of.values())
+        return isinstance(self._source, RowSource)
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether rows were put in a random order before they were divided."""
+        return hasattr(self._source, "index") and not self.arrangement.sequential
+
+    def __repr__(self) -> str:
+        """How many samples there are, and what each column holds, in a few lines."""
+        apart = sum(self._sizes[part] for part in self.validation)
+        lines = [
+            f"Data: {self.samples:,} training samples in {len(self.shards)} "
+            f"{'shards' if len(self.shards) > 1 else 'shard'}, {apart:,} to validate on"
+        ]
+        if self.by_rows and self.is_here(self.shards[0]):
+            first = self.rows(self.shards[0], np.arange(min(LOOKED_AT, self.size(self.shards[0]))))
+            about = cols.described(first)
+            lines += [f"  {name}: {kind}{self._meaning(name)}" for name, kind in about.items()]
+        if self.collates:
+            lines.append("  collate makes batches of these")
+        if self.anew:
+            lines.append("  read anew in each pass, for they draw random numbers")
+        return "\n".join(lines)
+
+    def _meaning(self, name: Any) -> str:
+        """Which columns of a table the column is made of, and the texts behind its numbers."""
+        label = self.table and self.table.label
+        said = ""
+        if label is not None:  # the columns are the inputs, and the label
+            if name == 0:
+                return ": " + _some(self.table.inputs)
+            said = f", the label {label}"
+            name = label
+        texts = self.names.get(str(name))
+        if texts is not None:
+            said += ": " + _some([f"{n} {text}" for n, text in enumerate(texts)])
+        return said
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of a training shard or validation part.
+
+        Raises:
+            DataError: it cannot be read (any more), or it has another size than before.
+        """
+        with _reading(part):
+            columns = self._source.read(part)
+            size = cols.rows(columns)
+            if size != self._sizes[part]:
+                raise DataError(f"it had {self._sizes[part]} samples and now has {size}")
+        return columns
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of a training shard or validation part, in this order.
+
+        Raises:
+            DataError: they cannot be read (any more).
+        """
+        source = self._source
+        if not isinstance(source, RowSource):
+            whole = self.read(part)
+            return cols.apply(whole, lambda column: column[index])
+        with _reading(part):
+            columns = source.rows(part, index)
+            size = cols.rows(columns)
+            if size != len(index):
+                raise DataError(f"it should give {len(index)} samples and gives {size}")
+        return columns
+
+    def numbers(self) -> dict[ShardId, Any]:
+        """By training shard, the numbers of its samples in the data as it was given."""
+        index = getattr(self._source, "index", None)
+        if index is not None:
+            return {shard: index[shard] for shard in self.shards}
+        found = {}
+        start = 0
+        for shard, size in self.sizes.items():
+            found[shard] = np.arange(start, start + size)
+            start += size
+        return found
+
+    def _column(self, by: str | int) -> dict[ShardId, Array]:
+        """A column of each training shard.
+
+        Raises:
+            DataError: there is no such column, or it is not of numbers or text.
+        """
+        label = self.table and self.table.label
+        if label is not None:
+            if by not in (label, 1):
+                raise DataError(
+                    f"labels are those of the table's label, {label!r}, or by its place 1; "
+                    f"got {by!r}"
+                )
+            by = 1
+        return {shard: labels_of(self.read(shard), by) for shard in self.shards}
+
+    # -- how passes take the samples ---------------------------------------------------------------
+
+    def weighted(self, weights: Any) -> Data:
+        """The data, whose samples are drawn with replacement in each pass, by their weights.
+
+        `weights`: one number >= 0 for each sample, in the order of the data as it was given; those
+        set aside for validation have one, too. A pass over a shard draws as many samples as the
+        shard has, from (seed, shard, turn).
+
+        Raises:
+            DataError: another number of weights, or one that is no such number.
+        """
+        numbers = self.numbers()
+        apart = getattr(self._source, "apart", frozenset(self.validation))
+        aside = [part for part in self.validation if part not in apart]
+        count = sum(self._sizes[part] for part in [*self.shards, *aside])
+        checked = checked_weights(weights, count)
+        return self._with_weights({part: checked[at] for part, at in numbers.items()})
+
+    def balanced(self, by: str | int) -> Data:
+        """The data, of which each pass draws samples of all labels equally often.
+
+        `by`: the name or place of the column of labels; of a table the label's name. All labels
+        are read once.
+
+        Raises:
+            DataError: there is no such column, or it has several values per sample.
+        """
+        labels = self._column(by)
+        weights = balancing(np.concatenate(list(labels.values())))
+        ends = np.cumsum([len(part) for part in labels.values()])[:-1]
+        return self._with_weights(dict(zip(labels, np.split(weights, ends), strict=True)))
+
+    def bucketed(self, by: By) -> Data:
+        """The data, whose batches have samples of similar lengths.
+
+        Each chunk is sorted by length and cut in groups of four batches of the recipe's
+        `batch_size`, which come in a random order. `by`: the name or place of a column, whose
+        values' first axes count (of text, its bytes), or a function of an item that gives a
+        number. They see items as `prepare` leaves them.
+        """
+        label = by if isinstance(by, str | int) else getattr(by, "__qualname__", "function")
+        return self._arranged(f"buckets {label}", buckets=by)
+
+    def folds(self, count: int, seed: int = 0, stratify: str | int | None = None) -> Data:
+        """The training samples in folds: `config["fold"]` is the one that a trial validates on.
+
+        Search over it with {"fold": shoal.grid(range(count)), …}. Each sample is validated on in
+        one fold. Trials of one fold share their stream of data. Where folds differ by a sample, one
+        is left out of training, so that shards have one size in all folds. `stratify`: the column
+        whose values keep their shares in each fold; of a table the label's name.
+
+        Raises:
+            DataError: fewer than two folds, more than samples, or data that has a validation part
+                or that cannot be divided anew.
+        """
+        if self.validation:
+            raise DataError(
+                "folds divide all of the data: give validation=None where the data is made"
+            )
+        if not hasattr(self._source, "divided"):
+            raise DataError(
+                "folds divide samples of arrays and data sets; this data is divided by its files"
+            )
+        numbers = self.numbers()
+        labels = None
+        if stratify is not None:
+            labels = np.concatenate(list(self._column(stratify).values()))
+        rows = np.concatenate(list(numbers.values()))
+        shards = len(self.shards)
+        made = made_folds(count, rows, labels, seed, shards, self._row_bytes)
+        of_first = self._arranged(f"{count} folds {seed} {stratify}", folds=made)
+        return of_first.of_fold(0)
+
+    def reshuffle(self, how: str = "across") -> Data:
+        """The data, whose samples are dealt anew between the training shards in each epoch.
+
+        The first epoch trains on the shards as they are. Which samples a shard holds later is a
+        function of the study's seed and the epoch; shards keep their sizes.
+
+        Raises:
+            DataError: `how` is not "across", or the data cannot be dealt: in weights, folds or its
+                own order, or not readable by rows.
+        """
+        if how != "across":
+            raise DataError(f'reshuffle must be "across"; got {how!r}')
+        if not isinstance(self._source, RowSource):
+            raise DataError(
+                "reshuffle needs data that is read by rows, and these files can only be read as a "
+                "whole: make shards of them with Data.make_shards"
+            )
+        return self._arranged("reshuffled across", reshuffles=True)
+
+    def drawn_by(self, draws: SampleDraws, name: str) -> Data:
+        """The data, each of whose passes is in an order that `draws` gives."""
+        return self._arranged(f"drawn by {name}", draws=draws)
+
+    def with_defaults(self, workers: int = 0, **values: Any) -> Data:
+        """The data, which brings attributes for recipes that do not set them.
+
+        `workers`: how many it would like for a study that does not say.
+        """
+        other = copy(self)
+        defaults = {**self.arrangement.defaults, **values}
+        other.arrangement = replace(self.arrangement, defaults=defaults, workers=workers)
+        return other
+
+    def _with_weights(self, weights: Mapping[ShardId, Array]) -> Data:
+        empty = [shard for shard, own in weights.items() if not own.sum() > 0]
+        if empty:
+            raise DataError(
+                f"a shard needs a sample with a weight > 0; none in {', '.join(empty[:5])}"
+            )
+        hashed = blake2b(digest_size=8)
+        for own in weights.values():
+            hashed.update(own.astype("<f8").tobytes())
+        what = f"weighted {hashed.hexdigest()}"
+        return self._arranged(what, draws=Weighted(weights))
+
+    def _arranged(self, what: str, **changes: Any) -> Data:
+        """A copy with another arrangement, which is part of the fingerprint.
+
+        Raises:
+            DataError: its samples cannot be dealt so.
+        """
+        other = copy(self)
+        arranged = replace(self.arrangement, **changes)
+        if arranged.reshuffles and (arranged.draws or arranged.folds or arranged.sequential):
+            raise DataError(
+                "reshuffle deals samples at random, each once in an epoch: it does not go with "
+                "weights, samplers, folds or data in its own order"
+            )
+        other.arrangement = arranged
+        other.fingerprint = f"{self.fingerprint}-{what}"
+        return other
+
+    def of_fold(self, fold: Any) -> Data:
+        """The data of trials with this fold.
+
+        Raises:
+            DataError: there is no such fold.
+        """
+        folds = self.arrangement.folds
+        assert folds is not None, "the data is divided in folds"
+        if isinstance(fold, bool) or fold not in range(folds.count):
+            raise DataError(
+                f'config["fold"] must be a whole number from 0 to {folds.count - 1}; got {fold!r}'
+            )
+        index = folds.index(int(fold))
+        source = self._source.divided(index)  # type: ignore[attr-defined]
+        return self._of_parts(source, index)
+
+    def of_pass(self, seed: int, turn: int) -> Data:
+        """The data as the training passes with this number see it, in a study with this seed.
+
+        Items that draw random numbers are read anew, and reshuffled samples are dealt to shards.
+        """
+        data = self
+        if self.anew:
+            data = copy(self)
+            data._source = self._source.drawn_in(seed, turn)  # type: ignore[attr-defined]
+        if self.arrangement.reshuffles and turn:
+            return data.dealt(seed, turn)
+        return data
+
+    def dealt(self, seed: int, epoch: int) -> Data:
+        """The data as it is dealt in that epoch of a study with that seed."""
+        assert isinstance(self._source, RowSource), "reshuffle asks for it"
+        deal = Deal(seed, epoch, self.sizes)
+        other = copy(self)
+        other._source = DealtRows(self._source, deal)
+        if self.exchange is not None:
+            other._source = ExchangedRows(self.exchange, deal)
+        return other
+
+    def exchanging(self, exchange: Exchange) -> Data:
+        """The data as a process reads it at whose node some of the shards do not lie."""
+        other = copy(self)
+        other.exchange = exchange
+        return other
+
+    def bytes_dealt(self) -> int:
+        """Bytes of samples that came from other nodes since this was asked last."""
+        return 0 if self.exchange is None else self.exchange.taken()
+
+    def few(self, index: Mapping[ShardId, Index]) -> Data:
+        """These rows of these parts alone, as data without weights and folds, to try code with."""
+        other = self._of_parts(FewRows(self, index), index)
+        other.arrangement = replace(self.arrangement, draws=None, folds=None, reshuffles=False)
+        other.anew = False
+        return other
+
+    def _of_parts(self, source: Source, index: Mapping[ShardId, Index]) -> Data:
+        """A copy that has these rows of the source, by part."""
+        other = copy(self)
+        other._source = source
+        other._sizes = {part: len(rows) for part, rows in index.items()}
+        other.sizes = {p: n for p, n in other._sizes.items() if p in self.shards}
+        other.shards = tuple(other.sizes)
+        other.validation = tuple(part for part in index if part not in self.shards)
+        return other
+
+    def of_recipe(self, name: str) -> Data:
+        """The data of the recipe with this name; this data, if it is that of a single one."""
+        return self.of[name] if self.of else self
+
+    # -- batches of items --------------------------------------------------------------------------
+
+    def collate_with(self, collate: Callable[[list[Any]], Any]) -> None:
+        """Have batches made of items by this function, unless the data has one.
+
+        Raises:
+            DataError: the data has no items, but columns.
+        """
+        if self.collate is not None:
+            return
+        if self.form is None:
+            raise DataError(
+                "collate puts items together, and this data has columns; "
+                "use Data.dataset(…), or leave collate out"
+            )
+        self._source = self._source.collated()  # type: ignore[attr-defined]
+        self.collate = collate
+        self.collates = True
+
+    def collate_scored_with(self, collate: Callable[[list[Any]], Any]) -> None:
+        """Have the batches of validation made of items by this function."""
+        if not self.collates:
+            self._source = self._source.collated()  # type: ignore[attr-defined]
+            self.collates = True
+        self.scored_collate = collate
+
+    def check(self) -> None:
+        """Make a batch of the first items, if batches are made of items.
+
+        Raises:
+            DataError: that does not work.
+        """
+        if self.collates:
+            check_collate(self._tried, self.collate)
+            if self._scored_tried or self.scored_collate is not None:
+                check_collate(
+                    self._scored_tried or self._tried,
+                    self.scored_collate or self.collate,
+                    beside=() if self.scored_collate else self._tried,
+                )
+
+    # -- where it lies -----------------------------------------------------------------------------
+
+    @property
+    def catalogue(self) -> Catalogue | None:
+        """Which nodes hold which parts; None: every process reads all of them."""
+        source = self._source
+        return source.catalogue if isinstance(source, PlacedFiles) else None
+
+    def at(self, names: tuple[str, ...], alone: bool = True) -> Data:
+        """The data as processes read it at the node with these names.
+
+        `alone`: as of `PlacedFiles.at`.
+        """
+        other = copy(self)
+        if isinstance(self._source, PlacedFiles):
+            other._source = self._source.at(names, alone)
+        return other
+
+    def is_here(self, part: ShardId) -> bool:
+        """Whether this process may read the part."""
+        source = self._source
+        return not isinstance(source, PlacedFiles) or source.is_here(part)
+
+    @property
+    def first_here(self) -> ShardId:
+        """The first training shard that this process may read; the first of all if none."""
+        return next(filter(self.is_here, self.shards), self.shards[0])
+
+    def damaged(self) -> dict[ShardId, str]:
+        """Why training shards that lie at this process's node are of no use there.
+
+        They cannot be read, or no model can be validated there.
+        """
+        source = self._source
+        if not isinstance(source, PlacedFiles):
+            return {}
+        found = source.damaged()
+        for part in self.validation:
+            if part in found:
+                return dict.fromkeys(filter(self.is_here, self.shards), found[part])
+        return found
+
 
 def chunk_rows(row_bytes: int) -> int:
     """Samples to a chunk: some megabytes, and of large samples enough for some batches."""
@@ -306,3 +986,131 @@ def _reading(part: ShardId) -> Iterator[None]:
         unread = DataError(f"{part} cannot be read ({what}); bring it back, then resume")
         unread.part = part
         raise unread from error
+
+
+def _some(words: Sequence[str]) -> str:
+    """The first ones, and how many there are more."""
+    listed = ", ".join(words[:LISTED])
+    if len(words) > LISTED:
+        listed += f" and {len(words) - LISTED} more"
+    return listed
+
+
+def _several(names: Any) -> Any:
+    """The names; a single one as a tuple of it."""
+    return (names,) if isinstance(names, str | int | float) else names
+
+
+def names_of(names: Sequence[str]) -> tuple[str, ...]:
+    """The names; a single one as a tuple of it."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """Some rows of other data's parts."""
+
+    data: Data
+    index: Mapping[ShardId, Index]
+
+    @property
+    def serial(self) -> bool:
+        """Whether the other data must not be read beside training."""
+        return self.data._source.serial
+
+    def read(self, part: ShardId) -> Columns:
+        """All of the rows of the part."""
+        return self.data.rows(part, self.index[part])
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """Some of the rows of the part."""
+        return self.data.rows(part, self.index[part][index])
+
+
+def labels_of(columns: Columns, by: str | int) -> Array:
+    """The values of a column, one for each sample.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    named: dict[Any, Any] = dict(enumerate(cols.parts(columns)))
+    if isinstance(columns, dict):
+        named = columns
+    if by not in named:
+        raise DataError(
+            f"there must be such a column; got {by!r}, and there are {', '.join(map(str, named))}"
+        )
+    column = named[by]
+    if isinstance(column, Ragged):
+        return np.array(list(column))
+    return np.asarray(column)
+
+
+# -- the data of several recipes ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataByName:
+    """Reads each part from the data that it belongs to."""
+
+    data: Mapping[str, Data]
+
+    @property
+    def serial(self) -> bool:
+        """Whether some of the data must not be read beside training."""
+        return any(each.serial for each in self.data.values())
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of the part."""
+        return self._owner(part).read(own_name(part))
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of the part."""
+        return self._owner(part).rows(own_name(part), index)
+
+    def _owner(self, part: ShardId) -> Data:
+        return self.data[part.partition(OF_RECIPE)[0]]
+
+
+def joined(of: Mapping[str, Data]) -> Data:
+    """The data of several recipes in one study, each part under its recipe's name.
+
+    `of`: that of each, by the recipe's name.
+
+    Raises:
+        DataError: some of it lies at nodes, or is dealt anew in each epoch.
+    """
+    for name, data in of.items():
+        _check(name, data)
+    hashed = blake2b(digest_size=16)
+    for name, data in of.items():
+        hashed.update(f"{name}\0{data.fingerprint}\0".encode())
+    made = Data(
+        Parts(
+            source=DataByName(of),
+            training=_sizes(of, "shards"),
+            validation=_sizes(of, "validation"),
+            row_bytes=int(max(data.row_bytes for data in of.values())),
+            fingerprint=hashed.hexdigest(),
+        )
+    )
+    made.of = dict(of)
+    return made
+
+
+def _sizes(of: Mapping[str, Data], kind: str) -> dict[ShardId, int]:
+    """Samples in each shard, or validation part, of all the data."""
+    found = {}
+    for name, data in of.items():
+        for part in getattr(data, kind):
+            found[of_recipe(name, part)] = data.size(part)
+    return found
+
+
+def _check(name: str, data: Data) -> None:
+    """Raise DataError unless the data can stand beside that of other recipes."""
+    if data.catalogue is not None or data.arrangement.reshuffles:
+        raise DataError(
+            f"recipe {name!r}: Data.shards that lie at nodes, and reshuffle, are for studies of "
+            "one recipe: give the others a study of their own"
+        )

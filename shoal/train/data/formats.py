@@ -1,263 +1,339 @@
-"""Data out of files of other tools: each constructor's arguments, and which reader it needs."""
+"""The reader of each format: a file as data of one shard, and the rows of files some at a time."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from shoal.engine.files import whole
-from shoal.train.data.columns import DataError
-from shoal.train.data.parts import Division, Parts, reader
+from shoal.core.cluster import ShardId
+from shoal.train.data import columns as cols
+from shoal.train.data.arrays import Arrays, from_arrays
+from shoal.train.data.columns import Columns, DataError
+from shoal.train.data.files import listed, own_columns
+from shoal.train.data.npz import MappedFiles, of_files
+from shoal.train.data.parts import IN_ORDER, Parts, RowSource, reader, seed_of_rows
+from shoal.train.rng import Rng
 
-LISTED = 12  # columns or texts that `print` shows
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Read = Callable[[Path], Any]  # the user's reader of a file
+ONLY = ShardId("s000")  # what readers call the only shard of a file
+# What to do about a table that is no numbers.
+OF_TABLES = (
+    "a shard's table must be of numbers, without gaps: write it so, or "
+    "give the recipe a method read(self, path) that returns its columns as numbers"
+)
+# The kind of files with these endings.
+KINDS: Mapping[str, str] = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".tar": "tar",
+    ".npy": "npy",
+    ".npz": "npz",
+}
 
 
-class FromFiles:
-    """The constructors of `Data` that read files of other tools."""
+@dataclass(frozen=True, slots=True)
+class PartForm:
+    """What is in a part: how many samples, and of what columns.
 
-    # the texts or classes behind a column's numbers, by column; old pickles lack it
-    names: Mapping[str, Sequence[str]] = {}
-    # how a table's columns became numbers; None: the data is no table's
-    table: Any = None
+    `columns`: of each its name or place, type of number, and the shape of a sample. `by_rows`:
+    whether some samples can be read without the others. `serial`: reading may draw on global state.
+    """
 
-    def __init__(self, parts: Parts) -> None:
-        raise NotImplementedError
+    rows: int
+    row_bytes: int
+    columns: tuple[tuple[str, str, tuple[int, ...]], ...]
+    by_rows: bool
+    serial: bool
 
-    @classmethod
-    def csv(
-        cls,
-        paths: Paths,
-        *,
-        label: str | None = None,
-        columns: Sequence[str] | None = None,
-        drop: Sequence[str] = (),
-        encode: Mapping[str, Any] | None = None,
-        fill: float | str | Mapping[str, Any] | None = None,
-        dropna: Sequence[str] = (),
-        na_values: Sequence[Any] = (),
-        decimal: str = ".",
-        encoding: str | None = None,
-        validation: Any = 0.2,
-        stratify: str | None = None,
-        shards: int | None = None,
-        seed: int = 0,
-    ) -> Self:
-        """Rows of CSV files with a header line: one file, a folder, a pattern ("*.csv") or a list.
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {kind}{list(shape)}" for name, kind, shape in self.columns)
 
-        With `label` a batch is (all other columns as float32 (n, k), the label); without it a dict
-        of columns. Whole numbers are int64, others float32. What parts the values (comma,
-        semicolon, tab or bar) is seen from the header line.
 
-        `columns`: those to read; None: all. `drop`: columns to leave out. `encode`: {column:
-        "onehot", "ordinal", "hash", or a function}, of text and dates; the texts by number are in
-        `names`. A function gets the list of the column's values in the training part, and returns a
-        function of such a list. `fill`: what takes the place of missing values: a number, "mean" or
-        "median" (of the training part) for all columns of numbers but the label, or {column:
-        value}. `dropna`: columns; rows that lack a value there are left out. `na_values`: texts
-        that mean a missing value. `decimal`: what parts the whole from the fraction. `encoding`: of
-        the files, such as "latin-1"; None: UTF-8. `validation`: a fraction, other files, or
-        None. `stratify`: the column whose values keep their shares in the fraction; it may be text.
-        `shards`: as for `arrays`. All rows are held in memory.
+def opened(path: Path) -> Parts:
+    """The file or folder as data of one shard.
 
-        Raises:
-            DataError: no such file or column, text without `encode`, missing values without `fill`.
-        """
-        tables = reader("read.tables", "Data.csv", "pyarrow")
-        texts = tuple(map(str, _several(na_values)))
-        setup = tables.TableSetup(
-            label,
-            _several(columns),
-            encode or {},
-            fill,
-            stratify,
-            _several(drop),
-            _several(dropna),
-            tables.CsvForm(encoding, texts, decimal),
+    Raises:
+        DataError: nothing here reads it, or it is not what it must be.
+    """
+    if path.is_dir():
+        return _opened_folder(path)
+    kind = KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise DataError(
+            f"{path.name} is of no format that Shoal reads ({', '.join(KINDS)}, or a folder of "
+            "pictures by class): give the recipe a method read(self, path) that returns its columns"
         )
-        how = Division(seed, shards)
-        return cls(tables.from_tables(paths, "csv", setup, validation, how))
+    if kind == "npz":
+        return of_files([path], [])
+    if kind == "npy":
+        _check_header(path)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return from_arrays((array,), {}, None, None, IN_ORDER)
+    return _by_library(kind, path)
+
+
+def _check_header(path: Path) -> None:
+    """Raise DataError if an array's file says that its header is longer than the file."""
+    with path.open("rb") as file:
+        begin = file.read(12)
+    width = 2 if begin[6:7] == b"\1" else 4
+    if int.from_bytes(begin[8 : 8 + width], "little") > path.stat().st_size:
+        raise DataError(f"{path} is cut short: its header is longer than the file")
+
+
+def _opened_folder(path: Path) -> Parts:
+    """A folder with pictures of each class in a folder of its name."""
+    images = reader("images", "a shard of pictures", "pillow")
+    made: Parts = images.from_images(path, None, None, IN_ORDER, False)
+    return made
+
+
+def _by_library(kind: str, path: Path) -> Parts:
+    """What the reader of a format that needs a library makes of the file."""
+    made: Parts
+    what = f"a shard {path.name}"
+    if kind == "arrow":
+        arrow = reader("arrow", what, "pyarrow", "pillow")
+        made = arrow.from_arrow(path, None, None, None, IN_ORDER, None)
+    elif kind == "tar":
+        tar = reader("tar", what, "pillow")
+        made = tar.from_tars(path, None, None, None, None, 0)
+    else:
+        tables = reader("tables", what, "pyarrow")
+        setup = tables.TableSetup(None, None, {}, None, remedy=OF_TABLES)
+        made = tables.from_tables(path, kind, setup, None, IN_ORDER)
+    return made
+
+
+def read_whole(path: Path, read: Read | None, part: ShardId) -> Columns:
+    """All samples of a file. `read`: the user's reader; it runs under a seed that is the part's."""
+    if read is None:
+        with _reading(path):
+            return opened(path).source.read(ONLY)
+    with Rng(seed_of_rows(0, part, np.arange(0)), torch.device("cpu")):
+        return own_columns(path, read)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a library raises for a damaged file is a DataError that names the file."""
+    try:
+        yield
+    except (DataError, OSError):
+        raise
+    except Exception as error:
+        raise DataError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
+    """What is in the file.
+
+    Raises:
+        DataError: it is not what it must be, or whatever reading raises.
+    """
+    if read is not None:
+        return _form(read_whole(path, read, part), by_rows=False, serial=True)
+    with _reading(path):
+        return _own_form(path)
+
+
+def _own_form(path: Path) -> PartForm:
+    """What is in a file of a format that Shoal reads."""
+    parts = opened(path)
+    source = parts.source
+    if isinstance(source, RowSource) and not isinstance(source, Arrays):
+        rows = parts.training[ONLY]
+        found = _form(source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial)
+        return replace(found, rows=rows)
+    return _form(source.read(ONLY), by_rows=path.suffix == ".npy", serial=source.serial)
+
+
+def _form(columns: Columns, by_rows: bool, serial: bool) -> PartForm:
+    rows = cols.rows(columns)
+    named = columns if isinstance(columns, dict) else dict(enumerate(columns))
+    about = tuple(
+        (str(name), str(column.dtype), tuple(column.shape[1:])) for name, column in named.items()
+    )
+    return PartForm(rows, max(1, cols.nbytes(columns) // max(1, rows)), about, by_rows, serial)
+
+
+PICTURES = (".jpg", ".jpeg", ".png")
+TABLES = ("csv", "parquet", "arrow")
+READABLE = "CSV, Parquet, Arrow, npz, npy, tar, or a folder of such files or of pictures by class"
+
+
+class RowBatches(Protocol):
+    """Rows, some at a time."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, about."""
+        ...
+
+    def __iter__(self) -> Iterator[Columns]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartRows:
+    """The rows of some parts of data, so many at a time."""
+
+    parts: Parts
+    sizes: Sequence[tuple[ShardId, int]]
+    batch: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.parts.row_bytes * sum(size for _, size in self.sizes)
+
+    def __iter__(self) -> Iterator[Columns]:
+        source = self.parts.source
+        for part, size in self.sizes:
+            if not isinstance(source, RowSource):
+                yield source.read(part)
+                continue
+            for start in range(0, size, self.batch):
+                if isinstance(source, MappedFiles):
+                    source = deepcopy(source)  # maps anew: what was read leaves memory
+                yield source.rows(part, np.arange(start, min(size, start + self.batch)))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRows:
+    """The rows of files of numpy.save, each of which is a column, so many at a time."""
+
+    files: Sequence[Path]
+    rows: int
+    row_bytes: int
+    batch: int
 
     @classmethod
-    def parquet(
-        cls,
-        paths: Paths,
-        *,
-        label: str | None = None,
-        columns: Sequence[str] | None = None,
-        drop: Sequence[str] = (),
-        encode: Mapping[str, Any] | None = None,
-        fill: float | str | Mapping[str, Any] | None = None,
-        dropna: Sequence[str] = (),
-        validation: Any = 0.2,
-        stratify: str | None = None,
-        shards: int | None = None,
-        seed: int = 0,
-    ) -> Self:
-        """Rows of Parquet files; for the arguments see `csv`."""
-        tables = reader("read.tables", "Data.parquet", "pyarrow")
-        setup = tables.TableSetup(
-            label,
-            _several(columns),
-            encode or {},
-            fill,
-            stratify,
-            _several(drop),
-            _several(dropna),
+    def of(cls, files: Sequence[Path], most: int) -> ArrayRows:
+        """The rows in batches of at most about so many bytes.
+
+        Raises:
+            DataError: the arrays have unequal lengths, or no rows.
+        """
+        arrays = tuple(np.load(file, mmap_mode="r") for file in files)
+        lengths = {file.name: array.shape[:1] for file, array in zip(files, arrays, strict=True)}
+        if len(set(lengths.values())) > 1 or () in lengths.values():
+            found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            raise DataError(f"columns must have the same number of samples; got {found}")
+        rows = len(arrays[0])
+        row_bytes = max(1, sum(array.nbytes for array in arrays) // max(1, rows))
+        return cls(files, rows, row_bytes, max(1, most // row_bytes))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.rows * self.row_bytes
+
+    def __iter__(self) -> Iterator[Columns]:
+        for start in range(0, self.rows, self.batch):
+            # mapped anew for each batch: what was read leaves memory
+            arrays = {
+                file.stem: np.array(np.load(file, mmap_mode="r")[start : start + self.batch])
+                for file in self.files
+            }
+            yield arrays if len(arrays) > 1 else tuple(arrays.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a source is read. `label`, `drop`: columns of tables. `size`: of pictures.
+
+    `numeric_only`: columns of tables that hold no numbers are left out.
+    """
+
+    label: str | None = None
+    drop: Sequence[str] = ()
+    size: int | tuple[int, int] | None = None
+    numeric_only: bool = False
+
+
+def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
+    """The rows of these files, in batches of at most about so many bytes.
+
+    Raises:
+        DataError: no such files, or files of a kind that no reader knows.
+    """
+    kind = _kind(paths)
+    if kind not in TABLES and (how.label is not None or how.drop or how.numeric_only):
+        raise DataError(
+            f"label, drop and numeric_only choose columns of CSV, Parquet and Arrow files; got "
+            f"{paths}: leave them out"
         )
-        how = Division(seed, shards)
-        return cls(tables.from_tables(paths, "parquet", setup, validation, how))
-
-    def encode(
-        self, paths: Paths, columns: Sequence[str] | None = None
-    ) -> Tensor | dict[str, Tensor]:
-        """New rows out of files of the same format, as batches of this data hold them.
-
-        Text is encoded and gaps are filled as in this data; nothing is fitted anew. Data with a
-        label gives the other columns as float32 (n, k), and the files need no label. Data without
-        gives {column: values}. `columns`: these columns alone, by name, the label perhaps among
-        them. Rows keep their order; columns that this data does not have are left out. A warning
-        names texts that "onehot" does not know: their rows are all 0.
-
-        Raises:
-            DataError: the data is no table's, a column is missing or of another kind, or "ordinal"
-                does not know a text.
-        """
-        if self.table is None:
-            raise DataError(
-                "encode goes with data out of CSV and Parquet files; this data was made otherwise"
-            )
-        made = self.table.encode(paths, columns)
-        if isinstance(made, dict):
-            return {name: torch.from_numpy(column) for name, column in made.items()}
-        return torch.from_numpy(made)
-
-    def _meaning(self, name: Any) -> str:
-        """Which columns of a table the column is made of, and the texts behind its numbers."""
-        label = self.table and self.table.label
-        said = ""
-        if label is not None:  # the columns are the inputs, and the label
-            if name == 0:
-                return ": " + _some(self.table.inputs)
-            said = f", the label {label}"
-            name = label
-        texts = self.names.get(str(name))
-        if texts is not None:
-            said += ": " + _some([f"{n} {text}" for n, text in enumerate(texts)])
-        return said
-
-    @classmethod
-    def arrow(
-        cls,
-        source: Any,
-        *,
-        columns: Sequence[str] | None = None,
-        decode: Mapping[str, Callable[[Any], Any]] | None = None,
-        validation: Any = 0.2,
-        stratify: str | None = None,
-        shards: int | None = None,
-        seed: int = 0,
-    ) -> Self:
-        """A Hugging Face `datasets.Dataset`, or Arrow files; rows stay in the files until read.
-
-        A batch is a dict of columns. Lists of equal lengths become axes. Pictures of `datasets`
-        are decoded. `decode`: {column: function of a value}, for all else that is no number.
-        `columns`: those to read; None: all. `validation`: a fraction, another dataset, or None.
-        `stratify`: the column whose values keep their shares in the fraction; it may be text.
-
-        Raises:
-            DataError: rows that are in no file, no such column, values that are no numbers.
-        """
-        arrow = reader("read.arrow", "Data.arrow", "pyarrow", "pillow")
-        how = Division(seed, shards)
-        made = arrow.from_arrow(source, columns, decode, validation, how, stratify)
-        return cls(made)
-
-    @classmethod
-    def images(
-        cls,
-        root: str | os.PathLike[str],
-        size: int | tuple[int, int] | None = None,
-        *,
-        validation: Any = 0.2,
-        stratify: bool = True,
-        shards: int | None = None,
-        seed: int = 0,
-    ) -> Self:
-        """A folder with a folder of pictures (jpg, png) for each class.
-
-        A batch is (pictures uint8 (n, 3, height, width), class numbers int64); the class names are
-        `data.names["1"]`. `size`: a side or (height, width) to which pictures are resized; None:
-        all have one size. `validation`: a fraction (each class keeps its share, unless `stratify`
-        is False), another such folder, or None.
-
-        Raises:
-            DataError: no such folder, no pictures, pictures of several sizes.
-        """
-        images = reader("read.images", "Data.images", "pillow")
-        how = Division(seed, shards)
-        made = images.from_images(whole(root), size, validation, how, stratify)
-        return cls(made)
-
-    @classmethod
-    def tar(
-        cls,
-        paths: Paths,
-        *,
-        columns: Sequence[str] | None = None,
-        decode: Mapping[str, Callable[[bytes], Any]] | None = None,
-        size: int | tuple[int, int] | None = None,
-        validation: Any = None,
-        seed: int = 0,
-    ) -> Self:
-        """Tar files in webdataset's layout: each is a shard; a sample's members share a name.
-
-        Members jpg, png, npy, cls and json (numbers) are decoded by their ending. `decode`:
-        {ending: function of the bytes}, for others, such as txt. `columns`: the endings to read:
-        then a batch is a tuple; None: all of the first sample's, and a batch is a dict. `size`: of
-        pictures, as for `images`. `validation`: a fraction of the files, other files, or None.
-
-        Raises:
-            DataError: no such file, a packed tar file, a sample that lacks a member.
-        """
-        tar = reader("read.tar", "Data.tar", "pillow")
-        return cls(tar.from_tars(paths, columns, decode, size, validation, seed))
-
-    @classmethod
-    def files(
-        cls,
-        paths: Paths,
-        read: Callable[[Path], Any],
-        *,
-        validation: Any = None,
-        seed: int = 0,
-    ) -> Self:
-        """Files of any format: each is a shard; `read(path)` gives its columns.
-
-        The columns are arrays of equal length, as a tuple or a dict. Each file is read once when
-        the data is made, to see how many samples it has. `validation`: a fraction of the files,
-        other files, or None.
-
-        Raises:
-            DataError: no such file, or files whose columns differ.
-        """
-        files = reader("read.files", "Data.files")
-        return cls(files.from_files(paths, read, validation, seed))
+    if kind in TABLES:
+        tables = reader("table_files", f"a {kind} file", "pyarrow")
+        rows: RowBatches = tables.TableBatches(
+            _files(paths, kind),
+            kind,
+            how.label,
+            tuple(how.drop),
+            numeric_only=how.numeric_only,
+        )
+        return rows
+    if kind == "npy":
+        return ArrayRows.of(_files(paths, kind), most)
+    parts = _parts(paths, kind, how)
+    batch = max(1, most // max(1, parts.row_bytes))
+    return PartRows(parts, tuple(parts.training.items()), batch)
 
 
-def _some(words: Sequence[str]) -> str:
-    """The first ones, and how many there are more."""
-    listed = ", ".join(words[:LISTED])
-    if len(words) > LISTED:
-        listed += f" and {len(words) - LISTED} more"
-    return listed
+def _kind(paths: Any) -> str:
+    """The kind of the files, by their ending.
+
+    Raises:
+        DataError: they have none, several, or one that no reader knows.
+    """
+    if _is_folder(paths):
+        files = Path(paths).iterdir()
+        found = {_kind_of(file) for file in files} & {*KINDS.values()}
+        pictures = (p.suffix.lower() in PICTURES for p in Path(paths).glob("*/*"))
+        if not found and any(pictures):
+            return "pictures"
+    else:
+        found = {_kind_of(file) for file in listed(paths, "*")}
+    if len(found) != 1 or not found <= {*KINDS.values()}:
+        named = ", ".join(sorted(found)) or "none"
+        raise DataError(f"{paths} must be {READABLE}, of one kind; found {named}")
+    return found.pop()
 
 
-def _several(names: Any) -> Any:
-    """The names; a single one as a tuple of it."""
-    return (names,) if isinstance(names, str | int | float) else names
+def _is_folder(paths: Any) -> bool:
+    return isinstance(paths, str | Path) and Path(paths).is_dir()
+
+
+def _kind_of(file: Path) -> str:
+    """The kind of the file; its ending if no reader knows that."""
+    return KINDS.get(file.suffix.lower(), file.suffix)
+
+
+def _files(paths: Any, kind: str) -> list[Path]:
+    """The files: of a folder those of this kind, by name."""
+    return [file for file in listed(paths, "*") if _kind_of(file) == kind]
+
+
+def _parts(paths: Any, kind: str, how: Reading) -> Parts:
+    """Data of files that are no tables."""
+    made: Parts
+    if kind == "npz":
+        made = of_files(_files(paths, kind), [])
+    elif kind == "tar":
+        tar = reader("tar", "a tar file", "pillow")
+        made = tar.from_tars(_files(paths, kind), None, None, how.size, None, 0)
+    else:
+        images = reader("images", "a folder of pictures", "pillow")
+        made = images.from_images(Path(paths), how.size, None, IN_ORDER, False)
+    return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
@@ -15,8 +15,7 @@ import numpy as np
 
 from shoal.core.cluster import ShardId
 from shoal.engine.files import whole
-from shoal.train.data.columns import Columns, DataError
-from shoal.train.data.mapped import MappedArray
+from shoal.train.data.columns import Array, Columns, DataError, MappedArray
 from shoal.train.data.parts import Index, Parts, is_fraction, part_names
 
 # of a member of a zip archive; its last two numbers are the lengths of the name, and of what
@@ -284,3 +283,36 @@ def _start(path: Path, info: zipfile.ZipInfo) -> int:
         header = file.read(HEADER.size)
     *_, name, extra = HEADER.unpack(header)
     return info.header_offset + HEADER.size + int(name) + int(extra)
+
+
+class NpzWriter:
+    """Writes a file that `numpy.load` reads, and whose arrays can be mapped."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True)
+
+    def __enter__(self) -> NpzWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        pieces: Iterable[Array],
+    ) -> None:
+        """Write one array, its pieces along the first axis."""
+        header = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": shape,
+        }
+        # A date of its own would give equal rows unequal files.
+        info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+        with self._file.open(info, "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_2_0(member, header)
+            for piece in pieces:
+                member.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)

@@ -8,9 +8,8 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 
 from shoal.train.data.columns import DataError
-from shoal.train.data.data import Data
-from shoal.train.data.joined import JoinedData
-from shoal.train.data.placed.constructor import Survey, current_survey, surveying
+from shoal.train.data.data import Data, joined
+from shoal.train.data.placed import Survey, current_survey, surveying
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes
@@ -29,7 +28,7 @@ def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
     survey = survey or current_survey()
     if isinstance(recipe, Recipes):
         parts = recipe.parts.items()
-        return JoinedData({name: bring(part, survey) for name, part in parts})
+        return joined({name: bring(part, survey) for name, part in parts})
     if overrides(recipe, "read"):
         survey = replace(survey, recipe=recipe)
     with surveying(survey):
@@ -56,7 +55,7 @@ def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
 
 def adopt(recipe: Recipe, data: Data) -> None:
     """Give the recipe the attributes that its data brings along, unless it sets them itself."""
-    if isinstance(recipe, Recipes) and isinstance(data, JoinedData):
+    if isinstance(recipe, Recipes) and data.of:
         for name, part in recipe.parts.items():
             adopt(part, data.of[name])
         return

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from shoal.train.data import columns as cols
+from shoal.train.data.collate import moved
 from shoal.train.data.columns import Lot
-from shoal.train.data.items.collate import moved
 
 STATE = "state"  # the argument of a step that gets the state, and returns it
 RULE = (

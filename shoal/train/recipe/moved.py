@@ -9,8 +9,17 @@ from collections.abc import Mapping
 MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
     ("shoal.train.columns", "DataError"): ("shoal.train.data.columns", "DataError"),
     ("shoal.train.data", "Data"): ("shoal.train.data.data", "Data"),
-    ("shoal.train.data.dataset", "Items"): ("shoal.train.data.items.dataset", "Items"),
-    ("shoal.train.dataset", "Items"): ("shoal.train.data.items.dataset", "Items"),
+    ("shoal.train.data.arranged", "Arranged"): ("shoal.train.data.data", "Data"),
+    ("shoal.train.data.arranged", "Arrangement"): ("shoal.train.data.arrangement", "Arrangement"),
+    ("shoal.train.data.arranged", "FewRows"): ("shoal.train.data.data", "FewRows"),
+    ("shoal.train.data.formats", "FromFiles"): ("shoal.train.data.data", "Data"),
+    ("shoal.train.data.items.readers", "ItemReaders"): ("shoal.train.data.data", "Data"),
+    ("shoal.train.data.joined", "DataByName"): ("shoal.train.data.data", "DataByName"),
+    ("shoal.train.data.joined", "JoinedData"): ("shoal.train.data.data", "Data"),
+    ("shoal.train.data.make.made", "MakesShards"): ("shoal.train.data.data", "Data"),
+    ("shoal.train.data.placed.at_nodes", "AtNodes"): ("shoal.train.data.data", "Data"),
+    ("shoal.train.data.dataset", "Items"): ("shoal.train.data.items", "Items"),
+    ("shoal.train.dataset", "Items"): ("shoal.train.data.items", "Items"),
     ("shoal.train.folder", "Files"): ("shoal.train.data.npz", "Files"),
     ("shoal.train.recipe", "LRSchedule"): ("shoal.train.recipe.recipe", "LRSchedule"),
     ("shoal.train.recipe", "Recipe"): ("shoal.train.recipe.recipe", "Recipe"),
@@ -21,11 +30,43 @@ MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
     ),
     ("shoal.train.recipe.data", "Data"): ("shoal.train.data.data", "Data"),
     ("shoal.train.recipe.dataset", "Items"): (
-        "shoal.train.data.items.dataset",
+        "shoal.train.data.items",
         "Items",
     ),
     ("shoal.train.recipe.npz", "Files"): ("shoal.train.data.npz", "Files"),
     ("shoal.train.sources", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
+}
+
+# Modules whose classes and functions have kept their names, and where these are now.
+MODULES: Mapping[str, str] = {
+    "shoal.train.data.draws": "shoal.train.data.arrangement",
+    "shoal.train.data.folds": "shoal.train.data.arrangement",
+    "shoal.train.data.items.collate": "shoal.train.data.collate",
+    "shoal.train.data.items.dataset": "shoal.train.data.items",
+    "shoal.train.data.items.form": "shoal.train.data.items",
+    "shoal.train.data.items.loader": "shoal.train.data.loaders",
+    "shoal.train.data.items.stored": "shoal.train.data.iterables",
+    "shoal.train.data.make.deals": "shoal.train.data.arrangement",
+    "shoal.train.data.make.shards": "shoal.train.data.shards",
+    "shoal.train.data.make.sources": "shoal.train.data.formats",
+    "shoal.train.data.mapped": "shoal.train.data.columns",
+    "shoal.train.data.placed.cache": "shoal.train.data.url_cache",
+    "shoal.train.data.placed.catalogue": "shoal.train.data.catalogue",
+    "shoal.train.data.placed.constructor": "shoal.train.data.placed",
+    "shoal.train.data.placed.forms": "shoal.train.data.formats",
+    "shoal.train.data.placed.source": "shoal.train.data.placed",
+    "shoal.train.data.placed.survey": "shoal.train.data.survey",
+    "shoal.train.data.ragged": "shoal.train.data.columns",
+    "shoal.train.data.read.arrow": "shoal.train.data.arrow",
+    "shoal.train.data.read.encode": "shoal.train.data.tables",
+    "shoal.train.data.read.files": "shoal.train.data.files",
+    "shoal.train.data.read.images": "shoal.train.data.images",
+    "shoal.train.data.read.lacking": "shoal.train.data.table_advice",
+    "shoal.train.data.read.pictures": "shoal.train.data.images",
+    "shoal.train.data.read.table": "shoal.train.data.parts",
+    "shoal.train.data.read.table_files": "shoal.train.data.table_files",
+    "shoal.train.data.read.tables": "shoal.train.data.tables",
+    "shoal.train.data.read.tar": "shoal.train.data.tar",
 }
 
 
@@ -35,5 +76,5 @@ def now_at(module: str, name: str) -> tuple[str, str]:
     Of a name with dots (`Class.method`) its first part decides.
     """
     first, dot, rest = name.partition(".")
-    module, first = MOVED.get((module, first), (module, first))
+    module, first = MOVED.get((module, first), (MODULES.get(module, module), first))
     return module, first + dot + rest

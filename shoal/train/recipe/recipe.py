@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from shoal.core.cluster import ShardId
-from shoal.train.data.placed.forms import read_whole
+from shoal.train.data.formats import read_whole
 from shoal.train.recipe.guard import refuse
 from shoal.train.recipe.seat import LRRule
 

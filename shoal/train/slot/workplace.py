@@ -13,7 +13,6 @@ from shoal.core.cluster import GiB, ShardId
 from shoal.core.trial import TrialId
 from shoal.core.visits import next_visit
 from shoal.train.data.data import Data
-from shoal.train.data.joined import own_data
 from shoal.train.lane.blame import Spent
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import memory_of
@@ -80,7 +79,7 @@ class Workplace:
 
     def data_of(self, recipe: Recipe) -> Data:
         """The data of this recipe, one of the study's."""
-        return own_data(self.data, recipe.recipe_name)
+        return self.data.of_recipe(recipe.recipe_name)
 
     def set_threads(self) -> None:
         """Use as many threads as this slot may; other slots of this process may use more."""

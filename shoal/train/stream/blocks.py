@@ -13,11 +13,10 @@ from torch import Tensor
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
 from shoal.train.data import columns as cols
-from shoal.train.data.columns import Columns
+from shoal.train.data.arrangement import stable, streams
+from shoal.train.data.columns import Columns, Ragged
 from shoal.train.data.data import Data
-from shoal.train.data.draws import stable, streams
-from shoal.train.data.items.form import as_column
-from shoal.train.data.ragged import Ragged
+from shoal.train.data.items import as_column
 
 Order = np.ndarray[Any, Any]  # numbers of samples
 # What is drawn: the order within a shard, or the order of one pass.

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from shoal.train.data import columns as cols
-from shoal.train.data.columns import Columns
+from shoal.train.data.arrangement import bucketed
+from shoal.train.data.columns import Columns, Ragged
 from shoal.train.data.data import Data
-from shoal.train.data.draws import bucketed
-from shoal.train.data.items.form import ItemForm
-from shoal.train.data.ragged import Ragged
+from shoal.train.data.items import ItemForm
 from shoal.train.stream.blocks import as_numpy, taken
 
 BATCHES = 4  # of the recipe's batch size, to a group of samples of similar lengths

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from shoal.train.data import columns as cols
+from shoal.train.data.arrangement import stable
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
-from shoal.train.data.draws import stable
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.stream.blocks import (
     BUCKETS,

@@ -10,10 +10,10 @@ import torch
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
+from shoal.train.data.arrangement import stable
+from shoal.train.data.collate import Collator, as_lot
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
-from shoal.train.data.draws import stable
-from shoal.train.data.items.collate import Collator, as_lot
 from shoal.train.private import writes
 from shoal.train.stream.blocks import DRAWS, EACH, OF_PASS, Blocks, draw, lasting, mixes
 from shoal.train.stream.feed import PassOrder

@@ -15,7 +15,6 @@ from shoal.core.cluster import ShardId, own_name
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
-from shoal.train.data.joined import own_data
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import FOLD, PART, DataKey, seen_by
 from shoal.train.stream.ahead import EarlyPass, PassChunks, SideThread
@@ -340,7 +339,7 @@ class Streams:
         if feed is not None:
             feed = feed.of(key)
         cache = self._cache.of(key)
-        data = own_data(self._data, str(dict(key).get(PART)))
+        data = self._data.of_recipe(str(dict(key).get(PART)))
         if data.arrangement.folds is not None:
             data = data.of_fold(dict(key)[FOLD])
         recipe = seen_by(self._recipe, key)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
+from shoal.train.data.collate import tensors_in
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
-from shoal.train.data.items.collate import tensors_in
 from shoal.train.data.parts import Index
 from shoal.train.lane import tree
 from shoal.train.lane.blame import no_room, rest_remedy

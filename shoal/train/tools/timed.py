@@ -27,7 +27,6 @@ from shoal.core.cluster import epoch_size
 from shoal.core.trial import Trial
 from shoal.train.data.columns import Columns, rows
 from shoal.train.data.data import Data
-from shoal.train.data.joined import own_data
 from shoal.train.lane.blame import blaming, explained
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
@@ -208,7 +207,7 @@ class Timed:
     def _prepared(self, trial: Trial, number: int, of: int) -> Iterator[Columns]:
         """Every `of`-th chunk of the largest shard from that number on, pass after pass."""
         recipe = own_recipe(self.recipe, trial.config)
-        data = own_data(self.data, recipe.recipe_name)
+        data = self.data.of_recipe(recipe.recipe_name)
         shard = max(data.shards, key=data.size)
         chunks = -(-data.size(shard) // data.chunk)
         with blaming():
@@ -248,7 +247,7 @@ class Timed:
 
     def _endless(self, lane: TrainingLane) -> Callable[[int], Chunks]:
         """The first shard again and again, from any sample on."""
-        data = own_data(self.data, lane.recipe.recipe_name)
+        data = self.data.of_recipe(lane.recipe.recipe_name)
         shard = data.shards[0]
         size = data.size(shard)
         stream = self._streams.of(lane.settings.data_key)
@@ -260,7 +259,7 @@ class Timed:
 
         Afterwards only what is prepared anew in each epoch takes time.
         """
-        data = own_data(self.data, lane.recipe.recipe_name)
+        data = self.data.of_recipe(lane.recipe.recipe_name)
         wanted = min(batches * lane.size, data.size(data.shards[0]))
         samples = 0
         with blaming(), closing(self._endless(lane)(0)) as chunks:

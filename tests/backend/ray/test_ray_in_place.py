@@ -36,9 +36,9 @@ from shoal.study import results
 from shoal.study.folder import StudyError
 from shoal.study.parts.backends import at_holders
 from shoal.study.setup import data_of
+from shoal.train.data.arrangement import Deal
+from shoal.train.data.catalogue import catalogue_of
 from shoal.train.data.columns import DataError
-from shoal.train.data.make.deals import Deal
-from shoal.train.data.placed.catalogue import catalogue_of
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.unit import Unit
 from shoal.train.slot.setup import StationSetup

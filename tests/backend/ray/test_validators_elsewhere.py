@@ -12,8 +12,8 @@ from shoal.backend.ray.cluster import Node
 from shoal.backend.ray.node.inplace import validator
 from shoal.backend.ray.placed.shards import NodeShards
 from shoal.core.trial import Trial, Visit
+from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError
-from shoal.train.data.placed.catalogue import Catalogue
 from shoal.train.recipe.unit import Unit
 
 VALID = {"v0": {"a": "v0", "b": "v0"}, "v1": {"a": "v1", "c": "v1"}}

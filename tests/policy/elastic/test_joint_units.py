@@ -22,7 +22,7 @@ from shoal.profile.table import Row, Table
 from shoal.study.folder import StudyError
 from shoal.study.parts.auto import check_place_of_data, hops, over_placed
 from shoal.testing.journals import check_journal
-from shoal.train.data.placed.catalogue import Catalogue
+from shoal.train.data.catalogue import Catalogue
 
 SIZE, EPOCHS = 80, 2
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.train.data.make.deals import Deal
+from shoal.train.data.arrangement import Deal
 
 SIZES = {"s000": 30, "s001": 50, "s002": 21}
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
-from shoal.train.data.make.shards import ShardPlan
+from shoal.train.data.shards import ShardPlan
 
 
 def rows_of(made, key="id"):
@@ -63,7 +63,7 @@ def test_the_order_is_random_across_buckets(arrays, tmp_path):
 
 
 def test_many_buckets_give_each_row_once(tmp_path):
-    from shoal.train.data.make.buckets import RowBuckets
+    from shoal.train.data.shards import RowBuckets
 
     buckets = RowBuckets(tmp_path, 0, 7)
     buckets.scatter((np.arange(start, start + 100),) for start in range(0, 1000, 100))
@@ -131,7 +131,7 @@ def test_a_parquet_file_of_many_row_groups_does_not_stay_in_memory(tmp_path):
     pa = pytest.importorskip("pyarrow", reason="pyarrow reads these files")
     from pyarrow import parquet
 
-    from shoal.train.data.make.tables import TableBatches
+    from shoal.train.data.table_files import TableBatches
 
     file = tmp_path / "t.parquet"
     table = pa.table({"x": np.random.default_rng(0).random(2**21)})
@@ -220,7 +220,7 @@ def test_more_shards_than_rows_are_refused(arrays, tmp_path):
 LIMITED = """
 import resource, sys
 import shoal
-from shoal.train.data.make import shards
+from shoal.train.data import shards
 make = shoal.Data.make_shards  # imports torch, which counts for nobody
 data = [line for line in open("/proc/self/status") if line.startswith("VmData")]
 limit = int(data[0].split()[1]) * 1024 + {more}

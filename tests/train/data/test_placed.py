@@ -17,11 +17,11 @@ import shoal
 from shoal.core.cluster import ShardId
 from shoal.study.folder import StudyError, StudyPaused
 from shoal.study.parts.auto import check_place_of_data, policy_of
+from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError, ShardError
-from shoal.train.data.placed.cache import UrlCache
-from shoal.train.data.placed.catalogue import Catalogue
-from shoal.train.data.placed.constructor import Survey, surveying
-from shoal.train.data.placed.survey import Asked, Finding, look, tasks_of
+from shoal.train.data.placed import Survey, surveying
+from shoal.train.data.survey import Asked, Finding, look, tasks_of
+from shoal.train.data.url_cache import UrlCache
 from shoal.train.recipe.bring import bring
 
 

@@ -10,11 +10,10 @@ import pytest
 
 import shoal
 from shoal.core.cluster import ShardId
+from shoal.train.data import placed as source
 from shoal.train.data.columns import DataError, ShardError
-from shoal.train.data.placed import source
-from shoal.train.data.placed.cache import UrlCache
-from shoal.train.data.placed.constructor import Survey, surveying
-from shoal.train.data.placed.survey import (
+from shoal.train.data.placed import Survey, surveying
+from shoal.train.data.survey import (
     Asked,
     Content,
     Finding,
@@ -22,6 +21,7 @@ from shoal.train.data.placed.survey import (
     content_of,
     look,
 )
+from shoal.train.data.url_cache import UrlCache
 
 
 def written(folder: Path) -> dict[str, dict[str, str]]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from shoal.train.data import columns as cols
-from shoal.train.data.items.form import column_of, columns_of
-from shoal.train.data.ragged import Ragged
+from shoal.train.data.columns import Ragged
+from shoal.train.data.items import column_of, columns_of
 
 ARRAYS = st.lists(
     hnp.arrays(np.int32, st.tuples(st.integers(0, 4), st.integers(0, 3))),

@@ -20,6 +20,11 @@ def test_a_class_is_where_the_table_says(place: tuple[str, str]) -> None:
     assert getattr(import_module(module), name).__module__ == module
 
 
+@pytest.mark.parametrize("module", dict.fromkeys(moved.MODULES.values()))
+def test_so_is_what_was_in_a_module(module: str) -> None:
+    assert import_module(module).__name__ == module
+
+
 def test_an_old_name_gives_the_class_of_today() -> None:
     named = pickle.GLOBAL + b"shoal.train.recipe\nLRSchedule\n" + pickle.STOP
     assert pickled.loads(named) is shoal.LRSchedule

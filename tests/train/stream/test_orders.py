@@ -22,9 +22,8 @@ from torch.utils.data import (
 )
 from train_kit import S0, S1, Small, go, planned, station
 
-from shoal.train.data import draws
+from shoal.train.data import arrangement, iterables
 from shoal.train.data.data import Data, DataError
-from shoal.train.data.items import stored
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.stream.batches import Batches
@@ -54,7 +53,7 @@ def equal_models(one: Any, other: Any) -> bool:
 @given(st.integers(1, 60), st.integers(1, 12))
 def test_each_row_of_a_batch_continues_that_of_the_batch_before(count: int, size: int) -> None:
     size = min(size, count)
-    order = draws.streams(count, size)
+    order = arrangement.streams(count, size)
     assert sorted(order.tolist()) == list(range(count))
     whole = order[: count // size * size].reshape(-1, size)
     assert (np.diff(whole, axis=0) == 1).all()
@@ -261,7 +260,7 @@ def test_weighted_trials_learn_alone_what_they_learn_together() -> None:
 def test_buckets_keep_every_sample_and_sort_groups(
     lengths: list[int], group: int, seed: int
 ) -> None:
-    order = draws.bucketed(np.array(lengths), group, np.random.default_rng(seed))
+    order = arrangement.bucketed(np.array(lengths), group, np.random.default_rng(seed))
     assert sorted(order.tolist()) == list(range(len(lengths)))
     whole = len(lengths) // group
     found = np.array(lengths)[order][: whole * group].reshape(whole, group)
@@ -461,7 +460,7 @@ def test_an_iterable_dataset_is_read_once(
     spill: bool, ragged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if spill:
-        monkeypatch.setattr(stored, "SPILL_BYTES", 100)
+        monkeypatch.setattr(iterables, "SPILL_BYTES", 100)
     collate = (lambda items: [n for n, _ in items]) if ragged else None
     data = Data.dataset(Counted(700, ragged), 0.1, collate=collate, order="sequential")
     assert data.samples == 630 and data.size("v000") == 70  # type: ignore[arg-type]

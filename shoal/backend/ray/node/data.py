@@ -23,9 +23,9 @@ from shoal.backend.ray.cluster import node_here
 from shoal.engine.files import replaced
 from shoal.engine.own import check_own_file, lock_file, own_folder
 from shoal.engine.process import lives
+from shoal.train.data.catalogue import LOCAL
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
-from shoal.train.data.placed.catalogue import LOCAL
 from shoal.train.recipe.bring import adopt, bring
 from shoal.train.recipe.pickled import dumps
 

@@ -27,12 +27,11 @@ from shoal.backend.ray.node.process import portable
 from shoal.backend.ray.placed.survey import survey_nodes
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
+from shoal.train.data.catalogue import LOCAL, Catalogue
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
 from shoal.train.data.parts import Index
-from shoal.train.data.placed.catalogue import LOCAL, Catalogue
-from shoal.train.data.placed.constructor import Survey
-from shoal.train.data.placed.source import PlacedFiles
+from shoal.train.data.placed import PlacedFiles, Survey
 from shoal.train.recipe.pickled import dumps
 
 BUSY: Seconds = 5.0  # until it is told that a node's CPUs or GPUs are awaited
@@ -60,7 +59,7 @@ def ask_holder(
 
 @dataclass
 class ClusterHolders:
-    """The holders in the cluster at this address. See `train.data.placed.source.Holders`."""
+    """The holders in the cluster at this address. See `train.data.placed.Holders`."""
 
     address: str
     # The sources that were sent, by id, and a reference to each.

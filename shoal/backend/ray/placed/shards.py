@@ -8,7 +8,7 @@ from shoal.core.check import PlanError
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Joined
 from shoal.core.plan import Gang
-from shoal.train.data.placed.catalogue import Catalogue
+from shoal.train.data.catalogue import Catalogue
 
 
 class NodeShards:

@@ -22,8 +22,8 @@ from ray.exceptions import (
 
 from shoal.backend.ray import cluster
 from shoal.train.data.columns import DataError
-from shoal.train.data.placed.constructor import Survey
-from shoal.train.data.placed.survey import (
+from shoal.train.data.placed import Survey
+from shoal.train.data.survey import (
     SHOWN,
     Asked,
     Finding,

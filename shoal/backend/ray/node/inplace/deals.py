@@ -23,21 +23,20 @@ from shoal.core.cluster import ShardId
 from shoal.engine.files import replaced
 from shoal.engine.own import lock_file, make_folder
 from shoal.train.data import columns as cols
+from shoal.train.data.arrangement import Deal, Piece
+from shoal.train.data.catalogue import LOCAL
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
-from shoal.train.data.make.buckets import RowForm
-from shoal.train.data.make.deals import Deal, Piece
-from shoal.train.data.make.files import NpzWriter
-from shoal.train.data.npz import from_folder
+from shoal.train.data.npz import NpzWriter, from_folder
 from shoal.train.data.parts import Index, RowSource
-from shoal.train.data.placed.catalogue import LOCAL
+from shoal.train.data.shards import RowForm
 
 KEPT = 2  # epochs whose deals stay in files
 
 
 @dataclass
 class NodeDeals:
-    """The shards of one node as they are dealt. See `train.data.make.deals.Exchange`.
+    """The shards of one node as they are dealt. See `train.data.arrangement.Exchange`.
 
     `folder`: of the node, for the files. `user`: as of `SlotSetup`, for processes of other nodes.
     """

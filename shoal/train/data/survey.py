@@ -1,7 +1,4 @@
-"""What the holders of placed data find in their files, and whether that fits together.
-
-Holders look at their own files; what they found is compared where the study runs.
-"""
+"""What the holders of placed data find in their files, and whether that fits together."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.cluster import ShardId
+from shoal.train.data.catalogue import EVERYWHERE, Catalogue, here, is_url
 from shoal.train.data.columns import DataError
-from shoal.train.data.placed.cache import UrlCache
-from shoal.train.data.placed.catalogue import EVERYWHERE, Catalogue, here, is_url
-from shoal.train.data.placed.forms import PartForm, Read, form_of
-from shoal.train.data.read.paths import check_ends
+from shoal.train.data.files import check_ends
+from shoal.train.data.formats import PartForm, Read, form_of
+from shoal.train.data.url_cache import UrlCache
 
 WHOLE = 64 * 2**20  # bytes up to which a checksum is of the whole file
 PIECE = 2**20  # bytes at a place that it is of else

@@ -15,8 +15,8 @@ from torch.utils.data import IterableDataset
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
-from shoal.train.data.columns import Array, Columns, DataError
-from shoal.train.data.items.form import (
+from shoal.train.data.columns import Array, Columns, DataError, Kind, Ragged
+from shoal.train.data.items import (
     ItemForm,
     columns_of,
     hash_value,
@@ -24,7 +24,6 @@ from shoal.train.data.items.form import (
     narrowed,
 )
 from shoal.train.data.parts import Division, Index, Parts, divide, is_fraction
-from shoal.train.data.ragged import Kind, Ragged
 from shoal.train.rng import Rng
 
 AT_ONCE = 256  # items that are made columns together

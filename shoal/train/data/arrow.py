@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from shoal.engine.files import whole
 from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.files import listed, looked_at_file
+from shoal.train.data.images import picture, stacked
 from shoal.train.data.parts import (
     Division,
     Index,
     Parts,
     check_stratify,
+    from_table,
     is_fraction,
 )
-from shoal.train.data.read.paths import listed, looked_at_file
-from shoal.train.data.read.pictures import picture, stacked
-from shoal.train.data.read.table import from_table
-from shoal.train.data.read.values import (
+from shoal.train.data.table_files import (
     array_of,
     checked_numbers,
     label_numbers,

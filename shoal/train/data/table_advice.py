@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from shoal.train.data.columns import DataError
-from shoal.train.data.read.encode import How
-from shoal.train.data.read.table_files import CsvForm, TableFiles, is_float
+from shoal.train.data.table_files import CsvForm, TableFiles, is_float
+
+Encoder = Callable[[Sequence[Any]], Any]  # of a column's values, an array
+How = str | Callable[[Sequence[Any]], Encoder]
 
 FITTED = ("mean", "median")  # fillings that are computed from the training part
 SHOWN = 5  # columns that an error describes

@@ -19,10 +19,10 @@ import torch
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.files import divided, looked_at_file
+from shoal.train.data.images import Size, check_size, picture, stacked
 from shoal.train.data.npz import npy_header
 from shoal.train.data.parts import Index, Parts, part_names, seed_of_rows
-from shoal.train.data.read.paths import divided, looked_at_file
-from shoal.train.data.read.pictures import Size, check_size, picture, stacked
 from shoal.train.rng import Rng
 
 Decoder = Callable[[bytes], Any]

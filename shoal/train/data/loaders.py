@@ -21,8 +21,8 @@ from torch.utils.data import (
     default_collate,
 )
 
+from shoal.train.data.arrangement import Sampled, check_sampler, sampler_name
 from shoal.train.data.columns import DataError
-from shoal.train.data.draws import Sampled, check_sampler, sampler_name
 from shoal.train.data.parts import is_fraction
 from shoal.train.rng import Rng
 

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError, Lot
-from shoal.train.data.items.form import ItemForm
+from shoal.train.data.items import ItemForm
 from shoal.train.private import writes
 from shoal.train.rng import Rng
 

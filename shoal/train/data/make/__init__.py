@@ -1,1 +1,0 @@
-"""Shards made out of other data: shuffled once, out of core."""

@@ -1,1 +1,0 @@
-"""Data that stays where it lies: which node holds which shard, and how its holders read it."""

@@ -1,1 +1,0 @@
-"""Files of other tools as data: each reader needs its own library."""
