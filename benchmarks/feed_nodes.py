@@ -93,7 +93,7 @@ def nodes() -> Iterator[str]:
 
 def run(way: str, folder: Path, quick: bool) -> Found:
     """One study."""
-    from shoal.backend.ray.node import feed
+    from shoal.backend.node import feed
     from shoal.core.event import Fed
 
     files, epochs = QUICK if quick else LONG

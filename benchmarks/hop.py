@@ -22,7 +22,7 @@ from common import write
 from torch import nn
 
 import shoal
-from shoal.backend.course import Positions
+from shoal.backend.positions import Positions
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
 from shoal.core.cluster import SlotId

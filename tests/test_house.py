@@ -23,7 +23,10 @@ def seam(files: list[File], beginning: str) -> tuple[str, list[str]]:
 
 def test_modules_with_one_user_are_counted_without_faces() -> None:
     face = parse("shoal/room/__init__.py", "from shoal.a import A\n")
-    several = [face, *files(a="", b="from shoal.a import A\n", c="import shoal.b\n", d="def f(): 0\n")]
+    several = [
+        face,
+        *files(a="", b="from shoal.a import A\n", c="import shoal.b\n", d="def f(): 0\n"),
+    ]
     assert seam(several, "one user") == ("2", ["shoal/a.py: 0 lines", "shoal/b.py: 1 lines"])
     assert seam(several, "own imports") == (
         "0.5 / 1",

@@ -9,9 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 
-from shoal.backend.course import Positions
-from shoal.backend.fallen import fallen
-from shoal.backend.gang_run import GangRun
+from shoal.backend.positions import GangRun, Positions, fallen
 from shoal.core.check import PlanError
 from shoal.core.cluster import ShardId, Slot
 from shoal.core.event import Ended, Event, Failed, Finished, Joined, Retired, Unread

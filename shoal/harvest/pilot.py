@@ -21,8 +21,7 @@ from hashlib import blake2b
 from ipaddress import ip_address
 from pathlib import Path
 
-from shoal.backend.ends import UNTIL
-from shoal.backend.opening import check_reached
+from shoal.backend.cluster_start import UNTIL, check_reached
 from shoal.backend.ray.reaper import MARK
 from shoal.engine.process import cpus_here
 from shoal.harvest.head import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 
-from shoal.backend.opening import ray_starts
+from shoal.backend.cluster_start import ray_starts
 from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
 from shoal.engine.lock import Taken, held

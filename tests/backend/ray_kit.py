@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from shoal.backend.course import Positions
+from shoal.backend.positions import Positions
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
 from shoal.core.event import (

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from shoal.backend.course import Positions
-from shoal.backend.gang_run import GangRun
+from shoal.backend.positions import GangRun, Positions
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Advanced, Ended, Evaluated, Event, Fell, Measured
 from shoal.core.plan import Gang, Lane

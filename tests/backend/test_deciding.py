@@ -2,8 +2,8 @@
 
 import pytest
 
-from shoal.backend import deciding
-from shoal.backend.deciding import TELL, DecidingTime
+from shoal.backend.ray import backend
+from shoal.backend.ray.backend import TELL, DecidingTime
 from shoal.core.event import Decided, Event
 
 
@@ -11,7 +11,7 @@ def test_it_is_told_now_and_then_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(deciding, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(backend, "monotonic", lambda: clock[0])
     time = DecidingTime()
 
     def decide(seconds: float) -> list[Event]:

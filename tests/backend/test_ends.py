@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.backend.ends import SPARE, UnitTimes
 from shoal.backend.ray.cluster import _until
-from shoal.backend.ray.health.leaving import due
+from shoal.backend.ray.slot_watch import SPARE, UnitTimes, due
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Advanced, Joined
 from shoal.core.trial import TrialId

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shoal.backend.course import Positions
 from shoal.backend.local import Local
+from shoal.backend.positions import Positions
 from shoal.core.check import PlanError
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.plan import Gang, Lane

@@ -16,8 +16,7 @@ pytest.importorskip("ray", reason="the ray backend needs Ray")
 import ray
 from ray import exceptions
 
-from shoal.backend.ray import cluster
-from shoal.backend.ray.placed import survey
+from shoal.backend.ray import cluster, node_survey
 
 Look = Callable[[Inspection], Iterator[Finding]]
 PLACES = {"s0": {"n0": "/s0.npz", "n1": "/s0.npz"}, "s1": {"n1": "/s1.npz"}}
@@ -43,7 +42,7 @@ class Nodes:
         patch.setattr(ray, "is_initialized", lambda: True)
         patch.setattr(ray, "get", lambda finding: finding)
         patch.setattr(cluster, "live_nodes", self.nodes)
-        patch.setattr(survey, "_begin", self.begin)
+        patch.setattr(node_survey, "_begin", self.begin)
 
     def nodes(self) -> list[cluster.Node]:
         return [cluster.Node(name, name, 1, (name,)) for name in self.live]
@@ -59,7 +58,7 @@ class Nodes:
 
 def found(folder: Path, places: Any, begun: bool) -> list[Finding]:
     asked = Asked(Catalogue(places), UrlCache(1.0, str(folder)))
-    return survey.survey_nodes(asked, None, begun)
+    return node_survey.survey_nodes(asked, None, begun)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.backend.silence import (
+from shoal.backend.ray.silence import (
     TIMES_A_PULSE,
     Signs,
     SilenceLimits,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from shoal.backend.ray.node import pool as ray_pool
-from shoal.backend.ray.node import window as ray_window
-from shoal.backend.ray.node.feeder import PreparedChunk
-from shoal.backend.ray.node.setup import FeederSetup
-from shoal.backend.ray.node.window import Window
+from shoal.backend.node import feeders as ray_pool
+from shoal.backend.node import window as ray_window
+from shoal.backend.node.feeders import PreparedChunk
+from shoal.backend.node.messages import FeederSetup
+from shoal.backend.node.window import Window
 
 CHUNK = 100  # bytes
 NODE = "a0" * 28

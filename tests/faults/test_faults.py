@@ -356,7 +356,7 @@ def test_a_failure_before_the_first_moment_closes_the_backend(
 
 @needs_ray
 def test_prints_that_find_no_room_are_not_the_fault_of_the_trial(disk: Path) -> None:
-    from shoal.backend.ray.node.process import Prints
+    from shoal.backend.node.process import Prints
 
     prints = Prints()
     prints.go_to(disk / "t000" / "log.txt")

@@ -227,7 +227,7 @@ def test_in_what_the_processes_of_a_wide_trial_send(mark: Path, evil: bytes) -> 
 
 @pytest.mark.parametrize("trap", ["the folder", "the file", "a link"])
 def test_in_the_folder_of_a_nodes_data(tmp_path: Path, mark: Path, evil: bytes, trap: str) -> None:
-    node = pytest.importorskip("shoal.backend.ray.node.data")
+    node = pytest.importorskip("shoal.backend.node.data_copy")
     folder = tmp_path / "base" / "run"
     folder.mkdir(parents=True, mode=0o700)
     folder.parent.chmod(0o700)
@@ -252,15 +252,13 @@ def test_in_the_folder_of_a_nodes_data(tmp_path: Path, mark: Path, evil: bytes, 
 # Where something is unpickled, and why it may be; docs/security.md says it at length.
 OF_RAY = "comes from Ray's processes, which ask for a token"
 GUARDED = {
-    "shoal/backend/ray/node/data.py": "a folder and a file of this user's alone",
-    "shoal/backend/ray/node/inplace/deals.py": OF_RAY,
-    "shoal/backend/ray/node/inplace/validator.py": OF_RAY,
-    "shoal/backend/ray/node/opened.py": OF_RAY,
-    "shoal/backend/ray/node/slot.py": OF_RAY,
-    "shoal/backend/ray/node/feeder.py": OF_RAY,
-    "shoal/backend/ray/node/process.py": "what this process has pickled",
-    "shoal/backend/ray/placed/holders.py": OF_RAY,
-    "shoal/backend/ray/placed/survey.py": OF_RAY,
+    "shoal/backend/node/data_copy.py": "a folder and a file of this user's alone",
+    "shoal/backend/node/validator.py": OF_RAY,
+    "shoal/backend/node/slot_actor.py": OF_RAY,
+    "shoal/backend/node/feeders.py": OF_RAY,
+    "shoal/backend/node/process.py": "what this process has pickled",
+    "shoal/backend/ray/node_tools.py": OF_RAY,
+    "shoal/backend/ray/node_survey.py": OF_RAY,
     "shoal/train/data/ragged.py": "items in this process's memory",
     "shoal/train/slot/units.py": "what this process has pickled",
     "shoal/train/tools/timed.py": "comes through a pipe from the parent process",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.backend.sim.ahead import ahead
+from shoal.backend.sim.lookahead import ahead
 from shoal.core.check import check
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import (

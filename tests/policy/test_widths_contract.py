@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from noisy import noisy
 
-from shoal.backend.sim.ahead import ahead
+from shoal.backend.sim.lookahead import ahead
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.plan import Proposal
 from shoal.core.ports import Policy, Searcher

@@ -20,7 +20,7 @@ from test_mixed import TABLE, ensemble, is_mixed, moments
 
 import shoal
 from shoal import reporting
-from shoal.backend.sim.ahead import Ahead
+from shoal.backend.sim.lookahead import Ahead
 from shoal.backend.sim.sim import Sim
 from shoal.core.check import check
 from shoal.core.cluster import ShardId, Slot, SlotId

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shoal
-from shoal.backend import opening
+from shoal.backend import cluster_start
 from shoal.cli import app
 from shoal.core.event import Finished, Opened
 from shoal.engine.journal import Journal, read
@@ -121,7 +121,7 @@ def test_a_study_that_was_harvested_goes_on_by_harvesting(
 ) -> None:
     """Its cluster ended with the command that harvested: no other run can join it."""
     pytest.importorskip("ray")
-    monkeypatch.setattr(opening.check_reached, "__defaults__", (0.1,))
+    monkeypatch.setattr(cluster_start.check_reached, "__defaults__", (0.1,))
     joined(folder, "127.0.0.1:9")
     told = f"shoal harvest {folder} --partition …"
     before = typed("resume", str(folder))

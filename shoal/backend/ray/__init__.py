@@ -1,1 +1,1 @@
-"""The `ray` backend: slots are actors of a Ray cluster. Ray is imported only here."""
+"""The `ray` backend, as the driver sees it: slots are actors of a Ray cluster."""

@@ -1,41 +1,264 @@
-"""Many slots, on this machine or on a Ray cluster.
-
-Each slot is a process, and states go from slot to slot.
-"""
+"""How long the engine decides between two moments of a backend that lives in real time."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
+from queue import Empty, SimpleQueue
 from time import monotonic
 
 import ray
 from ray.exceptions import RayError
 
-from shoal.backend.course import Positions
-from shoal.backend.deciding import DecidingTime
+from shoal.backend.cluster_start import slots_text
+from shoal.backend.node import data_copy
+from shoal.backend.positions import Positions
 from shoal.backend.ray import cluster, reaper
+from shoal.backend.ray.cluster import lends
+from shoal.backend.ray.cluster_pulse import ClusterPulse
 from shoal.backend.ray.fleet import Fleet
-from shoal.backend.ray.health.hangs import Hangs
-from shoal.backend.ray.health.leaving import due
-from shoal.backend.ray.health.pulse import ClusterPulse
-from shoal.backend.ray.health.waiting import NodeWait
-from shoal.backend.ray.health.waking import EventQueue, Waking
-from shoal.backend.ray.narrow import OneSlotGangs
-from shoal.backend.ray.node import data as node_data
-from shoal.backend.ray.opening import SlotsOpening, await_node
+from shoal.backend.ray.gangs import OneSlotGangs, Work
 from shoal.backend.ray.setup import RaySetup
+from shoal.backend.ray.shard_register import NodeShards, ShardRegister
+from shoal.backend.ray.slot_watch import Hangs, due
 from shoal.backend.ray.slots import Events, SlotProcess, check_known
 from shoal.backend.ray.states import States
-from shoal.backend.ray.wide.gangs import WideGangs, gradients
-from shoal.backend.ray.work import Work
+from shoal.backend.ray.wide_gangs import WideGangs, gradients
 from shoal.core.cluster import SlotId
-from shoal.core.event import Commanded, Event, Joined, Left
+from shoal.core.event import Commanded, Decided, Event, Joined, Left
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import Reached
+
+TELL: Seconds = 30.0  # between two reports, for those who look while the study runs
+
+
+class DecidingTime:
+    """The seconds in which the engine had the last moment and did not ask for the next one."""
+
+    def __init__(self) -> None:
+        self._seconds: Seconds = 0.0
+        self._moments = 0
+        # How many moments there were when the seconds were told; -1: they never were.
+        self._told = -1
+        self._tell_at = monotonic() + TELL
+
+    def handed(self, moment: Moment) -> Iterator[Moment]:
+        """Hand the engine the moment; what passes until it asks again counts.
+
+        Now and then the moment also says how long the engine decided so far.
+        """
+        time, events = moment
+        if monotonic() >= self._tell_at:
+            events = (*events, self._tell())
+        begin = monotonic()
+        yield time, events
+        self._seconds += monotonic() - begin
+        self._moments += 1
+
+    def last(self, others: Iterable[Event]) -> list[Event]:
+        """What to tell at the end of a run: these, or else how long the engine decided.
+
+        Returns nothing if the engine had only one moment since: the one that told it.
+        """
+        events = list(others)
+        if not events and self._moments > self._told + 1:
+            events.append(self._tell())
+        return events
+
+    def _tell(self) -> Decided:
+        self._told = self._moments
+        self._tell_at = monotonic() + TELL
+        return Decided(self._seconds)
+
+
+Happening = Callable[[], Events]  # works off what happened; returns its events
+
+
+class EventQueue:
+    """A queue of happenings. `put` works from any thread, `gather` from one."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Happening] = SimpleQueue()
+        self._failure: Exception | None = None
+
+    def put(self, happening: Happening) -> None:
+        """Have it worked off by the next `gather`."""
+        self._queue.put(happening)
+
+    def gather(self, wait: Seconds) -> Events:
+        """Work off what is there, and return the events of all of it.
+
+        `wait`: seconds to wait for something if there is nothing.
+
+        Raises:
+            Exception: whatever a happening raised, but only after the events of those before it
+                were returned.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+        events: Events = []
+        try:
+            happening = self._queue.get(timeout=wait)
+            while True:
+                events += happening()
+                happening = self._queue.get_nowait()
+        except Empty:
+            return events
+        except Exception as failure:
+            if not events:
+                raise
+            self._failure = failure
+
+        return events
+
+
+class Waking:
+    """When the engine asks for the next moment, whatever happens until then.
+
+    `since`: the time of the study at which this run begins.
+    """
+
+    def __init__(self, since: Seconds) -> None:
+        self._zero = monotonic() - since
+        self.at: Seconds | None = None
+        self.awaits = True  # slots that may come are worth waiting for
+        self.idle = False  # nobody wants to be asked again
+
+    def now(self) -> Seconds:
+        """The time of the study."""
+        return monotonic() - self._zero
+
+    def set(self, at: Seconds | None, until: Seconds | None, coming: bool) -> None:
+        """As of `Ray.wake`. `coming`: slots may come."""
+        self.awaits = until is not None
+        self.idle = at is None
+        self.at = at
+        if coming and until is not None and until < inf:
+            self.at = until
+            if at is not None:
+                self.at = min(until, at)
+
+    def due(self) -> bool:
+        """Whether the time has come; then it is over."""
+        if self.at is None or self.now() < self.at:
+            return False
+        self.at = None
+        return True
+
+    def patience(self, *look_at: float | None) -> Seconds:
+        """Seconds until then, or until one of these times by the monotonic clock."""
+        waits = [each - monotonic() for each in look_at if each is not None]
+        if self.at is not None:
+            waits.append(self.at - self.now())
+        return max(0.0, min(waits))
+
+
+HOLDER_PATIENCE: Seconds = 60.0  # for a node that has what lies at no slot
+
+
+class NodeWait:
+    """Waits for any node without an end, and for the holder of a shard for `HOLDER_PATIENCE`.
+
+    Most often any node can help. But a shard that stays at its nodes can only be read there. If
+    they are gone for long, somebody has to know: the run ends, and its error names the shard.
+    """
+
+    def __init__(self, shards: ShardRegister | NodeShards) -> None:
+        self._shards = shards
+        self._missing: Sequence[str] = ()
+        self._until = 0.0
+        self._said = ""
+
+    def goes_on(self, ready: Sequence[SlotProcess]) -> bool:
+        """Whether to wait on, while these are the slots that are ready."""
+        missing = self._shards.missing(ready)
+        if not ready or not missing:
+            self._warn(f"no trial can run on the {len(ready)} slots there are")
+            return True
+        if missing != self._missing:
+            self._missing = missing
+            self._until = monotonic() + HOLDER_PATIENCE
+        self._warn(f"no slot holds {'; '.join(missing)}")
+        return monotonic() < self._until
+
+    def over(self) -> None:
+        """Something goes on: the next wait is another one."""
+        self._missing = ()
+        self._said = ""
+
+    def _warn(self, what: str) -> None:
+        """Say it once while the wait lasts."""
+        if what != self._said:
+            self._said = what
+            warnings.warn(f"{what}: waiting for nodes; Ctrl-C ends the run", stacklevel=2)
+
+
+Tell = Callable[[Seconds, str], None]
+
+# Seconds that a run waits at the start for all of its slots, if some are ready or others may come.
+OPENING_PATIENCE = 60.0
+OPENING_AGAIN = 10.0  # seconds until it is said again what is awaited
+
+
+def await_node(say: Callable[[str], None]) -> None:
+    """Wait until some node of the cluster lends a CPU or a GPU: nodes may have to come first.
+
+    Only then it is known whether slots are GPUs.
+    """
+    said = False
+    while not lends():
+        if not said:
+            say("no node of the cluster lends CPUs or GPUs yet: waiting for one …")
+            said = True
+        time.sleep(0.2)
+
+
+class SlotsOpening:
+    """The slots of a fleet, from the time `since` at which their processes were started."""
+
+    def __init__(self, fleet: Fleet, tell: Tell, since: Seconds) -> None:
+        self._fleet = fleet
+        self._tell = tell
+        self._since = since
+        self._said = since
+
+    def began(self, before: Seconds, joined: bool) -> None:
+        """Ray is there, and was awaited from `before` on, if it was not `joined` already."""
+        ray = "Ray is there"
+        if joined:
+            ray = f"Ray is there after {self._since - before:.1f} s"
+        waits = f"opening {slots_text(len(self._fleet.processes))} …"
+        self._tell(self._since, f"{ray}; {waits}")
+
+    def awaited(self, now: Seconds) -> bool:
+        """Whether the run waits for the others; if that was said long ago, it is said again."""
+        if not self._fleet.opening:
+            return False
+        enough = self._fleet.ready or self._fleet.look_at is not None
+        if enough and now - self._since > OPENING_PATIENCE:
+            return False
+        if now - self._said >= OPENING_AGAIN:
+            self._said = now
+            self._tell(now, f"{self._open()} after {now - self._since:.1f} s …")
+        return True
+
+    def over(self, now: Seconds) -> None:
+        """The run begins, with the slots that are open."""
+        self._tell(now, f"{self._open()} after {now - self._since:.1f} s")
+
+    def _open(self) -> str:
+        """How many slots are open."""
+        ready, all_ = len(self._fleet.ready), len(self._fleet.processes)
+        if ready == all_:
+            return f"{slots_text(all_)} open"
+        return f"{ready} of {slots_text(all_)} open"
 
 
 class Looks:
@@ -134,11 +357,11 @@ class Ray:
         self._looks = Looks(self._pulse, hangs, *looks)
         self._narrow = OneSlotGangs(self._work)
         self._wides = WideGangs(self._work, gradients(share.gpus))
-        self._shelf = node_data.place(slot.token, cluster.here(), slot.cache)
+        self._shelf = data_copy.place(slot.token, cluster.here(), slot.cache)
         reaper.clear_up(self._shelf)
         self._fleet.man(limit, self._own, elastic=setup.address is not None)
         if data.catalogue is None and self._fleet.at(cluster.here()):  # it is here
-            node_data.offer(data, self._shelf, recipe)
+            data_copy.offer(data, self._shelf, recipe)
 
     # -- the protocol --------------------------------------------------------------------------
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
-from shoal.backend.ends import UNTIL
-from shoal.backend.opening import check_reached
+from shoal.backend.cluster_start import UNTIL, check_reached
 from shoal.backend.ray import reaper
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds

@@ -1,4 +1,4 @@
-"""The slots' processes: started, followed, replaced when they die, and their shards registered."""
+"""How nodes of the cluster came to their end."""
 
 import warnings
 from collections import Counter
@@ -12,31 +12,23 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnschedulableError, RayTaskError
 
-from shoal.backend.opening import MOST_EACH
+from shoal.backend.cluster_start import MOST_EACH
+from shoal.backend.node.feed import Windows
+from shoal.backend.node.messages import Broken, FeederSetup, Hello, SlotSetup
+from shoal.backend.node.slot_actor import GROUPS, SlotActor
+from shoal.backend.node.validator import ValidatorsElsewhere, elsewhere_of
 from shoal.backend.ray.cluster import (
     Node,
     Share,
+    all_nodes,
     here,
     lends,
     nodes,
     only_at,
     seconds_left,
 )
-from shoal.backend.ray.health.ends import taken_back
-from shoal.backend.ray.node.feed import Windows
-from shoal.backend.ray.node.inplace.validator import ValidatorsElsewhere, elsewhere_of
-from shoal.backend.ray.node.outcomes import Broken, Hello
-from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
-from shoal.backend.ray.node.slot import GROUPS, SlotActor
-from shoal.backend.ray.placed.shards import NodeShards
-from shoal.backend.ray.slots import (
-    Events,
-    FleetSize,
-    ShardRegister,
-    SlotProcess,
-    balance,
-    staying,
-)
+from shoal.backend.ray.shard_register import NodeShards, ShardRegister
+from shoal.backend.ray.slots import Events, FleetSize, SlotProcess, balance, staying
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Fed, Left, Unread
 from shoal.core.trial import Seconds, TrialId
@@ -44,6 +36,21 @@ from shoal.engine.process import cpus_here
 from shoal.train.data.catalogue import LOCAL
 from shoal.train.data.data import Data
 from shoal.train.recipe.unit import Reached
+
+# Reasons of a node's end in Ray's numbers: it was told to end, or drained.
+IN_ORDER = (1, 3, 4)
+
+
+def taken_back(node: str) -> bool:
+    """Whether the node left in good order, as where a batch system takes it back. `node`: its id.
+
+    That is no trial's doing. One that crashed or hangs did not; what ran there may have done it.
+    """
+    return any(
+        each["NodeID"] == node and not each["Alive"] and each["DeathReason"] in IN_ORDER
+        for each in all_nodes()
+    )
+
 
 POLL = 1.0  # seconds between two looks at a cluster's nodes
 NO_ROOM = (

@@ -6,11 +6,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.backend.ray.node.setup import Feeders, SlotSetup
-from shoal.backend.ray.node.window import SHARE
-from shoal.backend.ray.placed.shards import NodeShards
-from shoal.backend.ray.slots import ShardRegister
-from shoal.backend.silence import SilenceLimits
+from shoal.backend.node.messages import Feeders, SlotSetup
+from shoal.backend.node.window import SHARE
+from shoal.backend.ray.shard_register import NodeShards, ShardRegister
+from shoal.backend.ray.silence import SilenceLimits
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
 from shoal.engine.process import cpus_here

@@ -1,27 +1,46 @@
-"""Where the newest states of trials are, and how those that are only in memory become durable."""
+"""Waiting for the answer of a process, as long as it lives."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, cycle
+from math import inf
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from shoal.backend.course import Positions
-from shoal.backend.gang_run import GangRun
-from shoal.backend.position import Position
+from shoal.backend.node.messages import Trained
+from shoal.backend.positions import GangRun, Position, Positions
 from shoal.backend.ray.cluster import GIB, SMALLEST_STORE
 from shoal.backend.ray.fleet import Fleet
-from shoal.backend.ray.health.answers import answer
-from shoal.backend.ray.node.outcomes import Trained
 from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.core.cluster import SlotId
 from shoal.core.event import Kept
 from shoal.core.trial import Samples, Seconds, TrialId, Visit
 from shoal.train.recipe.unit import Done
+
+
+def answer(process: SlotProcess, ref: Any, patience: Seconds) -> Any:
+    """What the call returns, or raises. It may take as long as it likes.
+
+    `patience`: seconds in which the process must answer another call meanwhile.
+
+    Raises:
+        GetTimeoutError: it did not.
+    """
+    timeout = None
+    if patience < inf:
+        timeout = patience
+    while not ray.wait([ref], timeout=timeout)[0]:
+        sign = process.actor.__ray_ready__.remote()
+        if not ray.wait([ref, sign], timeout=timeout)[0]:
+            raise GetTimeoutError(f"{process.id} gave no answer for {patience:g} s")
+    try:
+        return ray.get(ref)
+    except RayTaskError as error:
+        raise error.cause from None
 
 
 @dataclass(frozen=True, slots=True)

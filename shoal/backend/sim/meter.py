@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 from zlib import crc32
 
-from shoal.backend.sim.virtual import TICK, SimulatedGang, SimulatedTrial, UnitAtWork
+from shoal.backend.sim.state import TICK, SimulatedGang, SimulatedTrial, UnitAtWork
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.event import Advanced, Event, Measured
 from shoal.core.plan import Gang, Lane, solo

@@ -6,11 +6,11 @@ from math import inf
 
 from shoal.backend.sim.gangs import SimulatedGangs, kept_at, part, parting
 from shoal.backend.sim.meter import EXACT, Measuring, SimulatedMeter
-from shoal.backend.sim.units import SimulatedRecipe, SimulatedUnits
-from shoal.backend.sim.virtual import (
+from shoal.backend.sim.state import (
     TICK,
     SimulatedTrial,
 )
+from shoal.backend.sim.units import SimulatedRecipe, SimulatedUnits
 from shoal.core.cluster import ShardId, Slot
 from shoal.core.event import (
     Event,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from shoal.backend.sim.meter import SimulatedMeter
-from shoal.backend.sim.virtual import (
+from shoal.backend.sim.state import (
     SimulatedGang,
     SimulatedTrial,
     UnitAtWork,

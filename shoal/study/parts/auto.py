@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from shoal.backend.sim.ahead import Ahead
+from shoal.backend.sim.lookahead import Ahead
 from shoal.core.ports import Policy
 from shoal.core.state import View
 from shoal.core.visits import ValidateEvery

@@ -10,9 +10,9 @@ from importlib import import_module
 from math import inf
 from typing import Any, Protocol
 
-from shoal.backend.course import Positions
+from shoal.backend.cluster_start import MOST_EACH, ray_starts
 from shoal.backend.local import Local
-from shoal.backend.opening import MOST_EACH, ray_starts
+from shoal.backend.positions import Positions
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.install import install
 from shoal.core.profile import Profile
@@ -261,7 +261,7 @@ def survey_for(options: Options, begun: bool, place: RunPlace = RunPlace()) -> S
     if options.backend != "ray":
         return Survey()
     check_ray()
-    survey = import_module("shoal.backend.ray.placed.survey")
+    survey = import_module("shoal.backend.ray.node_survey")
     if place.nodes is not None:
         nodes = place.nodes
         return Survey(
@@ -317,7 +317,7 @@ def at_holders(
         yield perform_here
         return
     check_ray()
-    holders = import_module("shoal.backend.ray.placed.holders")
+    holders = import_module("shoal.backend.ray.node_tools")
     reached = _reached(address)
     if reached is None:
         raise StudyError(f"the pool {address} has no cluster: start it (shoal pool)")

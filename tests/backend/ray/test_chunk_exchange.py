@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError
 
-from shoal.backend.ray.node.feeder import PreparedChunk
-from shoal.backend.ray.node.sharing import exchange as ray_exchange
-from shoal.backend.ray.node.sharing.counts import WindowCounts
-from shoal.backend.ray.node.sharing.demand import FeederDemand
-from shoal.backend.ray.node.sharing.directory import (
+from shoal.backend.node import window as ray_exchange
+from shoal.backend.node.chunk_demand import (
     ChunkDirectory,
     ClusterDemand,
+    FeederDemand,
     NodeDemand,
+    WindowCounts,
 )
-from shoal.backend.ray.node.sharing.exchange import ChunkExchange
+from shoal.backend.node.feeders import PreparedChunk
+from shoal.backend.node.window import ChunkExchange
 
 BYTES = 1000
 

@@ -22,13 +22,12 @@ from ray.exceptions import (
 )
 from window_kit import CHUNK, Nest, asks, key, settled
 
-from shoal.backend.ray.node import feed as ray_feed
-from shoal.backend.ray.node import pool as ray_pool
-from shoal.backend.ray.node.feed import FeederFeed, Totals
-from shoal.backend.ray.node.setup import FeederSetup
-from shoal.backend.ray.node.sharing.counts import COUNTED
-from shoal.backend.ray.node.sharing.demand import FeederDemand
-from shoal.backend.ray.node.window import Window
+from shoal.backend.node import feed as ray_feed
+from shoal.backend.node import feeders as ray_pool
+from shoal.backend.node.chunk_demand import COUNTED, FeederDemand
+from shoal.backend.node.feed import FeederFeed, Totals
+from shoal.backend.node.messages import FeederSetup
+from shoal.backend.node.window import Window
 from shoal.core.event import Fed
 from shoal.train.data import columns as cols
 
@@ -290,7 +289,7 @@ def test_feeders_of_a_given_number_never_end_for_want_of_work(
 
 def test_a_window_starts_without_torch() -> None:
     """It starts the feeders: they would come seconds later."""
-    script = "import sys, shoal.backend.ray.node.window; assert 'torch' not in sys.modules"
+    script = "import sys, shoal.backend.node.window; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

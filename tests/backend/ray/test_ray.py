@@ -16,7 +16,7 @@ import pytest
 import ray
 from ray_kit import SEED, Bench, Given, Tiny, trials_of
 
-from shoal.backend.course import Positions
+from shoal.backend.positions import Positions
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup

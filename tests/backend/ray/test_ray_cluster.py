@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.backend.opening import check_reached
+from shoal.backend.cluster_start import check_reached
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import reaper
-from shoal.backend.ray.slots import mend, spread
+from shoal.backend.ray.shard_register import mend, spread
 from shoal.core.cluster import ShardId, SlotId
 from shoal.train.recipe.pickled import dumps
 

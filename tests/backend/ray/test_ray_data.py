@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import ray
 
-from shoal.backend.ray.node import data as ray_data
-from shoal.backend.ray.node import process as ray_process
+from shoal.backend.node import data_copy as ray_data
+from shoal.backend.node import process as ray_process
 from shoal.engine.own import own_folder
 from shoal.train.data.columns import DataError, parts
 from shoal.train.data.data import Data
@@ -134,13 +134,13 @@ class Own(shoal.Recipe):
 import os, pathlib, sys
 sys.path.insert(0, {str(tmp_path)!r})
 from own_items import Own
-from shoal.backend.ray.node import data as node_data
+from shoal.backend.node import data_copy
 from shoal.train.recipe.pickled import dumps
 folder = pathlib.Path({str(tmp_path)!r}) / "shelf"
-node_data.prepare(folder, {os.getpid()})
+data_copy.prepare(folder, {os.getpid()})
 recipe = Own()
 data = recipe.data()
-node_data.shelve(data, folder, recipe)
+data_copy.shelve(data, folder, recipe)
 print(data.fingerprint)
 (folder / "recipe").write_bytes(dumps(recipe))
 """

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from shoal.backend.course import Positions
-from shoal.backend.ray.narrow import OneSlotGangs
-from shoal.backend.ray.node.outcomes import Cut, Trained
+from shoal.backend.node.messages import Cut, Trained
+from shoal.backend.positions import Positions
+from shoal.backend.ray.gangs import OneSlotGangs, Work
 from shoal.backend.ray.slots import Call, SlotProcess
 from shoal.backend.ray.states import with_way
-from shoal.backend.ray.work import Work
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId, Visit
@@ -76,7 +75,7 @@ def test_what_a_lane_took_that_left_its_pack_meanwhile_is_no_way(
     """Both lanes train in the round under way, though what comes of one does not count any more."""
     clock = [10.0]
     monkeypatch.setattr("shoal.backend.ray.slots.monotonic", lambda: clock[0])
-    monkeypatch.setattr("shoal.backend.ray.rounds.monotonic", lambda: clock[0])
+    monkeypatch.setattr("shoal.backend.ray.gangs.monotonic", lambda: clock[0])
     slot, shard = SlotId("slot0"), ShardId("s0")
     actor = Answers()
     process = SlotProcess(slot, "n", actor, slot=Slot(slot))

@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 import shoal
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.cluster import Node, Share
-from shoal.backend.ray.placed.holders import best_holder
-from shoal.backend.ray.placed.survey import survey_of
+from shoal.backend.ray.node_survey import survey_of
+from shoal.backend.ray.node_tools import best_holder
 from shoal.cli import app
 from shoal.core.cluster import ShardId
 from shoal.core.event import Advanced, Evaluated

@@ -19,7 +19,7 @@ from torch import nn
 import shoal
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray.backend import Ray
-from shoal.backend.ray.placed.survey import survey_of
+from shoal.backend.ray.node_survey import survey_of
 from shoal.core.event import Ended, Left
 from shoal.core.plan import Gang
 from shoal.policy import Hybrid

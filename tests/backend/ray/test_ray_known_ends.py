@@ -11,7 +11,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, trials_of
 
-from shoal.backend.ends import UNTIL
+from shoal.backend.cluster_start import UNTIL
 from shoal.backend.ray.backend import Ray
 from shoal.core.event import Fell, Left
 from shoal.policy import Fifo, Hop

@@ -12,7 +12,7 @@ import ray
 import torch
 from ray_kit import SEED, Bench, Given, Tiny, trials_of
 
-from shoal.backend.course import Positions
+from shoal.backend.positions import Positions
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup

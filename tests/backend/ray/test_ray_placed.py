@@ -17,7 +17,7 @@ import shoal
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray.backend import Ray
-from shoal.backend.ray.placed.survey import survey_of
+from shoal.backend.ray.node_survey import survey_of
 from shoal.core.event import Joined, Left, Unread
 from shoal.core.trial import TrialId
 from shoal.policy import Hop

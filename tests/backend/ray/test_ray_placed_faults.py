@@ -15,7 +15,7 @@ from ray.cluster_utils import Cluster
 from test_ray_placed import Placed, at_local, head, placed, written
 
 import shoal
-from shoal.backend.ray.health import waiting
+from shoal.backend.ray import backend
 from shoal.core.event import Joined, Planned
 from shoal.engine.run import Stalled
 
@@ -58,7 +58,7 @@ def test_lost_shards_stop_nobody_else_and_resume_finishes(
     tmp_path: Path, head: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is deleted, one is cut, and then the node of the third is lost."""
-    monkeypatch.setattr(waiting, "PATIENCE", 2.0)
+    monkeypatch.setattr(backend, "HOLDER_PATIENCE", 2.0)
     nodes = {name: head.add_node(num_cpus=1, node_name=name) for name in NODES}
     tables = placed(tmp_path, shards=3, replicas=1, nodes=NODES)
     recipe = Placed(written(tmp_path / "c.toml", tables), tmp_path / "record", slow=0.02)

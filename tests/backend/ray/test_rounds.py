@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shoal.backend.ray.rounds import rated_before
+from shoal.backend.ray.gangs import rated_before
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.recipe.unit import Unit

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from shoal.backend.ray.wide.seating import Seating
+from shoal.backend.ray.wide_gangs import Seating
 
 
 def asked(*generations: tuple[str, ...]) -> list[bool]:

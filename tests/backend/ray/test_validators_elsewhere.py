@@ -6,11 +6,11 @@ import pytest
 import ray
 from ray.exceptions import RayError
 
+from shoal.backend.node import validator
 from shoal.backend.ray import cluster
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray.cluster import Node
-from shoal.backend.ray.node.inplace import validator
-from shoal.backend.ray.placed.shards import NodeShards
+from shoal.backend.ray.shard_register import NodeShards
 from shoal.core.trial import Trial, Visit
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError

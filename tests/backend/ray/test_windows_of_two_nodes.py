@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from window_kit import Nest, key, settled
 
-from shoal.backend.ray.node.sharing import exchange as ray_exchange
-from shoal.backend.ray.node.sharing.directory import ChunkDirectory
-from shoal.backend.ray.node.window import Window
+from shoal.backend.node import window as ray_exchange
+from shoal.backend.node.chunk_demand import ChunkDirectory
+from shoal.backend.node.window import Window
 
 
 class Two:

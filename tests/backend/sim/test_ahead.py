@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simkit import SHARDS, started, trial, view_of
 
-from shoal.backend.sim.ahead import Ahead, ahead
+from shoal.backend.sim.lookahead import Ahead, ahead
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import (
     Advanced,

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from simkit import SHARDS, alone, kinds, moments, rates, slots, study, trial
 
 from shoal.backend.sim.sim import Sim
+from shoal.backend.sim.state import learning_curve
 from shoal.backend.sim.units import SimulatedRecipe
-from shoal.backend.sim.virtual import learning_curve
 from shoal.core.cluster import ShardId, Slot, SlotId, shard_order
 from shoal.core.event import (
     Advanced,

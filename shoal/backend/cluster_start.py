@@ -1,4 +1,4 @@
-"""Before slots open: what is said, for that takes a while on Ray; and whether a cluster answers."""
+"""What is said before slots open, for that takes a while on Ray; and whether a cluster answers."""
 
 import re
 import socket
@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from shoal.core.trial import Seconds
 
+# The label of a Ray node that says when it will leave, in seconds since 1970.
+UNTIL = "shoal-until"
 # Seconds that a cluster may take to answer: it may be starting. Ray itself waits for minutes.
 PATIENCE: Seconds = 10.0
 # Slots for each GPU, or for each CPU, of this machine; more are taken for a slip of the pen.

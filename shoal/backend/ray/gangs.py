@@ -1,24 +1,269 @@
-"""Gangs on one slot: one trial, or several that share it.
+"""What all gangs at work on Ray share."""
 
-The slot gets their rounds, and makes them one after another.
-"""
-
-from collections.abc import Collection, Mapping
+import pickle
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
+from math import inf
+from time import monotonic
 from typing import Any
 
-from shoal.backend.course import Positions
-from shoal.backend.fallen import fallen
-from shoal.backend.gang_run import GangRun
-from shoal.backend.ray.node.outcomes import Cut, Lost, Outcome, Trained, Unreadable
-from shoal.backend.ray.rounds import NextRounds
+from ray.exceptions import RayTaskError
+
+from shoal.backend.node.messages import Broken, Cut, Lost, Outcome, Trained, Unreadable
+from shoal.backend.positions import GangRun, Position, Positions, fallen
+from shoal.backend.ray.fleet import Fleet
+from shoal.backend.ray.slot_watch import UnitTimes, is_over
 from shoal.backend.ray.slots import Call, Events, SlotProcess
-from shoal.backend.ray.work import Work
+from shoal.backend.ray.states import States, Stored, carries, durable_name
 from shoal.core.cluster import SlotId
-from shoal.core.event import Ended, Event
+from shoal.core.event import Ended, Event, Failed, Finished, Joined, Retired, Unread
 from shoal.core.plan import Gang, goes_on, prune
-from shoal.core.trial import TrialId
-from shoal.train.recipe.unit import PackRefused, Returned, TrialError
+from shoal.core.trial import Trial, TrialId
+from shoal.train.recipe.unit import PackRefused, Returned, TrialError, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What all gangs at work share.
+
+    Gangs on one slot and gangs over several wait, stop, lose slots and settle in ways of their own.
+    They meet here: a trial is at work in one gang, and a slot works for one of them, at a time.
+    """
+
+    course: Positions
+    fleet: Fleet
+    states: States
+    # A slot that is to leave has nothing to do any more.
+    depart: Callable[[SlotProcess], Events]
+    # Something came to its end: others may begin.
+    settled: Callable[[], None]
+    # Trials that are not through.
+    unfinished: set[TrialId] = field(default_factory=set)
+    # How long units took: slots of which the end is known begin none that could not end.
+    times: UnitTimes = field(default_factory=UnitTimes)
+    # Of what slots are given.
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def at(self, trial: TrialId) -> Position:
+        """Where the trial stands."""
+        return self.course.positions[trial]
+
+    def submit(self, trial: Trial, tell: Callable[[Event], None]) -> None:
+        """The trial is new, extended, or goes on; one whose function is over ends at once."""
+        for event in self.course.submit(trial):
+            tell(event)
+        if self.at(trial.id).over:
+            tell(self.at(trial.id).ending())
+        else:
+            self.unfinished.add(trial.id)
+
+    @property
+    def active(self) -> set[TrialId]:
+        """The trials at work."""
+        return self.states.active
+
+    def back(self, trial: TrialId) -> Event:
+        """A unit came to nothing: back to the state that it went on from, if that is stored."""
+        if isinstance(self.at(trial).carried, Stored):
+            return self.course.abandon(trial)
+        return self.course.fall(trial)
+
+    def unread(
+        self,
+        process: SlotProcess,
+        run: GangRun,
+        units: Iterable[Unit],
+        about: Unreadable,
+    ) -> Events:
+        """The process cannot read a shard for these units of the gang, which is over.
+
+        If trials need not wait for the shard, other nodes may have it.
+        """
+        waiting = run.waiting(units, about.shard)
+        events: Events = [Unread(process.id, about.shard, about.why, waiting)]
+        if not waiting:
+            self.fleet.shards.bar(process, about.shard)
+            events += self.fleet.shards.again(self.fleet.ready, ())
+        return [*events, Ended(run.gang)]
+
+    def note_ends(self, events: Events) -> None:
+        """Note what a round's end says: trials that are through, and slots with less memory."""
+        for event in events:
+            if isinstance(event, Joined):
+                slot = event.slots[0]
+                self.fleet.processes[slot.id].slot = slot
+            elif isinstance(event, Finished | Failed | Retired):
+                self.unfinished.discard(event.trial)
+
+    def has_time(self, process: SlotProcess, trials: Sequence[TrialId]) -> bool:
+        """Whether a unit of these trials can end there before the slot has to leave.
+
+        If not, the slot leaves as soon as slots are looked at.
+        """
+        if process.leaving:
+            return False
+        if process.known.until == inf:
+            return True
+        return not is_over(process, self.fleet.now(), self.times.needed(trials))
+
+    def reported(
+        self,
+        process: SlotProcess,
+        calls: list[Call],
+        call: Call,
+        future: Any,
+        settle: Callable[[Any], Events],
+    ) -> Events:
+        """A slot answered one of its calls, or died: what follows from that.
+
+        Raises:
+            Exception: disk, data or Shoal itself failed, not a trial.
+        """
+        if not self.fleet.is_current(process) or call not in calls:
+            return []
+
+        error = future.exception()
+        if isinstance(error, RayTaskError):
+            raise error.cause
+        if error is not None:
+            return self.fleet.died(process, error)
+
+        process.finish(calls, call)
+        outcome = future.result()
+        if isinstance(outcome, Broken):
+            raise outcome.error
+
+        events = settle(outcome)
+        self.times.learn(events)
+        if process.leaving and not process.at_work:
+            events += self.depart(process)
+        self.settled()
+        return events
+
+
+# Units of a whole-data gang that its slot is given at once, so that it never waits for the driver.
+DEPTH = 2
+
+Parcels = dict[TrialId, Any]  # references to states
+Trials = Sequence[TrialId]
+Units = dict[TrialId, Unit]
+Reported = Callable[[SlotProcess, Call, Any], Events]
+
+
+class NextRounds:
+    """What slots are given: the next rounds of their gangs.
+
+    `reported`: what to do when a slot answers.
+    """
+
+    def __init__(self, work: Work, reported: Reported) -> None:
+        self._work = work
+        self._course = work.course
+        self._reported = reported
+        # Trials after the units given out.
+        self._ahead = Positions(work.course.seed, work.course.sizes, work.course.validate_every)
+
+    def fill(self, process: SlotProcess) -> None:
+        """Give the slot its gang's next rounds."""
+        run = process.run
+        assert run is not None, "only of a process at work"
+        depth = DEPTH
+        if carries(run):
+            depth = 1
+        while len(process.calls) < depth and not (process.stopping or process.leaving):
+            trials = self._next(process, run.gang.trials)
+            if not trials:
+                return
+            self._give(process, run, trials)
+
+    def _next(self, process: SlotProcess, trials: Trials) -> Trials:
+        """The trials that make another unit after those given out already."""
+        if not process.calls:
+            return trials
+        if any(not call.dropped.isdisjoint(trials) for call in process.calls):
+            return ()  # such a trial must know first what it goes on from
+        before = process.calls[-1].units
+        return [t for t in trials if t in before and not before[t].last]
+
+    def _give(self, process: SlotProcess, run: GangRun, trials: Trials) -> None:
+        """Give the slot one more round."""
+        parcels: Parcels = {}
+        call = Call(next(self._work.numbers), {}, {})
+        if process.calls:
+            call.units = self._units_after(run, trials, process.calls)
+        else:
+            parcels = self._first(call, process, run, trials)
+
+        # Of many visits: ten times as fast as Ray's own pickling.
+        measured = rated_before(call.units, self._course.measurements.rated)
+        task = pickle.dumps((call.units, run.gang.fused, measured))
+        if not process.at_work:
+            call.begun = monotonic()
+        results = 1 + len(call.units)
+        report, *states = process.call(
+            "train", "train", call.number, task, parcels, results=results
+        )
+        call.states = dict(zip(call.units, states, strict=True))
+        process.begin(process.calls, call)
+        report.future().add_done_callback(call.note_end)
+        self._work.fleet.follow(report, partial(self._reported, process, call))
+
+    def _first(
+        self,
+        call: Call,
+        process: SlotProcess,
+        run: GangRun,
+        trials: Trials,
+    ) -> Parcels:
+        """Units that go on from where the trials are; the states that lie in the object store."""
+        carry = carries(run)
+        parcels: Parcels = {}
+        units: Units = {}
+        origins: dict[TrialId, SlotId] = {}
+        for trial in trials:
+            stored = self._work.states.source(trial, process, void=carry)
+            if stored is not None:
+                parcels[trial] = stored.ref
+                origins[trial] = stored.slot
+            name = durable_name(self._work.at(trial))
+            units[trial] = self._course.unit(run, trial, name, carry)
+
+        call.units = units
+        call.origins = origins
+        return parcels
+
+    def _units_after(self, run: GangRun, trials: Trials, calls: Sequence[Call]) -> Units:
+        """The trials' units after those that these calls give."""
+        units: Units = {}
+        for trial in trials:
+            given = [call.units[trial] for call in calls]
+            self._ahead.positions[trial] = self._position_after(trial, given)
+            units[trial] = self._ahead.unit(run, trial, None, carry=False)
+        return units
+
+    def _position_after(self, trial: TrialId, given: Sequence[Unit]) -> Position:
+        """Where the trial is once these units are made."""
+        at = self._work.at(trial)
+        visits = list(at.visits)
+        samples = at.samples
+        for unit in given:
+            size = self._course.sizes[unit.visit.shard]
+            visits.append(unit.visit._replace(samples=size))
+            samples += size
+        return Position(at.trial, tuple(visits), samples)
+
+
+def rated_before(units: Mapping[TrialId, Unit], rated: Collection[str]) -> frozenset[str] | None:
+    """The signatures whose rates are known (`rated`), for the slot that makes these units.
+
+    None where all trials have made visits: they told their rates then, whichever slot it was.
+    """
+    if all(unit.visits for unit in units.values()):
+        return None
+    return frozenset(rated)
+
 
 Outcomes = Mapping[TrialId, Outcome]
 

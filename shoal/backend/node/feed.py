@@ -10,12 +10,11 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
+from shoal.backend.node.chunk_demand import COUNTED, LARGEST, ChunkDirectory, Key
+from shoal.backend.node.messages import Feeders, FeederSetup, window_name
+from shoal.backend.node.process import fetched
+from shoal.backend.node.window import Window
 from shoal.backend.ray.cluster import only_at
-from shoal.backend.ray.node.process import fetched
-from shoal.backend.ray.node.setup import Feeders, FeederSetup, window_name
-from shoal.backend.ray.node.sharing.counts import COUNTED, MOST
-from shoal.backend.ray.node.sharing.directory import ChunkDirectory, Key
-from shoal.backend.ray.node.window import Window
 from shoal.core.event import Event, Fed
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data import columns as cols
@@ -141,7 +140,7 @@ class Totals:
         totals: dict[str, float] = {}
         for name in COUNTED:
             figures = [report.figures[name] for report in reports.values()]
-            if name in MOST:
+            if name in LARGEST:
                 totals[name] = max(figures)
             else:
                 totals[name] = sum(figures)

@@ -21,10 +21,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from shoal.backend.node.process import portable
 from shoal.backend.ray import cluster
 from shoal.backend.ray.cluster import Share
-from shoal.backend.ray.node.process import portable
-from shoal.backend.ray.placed.survey import survey_nodes
+from shoal.backend.ray.node_survey import survey_nodes
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
 from shoal.train.data.catalogue import LOCAL, Catalogue

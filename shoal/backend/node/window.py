@@ -1,32 +1,263 @@
-"""Chunks prepared once for all slots of a node: a window of them, and the processes that fill it.
-
-Guan et al., "FLEET", MLSys 2020, section 3.1, shares one preprocessing stream among the models of a
-flotilla, through bounded queues of 2048 samples. Here slots pull. The window makes what is asked
-for, before that what it is told will be asked for next, and holds chunks as long as it has room. So
-it needs no more memory than that, and nobody waits for a slot that is slow or gone: one that falls
-behind the window has its chunks made again. How many feeders: appendix B.3, see `feeders_wanted`.
-"""
+"""The chunks that a window holds, within its memory, and those that are waited for."""
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from statistics import median
 from time import monotonic
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError, UnserializableException
 
-from shoal.backend.ray.node.chunks import AwaitedChunks, HeldChunk, HeldChunks
-from shoal.backend.ray.node.feeder import PreparedChunk
-from shoal.backend.ray.node.pool import BackgroundTasks, FeederPool
-from shoal.backend.ray.node.setup import FeederSetup
-from shoal.backend.ray.node.sharing.counts import WindowCounts
-from shoal.backend.ray.node.sharing.demand import FeederDemand
-from shoal.backend.ray.node.sharing.directory import Key
-from shoal.backend.ray.node.sharing.exchange import ChunkExchange
+from shoal.backend.node.chunk_demand import ClusterDemand, FeederDemand, Key, WindowCounts
+from shoal.backend.node.feeders import BackgroundTasks, FeederPool, PreparedChunk
+from shoal.backend.node.messages import FeederSetup, window_name
 from shoal.core.cluster import ShardId
 from shoal.core.event import Fed
 from shoal.core.trial import Samples, Seconds
+
+
+@dataclass(eq=False, slots=True)
+class HeldChunk:
+    """A prepared chunk in the window."""
+
+    ref: Any  # where it lies in the object store
+    bytes: int
+    rows: int
+    asked: bool = False  # a slot got it
+
+
+class HeldChunks:
+    """Chunks by their keys, the one wanted longest ago first. `room`: bytes for all of them."""
+
+    def __init__(self, room: float) -> None:
+        self.room = room
+        self.largest = 0  # bytes of a chunk, at most so far
+        self._held: OrderedDict[Key, HeldChunk] = OrderedDict()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._held
+
+    def get(self, key: Key) -> HeldChunk | None:
+        """The chunk; None if it is not held."""
+        return self._held.get(key)
+
+    def put(self, key: Key, chunk: HeldChunk, others: int) -> tuple[int, Samples]:
+        """Hold one more, and drop some if there is no room for it.
+
+        Returns the bytes of all chunks before some are dropped, with so many `others` that are
+        being made, and the samples that no slot asked for yet.
+        """
+        self._held[key] = chunk
+        self.largest = max(self.largest, chunk.bytes)
+        most = self.bytes() + others * self.largest
+        self.clear(0)
+        return most, sum(chunk.rows for chunk in self.unasked())
+
+    def want(self, keys: Iterable[Key]) -> None:
+        """These are wanted now, so that others are dropped before them; the last one last."""
+        for key in keys:
+            if key in self._held:
+                self._held.move_to_end(key)
+
+    def bytes(self) -> int:
+        """Bytes of all chunks held."""
+        return sum(chunk.bytes for chunk in self._held.values())
+
+    def unasked(self) -> list[HeldChunk]:
+        """The chunks that no slot asked for yet."""
+        return [chunk for chunk in self._held.values() if not chunk.asked]
+
+    def too_much(self, making: int) -> bool:
+        """Whether so many chunks may not be made at a time, for want of memory.
+
+        One at a time always may; before the first is made, nobody knows how large chunks are.
+        """
+        return making > 1 and making * (self.largest or self.room) > self.room
+
+    def too_far_ahead(self, making: int) -> bool:
+        """Whether chunks made early would leave no room for what others are still to take."""
+        waiting = sum(chunk.bytes for chunk in self.unasked())
+        return waiting + making * self.largest > self.room / 2
+
+    def clear(self, more: int) -> None:
+        """Drop chunks, longest unwanted first, until there is room for so many bytes more.
+
+        With `more` 0 the last chunk stays, however large it is.
+        """
+        total = self.bytes() + more
+        fewest = int(more == 0)
+        while len(self._held) > fewest and total > self.room:
+            _, dropped = self._held.popitem(last=False)
+            total -= dropped.bytes
+
+
+class AwaitedChunks:
+    """Chunks that somebody waits for; who asked first comes first."""
+
+    def __init__(self) -> None:
+        self._futures: OrderedDict[Key, asyncio.Future[HeldChunk | None]] = OrderedDict()
+        self._elsewhere: set[Key] = set()  # those that other nodes wait for
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._futures)
+
+    def coming(self, key: Key, elsewhere: bool = False) -> asyncio.Future[HeldChunk | None]:
+        """The chunk, once it is there; None if it does not come.
+
+        `elsewhere`: another node waits for it.
+        """
+        loop = asyncio.get_running_loop()
+        if elsewhere:
+            self._elsewhere.add(key)
+        return asyncio.shield(self._futures.setdefault(key, loop.create_future()))
+
+    def next(self, making: Set[Key]) -> Key | None:
+        """The chunk to make next; `making`: those that are being made."""
+        return next((key for key in self._futures if key not in making), None)
+
+    def next_elsewhere(self, making: Set[Key]) -> Key | None:
+        """The same, of those that other nodes wait for."""
+        waiting = (key for key in self._futures if key in self._elsewhere - making)
+        return next(waiting, None)
+
+    def answer(self, key: Key, held: HeldChunk | None) -> None:
+        """Tell those who wait for the chunk."""
+        self._elsewhere.discard(key)
+        waiting = self._futures.pop(key, None)
+        if waiting is not None:
+            waiting.set_result(held)
+
+    def answer_none(self) -> None:
+        """Tell those who wait for any chunk that none comes."""
+        for key in list(self._futures):
+            self.answer(key, None)
+
+
+# Seconds that a byte takes between two nodes, until it is measured: a gigabit a second.
+STATED: Seconds = 8e-9
+RECENT = 15  # chunks whose median time counts
+MEASURED: Seconds = 60.0  # how long a measured time of sending counts
+ANSWERS: Seconds = 10.0  # in which the directory answers, if at all
+# Within this time another node hands out a chunk, or this one makes it.
+PATIENCE: Seconds = 30.0
+EVERY: Seconds = 5.0  # seconds between two reports of what the node's slots need
+
+
+class ChunkExchange:
+    """Finds the node that makes a chunk, and brings the chunk from there.
+
+    `ChunkDirectory` says which node that is: one that needed the chunk, too. So nothing is sent
+    that only one node needs. Nor is anything sent while sending a byte takes longer than preparing
+    it, as measured here.
+
+    `token`: of the run. Before `join` all chunks are made here.
+    """
+
+    def __init__(self, token: str, node: str, counts: WindowCounts) -> None:
+        self._token = token
+        self._node = node
+        self._counts = counts
+        self._directory: Any = None
+        self._silent_until = 0.0  # the directory, by the monotonic clock
+        self._reported = 0.0  # what the slots need, when
+        self._windows: dict[str, Any] = {}
+        self._taken: set[Key] = set()  # chunks that another node should have had
+        self._preparing: deque[Seconds] = deque(maxlen=RECENT)  # for a byte
+        # For a byte, and when that was measured.
+        self._sending: deque[tuple[float, Seconds]] = deque(maxlen=RECENT)
+
+    def join(self, directory: Any) -> None:
+        """There are other nodes, and this is where they meet."""
+        self._directory = directory
+
+    async def maker(self, key: Key) -> str | None:
+        """The other node that makes the chunk; None: it is to be made here."""
+        if key in self._taken:
+            self._taken.discard(key)
+            return None
+        if not self._pays():
+            return None
+        maker: str | None = await self._told(lambda: self._directory.maker.remote(key, self._node))
+        if maker == self._node:
+            return None
+        return maker
+
+    async def brought(self, key: Key, node: str) -> HeldChunk | None:
+        """The chunk from the node that makes it; None: it is to be made here, after all."""
+        try:
+            return await asyncio.wait_for(self._fetched(key, node), PATIENCE)
+        except Exception:  # noqa: BLE001 whatever it was, nobody may wait for ever
+            self._windows.pop(node, None)
+            self._taken.add(key)
+            await self._told(lambda: self._directory.take.remote(key, self._node))
+            return None
+
+    def made(self, chunk: PreparedChunk) -> None:
+        """A feeder of this node made a chunk."""
+        self._preparing.append(chunk.seconds / max(1, chunk.bytes))
+
+    async def learn(self, demand: FeederDemand) -> None:
+        """Find out now and then what the slots of all nodes need together.
+
+        For feeders of this node may make the chunks of the others. While each node makes its own,
+        only its own slots count.
+        """
+        now = monotonic()
+        own = demand.own()
+        if own is None or now < self._reported + EVERY:
+            return
+        if not self._pays():
+            demand.together = None
+            return
+        self._reported = now
+        found: ClusterDemand | None = await self._told(
+            lambda: self._directory.demand.remote(self._node, own)
+        )
+        demand.together = found
+
+    def _pays(self) -> bool:
+        """Whether there is another node, and sending a chunk is cheaper than making it again."""
+        now = monotonic()
+        if self._directory is None or now < self._silent_until:
+            return False
+        if not self._preparing:
+            return True
+        recent = [took for at, took in self._sending if at > now - MEASURED]
+        return median(self._preparing) > median(recent or [STATED])
+
+    async def _fetched(self, key: Key, node: str) -> HeldChunk:
+        """The chunk, copied into this node's memory.
+
+        Raises:
+            LookupError: the node does not have it.
+            ValueError, RayError: there is no such node any more.
+        """
+        if node not in self._windows:
+            self._windows[node] = ray.get_actor(window_name(self._token, node))
+        handed = await self._windows[node].hand.remote(key)
+        if handed is None:
+            raise LookupError(f"node {node} does not have {key}")
+        (ref,), size, rows = handed
+        begin = monotonic()
+        columns = await ref
+        now = monotonic()
+        self._sending.append((now, (now - begin) / max(1, size)))
+        self._counts.add(received=1, received_bytes=size)
+        # A copy of this node's own: the other one is then free to drop what it made.
+        return HeldChunk(ray.put(columns), size, rows)
+
+    async def _told(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """What the directory says; None if it does not. Then it is left alone for a while."""
+        try:
+            return await asyncio.wait_for(ask(), ANSWERS)
+        except (RayError, OSError):
+            self._silent_until = monotonic() + MEASURED
+            return None
+
 
 TELL = 30.0  # seconds between two reports, while there is something new
 SHARE = 0.3  # of the node's object store that the window may fill, lest models at rest find no room

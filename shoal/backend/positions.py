@@ -1,19 +1,15 @@
-"""Where each trial stands: which unit comes next, and which events a finished unit makes.
+"""How far each trial is, which unit comes next, and which events a finished unit makes.
 
 The real backends share this.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shoal.backend.gang_run import GangRun
-from shoal.backend.measurements import Measurements
-from shoal.backend.no_room import Errors, crowded_lanes, refused_lanes
-from shoal.backend.position import Position
 from shoal.core.cluster import GiB, ShardId, Slot
 from shoal.core.event import (
     Advanced,
@@ -21,14 +17,18 @@ from shoal.core.event import (
     Event,
     Failed,
     Fell,
+    Finished,
     Joined,
     Kept,
     Measured,
+    Retired,
+    Submitted,
     Sum,
 )
-from shoal.core.state import Figures, State
-from shoal.core.trial import Trial, TrialId, Visit
-from shoal.core.visits import ValidateEvery, counted, is_met, next_visit
+from shoal.core.plan import Gang, prune
+from shoal.core.state import Figures, State, durable
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
+from shoal.core.visits import EPS, ValidateEvery, counted, is_met, next_visit
 from shoal.engine.own import make_folder, write_private
 from shoal.train.recipe.guard import warn_of_shared
 from shoal.train.recipe.unit import (
@@ -37,9 +37,279 @@ from shoal.train.recipe.unit import (
     PackRefused,
     Part,
     Reached,
+    Returned,
+    Scored,
+    StateLost,
     TrialError,
     Unit,
 )
+
+
+@dataclass(slots=True)
+class GangRun:
+    """A gang at work.
+
+    `left`: the shards it has yet to visit; None: it reads the whole data set.
+    `quota`: the samples that are left of its quota; None: it has none.
+    """
+
+    gang: Gang
+    left: list[ShardId] | None
+    quota: Samples | None
+
+    @classmethod
+    def of(cls, gang: Gang) -> "GangRun":
+        return cls(gang, list(dict.fromkeys(gang.shards)) or None, gang.quota)
+
+    @property
+    def over(self) -> bool:
+        if self.left == []:
+            return True
+        return self.quota is not None and self.quota <= EPS
+
+    def next_shard(self) -> ShardId | None:
+        """The shard that the gang visits next; None: each trial goes by its own order."""
+        if self.left is None:
+            return None
+        return self.left[0]
+
+    def shards_beside(self) -> tuple[ShardId, ...]:
+        """The shards that are read together with the next one."""
+        if not self.gang.joint or self.left is None:
+            return ()
+        return tuple(self.left[1:])
+
+    def waiting(self, units: Iterable[Unit], shard: ShardId) -> tuple[TrialId, ...]:
+        """The trials of these units that cannot go on, as the shard cannot be read.
+
+        A gang that was told its shards has no such trials: they may visit others meanwhile.
+        """
+        if self.left is not None:
+            return ()
+        return tuple(unit.trial.id for unit in units if shard in unit.visit.shards)
+
+    def count_down(self, visited: Sequence[Visit], sizes: Mapping[ShardId, int]) -> None:
+        """Each lane has made a unit: these visits are the lanes' newest ones."""
+        passed = max((visit.samples for visit in visited), default=0)
+        if self.left is not None:
+            count = len(self.left) if self.gang.joint else 1
+            passed = sum(sizes[shard] for shard in self.left[:count])
+            del self.left[:count]
+        if self.quota is not None:
+            self.quota -= passed
+
+    def turn_into(self, gang: Gang) -> None:
+        """The gang goes on as this one; one that measured may have no quota any more."""
+        self.gang = gang
+        if gang.quota is None:
+            self.quota = None
+
+    def shrink(self, trials: frozenset[TrialId]) -> None:
+        """The gang goes on without these trials, or is over if none is left."""
+        rest = prune(self.gang, trials)
+        if rest is None:
+            self.left = []
+        else:
+            self.gang = rest
+
+
+Errors = Mapping[TrialId, TrialError]
+
+
+def refused_lanes(failed: Errors) -> dict[TrialId, PackRefused]:
+    """The lanes that the slot did not begin."""
+    return {trial: error for trial, error in failed.items() if isinstance(error, PackRefused)}
+
+
+def crowded_lanes(gang: Gang, failed: Errors) -> dict[TrialId, OutOfMemory]:
+    """The lanes that may have room another time.
+
+    They ran out of memory beside other lanes, or beside models at rest that were given up since.
+    """
+    found: dict[TrialId, OutOfMemory] = {}
+    in_company = len(gang.lanes) > 1
+    for trial, error in failed.items():
+        if isinstance(error, OutOfMemory) and (in_company or error.freed):
+            found[trial] = error
+    return found
+
+
+# Taken as the room of a slot of which nothing is known, except that it was too small.
+LITTLE: GiB = 1e-3
+
+
+class Measurements:
+    """What was measured in one study. Trials of one signature cost the same.
+
+    `figures`: what the journal says, by signature.
+    """
+
+    def __init__(self, figures: Mapping[str, Figures]) -> None:
+        # The signatures whose batch size was reported.
+        self._with_batch_size: set[str] = set()
+        # The signatures of which it was told how fast they are.
+        self.rated: set[str] = set()
+        # What a trial of each signature is believed to need.
+        self._memory: dict[str, GiB] = {}
+        for signature, known in figures.items():
+            measured = known.get("memory", 0.0)
+            crowded = known.get("crowded", 0.0)
+            self._memory[signature] = max(measured, crowded)
+            if "rate" in known:
+                self.rated.add(signature)
+            if "batch_size" in known:
+                self._with_batch_size.add(signature)
+
+    def news_of(self, signature: str, figures: Figures, room: GiB) -> Figures:
+        """These figures, without those that were reported before and cannot change.
+
+        `room`: the slot's memory, which the trial did not exceed.
+        """
+        news = dict(figures)
+        if signature in self._with_batch_size:
+            news.pop("batch_size", None)
+        elif "batch_size" in news:
+            self._with_batch_size.add(signature)
+        if "rate" in news:
+            self.rated.add(signature)
+        if "memory" in news:
+            need = min(room, news["memory"])
+            news["memory"] = need
+            before = self._memory.get(signature, 0.0)
+            self._memory[signature] = max(before, need)
+        return news
+
+    def crowded(self, signatures: Mapping[TrialId, str], memory: GiB) -> tuple[GiB, list[Measured]]:
+        """These trials had no room together on a slot with so much memory.
+
+        From now on they are believed to need twice the slot's room together. None is believed to
+        need more than the slot's room: alone it may fit.
+
+        Returns the slot's room, which is a guess if its memory is infinite; and what to report, of
+        one trial of each signature.
+        """
+        needs = self._guessed(signatures.values())
+        total = sum(needs[signature] for signature in signatures.values())
+        room = memory
+        if room == inf:
+            room = max(total, *self._memory.values(), LITTLE)
+        reports: list[Measured] = []
+        for signature, trial in _one_each(signatures).items():
+            share = 2.0 * room * needs[signature] / total
+            self._memory[signature] = min(room, share)
+            figures = {"crowded": self._memory[signature]}
+            reports.append(Measured(trial, signature, figures))
+        return room, reports
+
+    def _guessed(self, signatures: Collection[str]) -> dict[str, GiB]:
+        """The needs of all these signatures: an unknown one is taken as the mean of the others."""
+        believed = [self._memory.get(signature, 0.0) for signature in signatures]
+        known = [need for need in believed if need > 0]
+        guess = LITTLE
+        if known:
+            guess = sum(known) / len(known)
+        needs: dict[str, GiB] = {}
+        for signature, need in zip(signatures, believed, strict=True):
+            needs[signature] = need or guess
+        return needs
+
+
+def _one_each(signatures: Mapping[TrialId, str]) -> dict[str, TrialId]:
+    """One trial of each signature, of those trials whose signature is known."""
+    trials: dict[str, TrialId] = {}
+    for trial, signature in signatures.items():
+        if signature:
+            trials[signature] = trial
+    return trials
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a trial is at its backend."""
+
+    trial: Trial
+    visits: tuple[Visit, ...] = ()
+    samples: Samples = 0.0
+    # The samples of the unit under way that were reported already.
+    reported: Samples = 0.0
+    # How many of its evaluations were told already.
+    told: int = 0
+    # The figures measured in it that were told already.
+    rates: Mapping[str, float] = field(default_factory=dict)
+    # The newest durable state, and the seconds of training since it was written.
+    kept: Kept | None = None
+    # The durable state before that one.
+    former: Kept | None = None
+    age: Seconds = 0.0
+    signature: str = ""
+    # The newest state on its way between two slots, in the backend's own form.
+    carried: Any = None
+    # Whether the trial's function is over, or gave it up: there is nothing left to train.
+    over: bool = False
+    pruned: bool = False
+
+    def restart(self) -> None:
+        """Nothing of a unit under way was reported."""
+        self.reported = 0.0
+        self.told = 0
+        self.rates = {}
+
+    def untold(self, within: tuple[Scored, ...]) -> tuple[Scored, ...]:
+        """Those of the unit's evaluations so far that were not told before; now they are."""
+        fresh = within[self.told :]
+        self.told += len(fresh)
+        return fresh
+
+    def reach(self, reached: Reached, shards: int) -> list[Event]:
+        """The unit under way went on to there: what is new."""
+        events: list[Event] = []
+        if reached.samples > self.reported:
+            more = reached.samples - self.reported
+            events.append(Advanced({self.trial.id: more}))
+            self.reported = reached.samples
+        if reached.rates != self.rates:
+            fresh = dict(reached.rates.items() - self.rates.items())
+            self.rates = reached.rates
+            events.append(Measured(self.trial.id, reached.signature, fresh))
+        for scored in self.untold(reached.within):
+            events.append(scored.event(self.trial.id, len(self.visits), shards))
+        return events
+
+    def keep(self, kept: Kept) -> None:
+        """This is the newest durable state from now on."""
+        if self.kept is not None and self.kept.visits < kept.visits:
+            self.former = self.kept
+        self.kept = kept
+
+    def durable(self) -> tuple[int, Samples]:
+        """The visits and the samples of the newest durable state."""
+        return durable(self.kept)
+
+    def lost(self, visits: Sequence[Visit]) -> list[Event]:
+        """What to tell if the trial had ended in an earlier run, which kept less than these."""
+        if len(visits) <= len(self.visits):
+            return []
+        return [Fell(self.trial.id, len(self.visits), self.samples)]
+
+    def returned(self, news: Returned) -> list[Event]:
+        """The trial's function is over, and made no visit."""
+        self.over = True
+        self.pruned = news.pruned
+        return self.chose(news.config)
+
+    def chose(self, config: Mapping[str, Value] | None) -> list[Event]:
+        """The trial drew its configuration itself: it is submitted again with that."""
+        if config is None:
+            return []
+        self.trial = replace(self.trial, config=config)
+        return [Submitted(self.trial)]
+
+    def ending(self) -> Event:
+        """What ends a trial that is over."""
+        if self.pruned:
+            return Retired(self.trial.id)
+        return Finished(self.trial.id)
+
 
 NO_ERRORS: Errors = MappingProxyType({})
 
@@ -343,3 +613,28 @@ def _split(
     if slot.memory == inf:
         joined.append(Joined((replace(slot, memory=room),)))
     return [*joined, *fell, *reports, Ended(run.gang, why)]
+
+
+def fall_back(course: Positions, trial: TrialId, error: StateLost) -> Fell | None:
+    """Back to the durable state before the newest one, or to the beginning.
+
+    None: there is none before, and the trial did not begin from nothing but from the state of
+    another trial. So it cannot go on.
+    """
+    at = course.positions[trial]
+    if at.former is None and at.trial.start is not None:
+        return None
+    at.kept = at.former
+    at.former = None
+    return replace(course.fall(trial), why=error.why)
+
+
+def fallen(course: Positions, outcomes: Mapping[TrialId, object]) -> dict[TrialId, Event]:
+    """The trials of these that lost their newest durable states, and can go on."""
+    found: dict[TrialId, Event] = {}
+    for trial, outcome in outcomes.items():
+        if isinstance(outcome, StateLost):
+            fell = fall_back(course, trial, outcome)
+            if fell is not None:
+                found[trial] = fell
+    return found

@@ -1,20 +1,70 @@
-"""The feeders of a node."""
+"""The processes that prepare chunks for all slots of a node; `Window` says what each makes."""
 
 import asyncio
+import os
+import pickle
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from time import monotonic
+from dataclasses import dataclass, replace
+from time import monotonic, perf_counter, process_time
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from shoal.backend.node.chunk_demand import FeederDemand, Key
+from shoal.backend.node.messages import FeederSetup
+from shoal.backend.node.process import born, end, limit_threads
 from shoal.backend.ray.cluster import only_at
-from shoal.backend.ray.node.feeder import Feeder, PreparedChunk
-from shoal.backend.ray.node.process import born, end
-from shoal.backend.ray.node.setup import FeederSetup
-from shoal.backend.ray.node.sharing.demand import FeederDemand
 from shoal.core.trial import Seconds
+from shoal.train.data import columns as cols
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChunk:
+    """A chunk that a feeder made."""
+
+    rows: int
+    bytes: int
+    seconds: Seconds  # that it took
+    cpu: Seconds  # of the feeder's process so far
+    pid: int
+
+
+class Feeder:
+    """A process that prepares chunks. `user`: see `FeederSetup.sent`."""
+
+    def __init__(self, setup: FeederSetup, *user: bytes) -> None:
+        limit_threads(1)
+        # These need torch, which takes seconds. The window that starts feeders does without it.
+        from shoal.backend.node import data_copy
+        from shoal.train.stream.stream import feeding
+
+        setup = setup.received(user)
+        recipe, _, placed = pickle.loads(setup.user)
+        node = ray.get_runtime_context().get_node_id()
+        folder = data_copy.place(setup.token, node, setup.cache)
+        data = data_copy.data_here(recipe, placed, folder, setup.fingerprint)
+        self._stream = feeding(recipe, data, setup.seed, setup.data_memory_gb)
+        self._begun = process_time()
+
+    def make(self, key: Key) -> tuple[PreparedChunk, Any]:
+        """What the chunk took, and its columns as of `columns.laid`."""
+        begin = perf_counter()
+        made = self._stream.made(*key)
+        seconds = perf_counter() - begin
+        about = PreparedChunk(
+            rows=cols.rows(made),
+            bytes=cols.nbytes(made),
+            seconds=seconds,
+            cpu=process_time() - self._begun,
+            pid=os.getpid(),
+        )
+        return about, cols.apply(made, cols.laid)
+
+    def pid(self) -> int:
+        """Of this process."""
+        return os.getpid()
+
 
 RESTARTS = 10  # of a feeder: one that cannot even start would be started for ever
 # Seconds that a feeder may take for a chunk: at least, in terms of the longest one so far, and for

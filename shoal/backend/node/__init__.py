@@ -1,0 +1,1 @@
+"""What runs in the processes of a Ray cluster's nodes: slots, feeders, windows and validators."""

@@ -1,1 +1,0 @@
-"""Data that stays at the nodes of a Ray cluster: who holds what, and what holders find."""

@@ -1,0 +1,241 @@
+"""Which slots hold which shards, of data that every node has or that stays at its nodes."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+
+from shoal.backend.ray.slots import Events, Reading, SlotProcess
+from shoal.core.check import PlanError
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Joined
+from shoal.core.plan import Gang
+from shoal.train.data.catalogue import Catalogue
+
+Holders = dict[SlotId, frozenset[ShardId]]  # the shards of each slot
+
+
+class ShardRegister:
+    """Which slots hold the shards: each of them `copies`, if there are so many."""
+
+    def __init__(self, shards: tuple[ShardId, ...], copies: int) -> None:
+        self._shards = shards
+        self._copies = copies
+        # The nodes, by name, that cannot read some shards.
+        self._barred: set[tuple[str, ShardId]] = set()
+
+    def bar(self, process: SlotProcess, shard: ShardId) -> None:
+        """The process's node cannot read the shard: in this run it counts as without it."""
+        self._barred.add((process.node, shard))
+        process.slot = replace(process.known, shards=process.known.shards - {shard})
+
+    def missing(self, ready: Sequence[SlotProcess]) -> list[str]:
+        """The shards that only other nodes have: none, each node has all of the data."""
+        return []
+
+    def suits(self, names: Sequence[str]) -> bool:
+        """Whether slots are of use at the node with these names: everywhere."""
+        return True
+
+    def check(self, gang: Gang | None, processes: Mapping[SlotId, SlotProcess]) -> None:
+        """Check that the slots can read what the gang reads: each has all of the data."""
+
+    def first(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
+        """Register the shards with the first slots, which then know of them."""
+        names = [process.id for process in ready]
+        return self._give(ready, spread(self._shards, names, self._copies))
+
+    def again(self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]) -> Events:
+        """Put every shard at enough slots, evenly; tell what changed, and of `fresh` slots.
+
+        No shard is taken from where it is being read.
+        """
+        held = {process.id: process.known.shards for process in ready}
+        busy = {pair for process in ready for pair in process.reading()}
+        placed = mend(self._shards, held, self._copies, busy, self._barred_at(ready))
+        news: list[SlotProcess] = []
+        for process in ready:
+            slot = process.id
+            if process in fresh or placed[slot] != held[slot]:
+                news.append(process)
+
+        if not news:
+            return []
+        return [Joined(self._give(news, placed))]
+
+    def _barred_at(self, ready: Iterable[SlotProcess]) -> set[Reading]:
+        """The slots with the shards that they cannot read."""
+        barred: set[Reading] = set()
+        for process in ready:
+            for node, shard in self._barred:
+                if process.node == node:
+                    barred.add((process.id, shard))
+        return barred
+
+    def _give(self, processes: Iterable[SlotProcess], placed: Holders) -> tuple[Slot, ...]:
+        """The slots, with their shards."""
+        slots: list[Slot] = []
+        for process in processes:
+            process.slot = replace(process.known, shards=placed[process.id])
+            slots.append(process.slot)
+        return tuple(slots)
+
+
+def spread(shards: Sequence[ShardId], slots: Sequence[SlotId], copies: int) -> Holders:
+    """Shard i at slots i, i + 1, … modulo their number: the first placing.
+
+    `copies`: slots that hold each shard.
+    """
+    held: dict[SlotId, set[ShardId]] = {slot: set() for slot in slots}
+    for i, shard in enumerate(shards):
+        for k in range(min(copies, len(slots))):
+            held[slots[(i + k) % len(slots)]].add(shard)
+    return _frozen(held)
+
+
+def mend(
+    shards: Sequence[ShardId],
+    held: Holders,
+    copies: int,
+    busy: Set[Reading],
+    barred: Set[Reading] = frozenset(),
+) -> Holders:
+    """Where the shards go after slots came or went, or could not read a shard.
+
+    Every shard is at `copies` slots again, if there are so many. Then the shards are spread as
+    evenly as can be without moving those that are `busy`, being read. `barred`: where shards cannot
+    be.
+    """
+    new = {slot: set(at) for slot, at in held.items()}
+    for shard in shards:
+        _supply(shard, new, copies, barred)
+
+    move = _move(new, busy, barred)
+    while move is not None:
+        source, target, shard = move
+        new[source].discard(shard)
+        new[target].add(shard)
+        move = _move(new, busy, barred)
+
+    return _frozen(new)
+
+
+def _supply(
+    shard: ShardId,
+    held: dict[SlotId, set[ShardId]],
+    copies: int,
+    barred: Set[Reading],
+) -> None:
+    """Have the shard at so many slots, each time at the one that holds fewest."""
+    there = sum(shard in at for at in held.values())
+    able = [slot for slot in held if (slot, shard) not in barred]
+    for _ in range(min(copies, len(able)) - there):
+        others = [slot for slot in able if shard not in held[slot]]
+        emptiest = min(others, key=lambda slot: len(held[slot]))
+        held[emptiest].add(shard)
+
+
+def _move(
+    held: Mapping[SlotId, Set[ShardId]], busy: Set[Reading], barred: Set[Reading]
+) -> tuple[SlotId, SlotId, ShardId] | None:
+    """From which slot to which one a shard should move; None if none should."""
+    if not held:
+        return None
+
+    target = min(held, key=lambda slot: len(held[slot]))
+    for source in sorted(held, key=lambda slot: -len(held[slot])):
+        if len(held[source]) - len(held[target]) < 2:
+            return None
+        free = _free(source, held[source] - held[target], busy)
+        free = _free(target, free, barred)
+        if free:
+            return source, target, max(free)
+
+    return None
+
+
+def _free(slot: SlotId, shards: Iterable[ShardId], busy: Set[Reading]) -> list[ShardId]:
+    """Those of the shards that are not paired with the slot in `busy`."""
+    return [shard for shard in shards if (slot, shard) not in busy]
+
+
+def _frozen(held: Mapping[SlotId, Set[ShardId]]) -> Holders:
+    return {slot: frozenset(shards) for slot, shards in held.items()}
+
+
+# -- data that stays at its nodes ---------------------------------------------------------------
+
+
+class NodeShards:
+    """The shards of each slot are those that its process found at its node when it opened.
+
+    So a slot's shards follow from the catalogue and the slot's node, also of a node that comes
+    later, or comes back. `whole`: only nodes that hold all shards have slots.
+    """
+
+    def __init__(self, catalogue: Catalogue, whole: bool) -> None:
+        self._catalogue = catalogue
+        self._whole = whole
+
+    def suits(self, names: Sequence[str]) -> bool:
+        """Whether slots are of use at the node with these names."""
+        if self._whole:
+            return self._catalogue.is_whole_at(names)
+        return bool(self._catalogue.shards_at(names))
+
+    def first(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
+        """The first slots, with their shards."""
+        return self._give(ready)
+
+    def again(self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]) -> Events:
+        """Tell of `fresh` slots. No shard goes elsewhere when slots come or go."""
+        news = [process for process in ready if process in fresh]
+        if not news:
+            return []
+        return [Joined(self._give(news))]
+
+    def missing(self, ready: Sequence[SlotProcess]) -> list[str]:
+        """The training shards that none of these holds, with the nodes at which they lie."""
+        there = frozenset[ShardId]().union(*(process.holds for process in ready))
+        return [
+            f"{shard}, which lies at {', '.join(sorted(places))}"
+            for shard, places in sorted(self._catalogue.train.items())
+            if shard not in there
+        ]
+
+    def bar(self, process: SlotProcess, shard: ShardId) -> None:
+        """The process cannot read the shard: it counts as without it."""
+        process.holds -= {shard}
+        process.slot = replace(process.known, shards=process.known.shards - {shard})
+
+    def check(self, gang: Gang | None, processes: Mapping[SlotId, SlotProcess]) -> None:
+        """Check that each slot of the gang holds all that the gang reads.
+
+        Raises:
+            PlanError: one does not.
+        """
+        if gang is None:
+            return
+        everything = frozenset(gang.shards) or frozenset(self._catalogue.train)
+        reads = dict.fromkeys(gang.slots, everything)
+        if gang.joint:  # each slot reads its own shard
+            lane = gang.lanes[0]
+            reads = {
+                slot: frozenset((shard,))
+                for slot, shard in zip(lane.slots, gang.shards, strict=True)
+            }
+        for slot, wanted in reads.items():
+            process = processes.get(slot)
+            if process is None or wanted <= process.known.shards:
+                continue
+            lacks = sorted(wanted - process.known.shards)
+            raise PlanError(
+                f"a gang of {', '.join(gang.trials)} on {slot} is to read {', '.join(lacks[:5])}, "
+                f"which {process.known.node} does not hold: data that stays at its nodes needs a "
+                'policy that hops, such as policy="hop"'
+            )
+
+    def _give(self, processes: Iterable[SlotProcess]) -> tuple[Slot, ...]:
+        slots: list[Slot] = []
+        for process in processes:
+            process.slot = replace(process.known, shards=process.holds)
+            slots.append(process.slot)
+        return tuple(slots)
