@@ -55,7 +55,7 @@ def ensemble(quick: bool) -> Any:
     has converged.
     """
     from shoal.search import Trace
-    from shoal.search.stopping.patience import Patience
+    from shoal.search.stopping import Patience
 
     rng = np.random.default_rng(SEED)
     given = []

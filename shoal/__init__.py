@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shoal.search.grid import Grid as Grid
     from shoal.search.halving import Hyperband as Hyperband
     from shoal.search.halving import SuccessiveHalving as SuccessiveHalving
-    from shoal.search.optuna.searcher import Optuna as Optuna
+    from shoal.search.optuna import Optuna as Optuna
     from shoal.search.pbt import PBT as PBT
     from shoal.search.random import Random as Random
     from shoal.search.space import choice as choice
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shoal.search.space import loguniform as loguniform
     from shoal.search.space import randint as randint
     from shoal.search.space import uniform as uniform
-    from shoal.search.stopping.median import MedianStopping as MedianStopping
+    from shoal.search.stopping import MedianStopping as MedianStopping
     from shoal.study.folder import StudyError as StudyError
     from shoal.study.folder import StudyPaused as StudyPaused
     from shoal.study.study import Study as Study
@@ -55,8 +55,8 @@ _HOMES = {
     "shoal.search.asha": ["ASHA"],
     "shoal.search.grid": ["Grid"],
     "shoal.search.halving": ["Hyperband", "SuccessiveHalving"],
-    "shoal.search.stopping.median": ["MedianStopping"],
-    "shoal.search.optuna.searcher": ["Optuna"],
+    "shoal.search.stopping": ["MedianStopping"],
+    "shoal.search.optuna": ["Optuna"],
     "shoal.search.pbt": ["PBT"],
     "shoal.search.random": ["Random"],
     "shoal.search.space": ["choice", "grid", "loguniform", "randint", "uniform"],

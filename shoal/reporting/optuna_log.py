@@ -18,7 +18,7 @@ from shoal.core.masking import masked_config
 from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.plain_files import remove_file
-from shoal.search.optuna.parameters import optuna, parameters, quietly
+from shoal.search.optuna import optuna, parameters, quietly
 from shoal.search.rank import EPOCH
 from shoal.search.space import Space, validated
 

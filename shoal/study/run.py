@@ -21,7 +21,7 @@ from shoal.engine.run import reopened, run
 from shoal.engine.snapshot import History, runs_in
 from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.reporting.format import plural
-from shoal.search.named import nested
+from shoal.search.registry import nested
 from shoal.study.allocated.limit import TimeLimit
 from shoal.study.allocated.place import RunPlace, place_of
 from shoal.study.called import Called, check_models, checked

@@ -11,7 +11,7 @@ from shoal.engine.files import current_folder
 from shoal.engine.process import Training, training
 from shoal.engine.run import DataMissing
 from shoal.search import Random
-from shoal.search.optuna.meant import instead
+from shoal.search.optuna import instead
 from shoal.search.space import dimensions, validated
 from shoal.study.code.unread import UnreadRecipe
 from shoal.study.folder import Folder, StudyError, StudyPaused

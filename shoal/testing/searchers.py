@@ -16,7 +16,7 @@ from shoal.engine.journal import Line
 from shoal.engine.run import run
 from shoal.policy.fifo import Fifo
 from shoal.profile.table import Row, Table
-from shoal.search.named import KNOWN, describe, rebuild
+from shoal.search.registry import KNOWN, describe, rebuild
 from shoal.testing.journals import check_journal, resumed, through_json
 from shoal.testing.worlds import World, in_random_worlds
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from shoal.core.cluster import ShardId
 from shoal.profile.given import load as load_profile
-from shoal.search.named import parse as parse_searcher
+from shoal.search.registry import parse as parse_searcher
 from shoal.simulate.read import read_log
 from shoal.simulate.spec import SpecError, load_spec
 from shoal.simulate.trace import TraceError

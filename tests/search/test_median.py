@@ -9,7 +9,7 @@ from search_kit import simulate, told
 
 from shoal.search import ASHA, PBT, MedianStopping, Random
 from shoal.search.space import uniform
-from shoal.search.stopping.median import _median_without
+from shoal.search.stopping import _median_without
 from shoal.testing import check_searcher
 
 X = {"x": uniform(0, 1)}

@@ -20,8 +20,7 @@ from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.reporting.optuna_log import OptunaLog
 from shoal.search import Hyperband, Optuna
-from shoal.search.optuna.parameters import distribution, parameters
-from shoal.search.optuna.searcher import Past
+from shoal.search.optuna import Past, distribution, parameters
 from shoal.search.space import choice, grid, loguniform, randint, uniform, validated
 from shoal.testing import check_searcher
 

@@ -7,7 +7,7 @@ from typing import Any
 from shoal.core.ports import Searcher
 from shoal.core.state import State
 from shoal.search import ASHA, Trace, nested, rebuild
-from shoal.search.named import completed, parse
+from shoal.search.registry import completed, parse
 from shoal.study.folder import StudyError
 from shoal.study.parts.asked import Wishes, searcher_of, usual_searcher
 from shoal.study.parts.functions import BY_RUNGS, check_drawn

@@ -17,8 +17,8 @@ from shoal.core.visits import EPS
 from shoal.engine.journal import Line, plain
 from shoal.search import ASHA, PBT, Grid, Random, SuccessiveHalving, describe, nested
 from shoal.search.draws import SOBOL, Draws
+from shoal.search.membership import outside
 from shoal.search.space import Space, rebuild_space
-from shoal.search.within import outside
 from shoal.study.folder import StudyError
 
 Head = Mapping[str, Any]

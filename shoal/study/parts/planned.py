@@ -11,7 +11,7 @@ from typing import Any
 from shoal.core.ports import Searcher
 from shoal.core.state import State
 from shoal.core.visits import EPS
-from shoal.search.named import nested
+from shoal.search.registry import nested
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.recipe.adapted import Adapted

@@ -15,7 +15,7 @@ from shoal.backend.ray import cluster as ray_cluster
 from shoal.core.event import Planned, Retired
 from shoal.core.plan import goes_on
 from shoal.policy.width.flotilla import Flotilla
-from shoal.search.stopping.patience import Patience
+from shoal.search.stopping import Patience
 
 pytestmark = pytest.mark.slow
 EPOCHS, GOING, STUCK = 8, 8, 4

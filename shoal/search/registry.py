@@ -13,13 +13,11 @@ from shoal.core.trial import parsed
 from shoal.search.asha import ASHA
 from shoal.search.grid import Grid
 from shoal.search.halving import Hyperband, SuccessiveHalving
-from shoal.search.optuna.meant import named_instead
-from shoal.search.optuna.searcher import Optuna
+from shoal.search.optuna import Optuna, named_instead
 from shoal.search.pbt import PBT
 from shoal.search.random import Random
 from shoal.search.space import describe_space, rebuild_space
-from shoal.search.stopping.median import MedianStopping
-from shoal.search.stopping.patience import Patience
+from shoal.search.stopping import MedianStopping, Patience
 from shoal.search.trace import Trace
 
 KNOWN: Mapping[str, type[Any]] = {

@@ -2,27 +2,39 @@
 
 An Optuna study in memory holds the trials that the view knows. For each new trial a sampler seeded
 by (seed, number of the trial) is asked. So the searcher is pure, and a resumed study goes on as if
-it had not stopped.
+it had not stopped. Below the searcher: a search space in Optuna's terms, and what to write in place
+of Optuna's own samplers, pruners and distributions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from logging import CRITICAL, getLogger
 from math import inf
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
+from shoal.core.install import install
 from shoal.core.plan import Proposal
 from shoal.core.state import View, having
-from shoal.core.trial import Trial, TrialId
+from shoal.core.trial import Trial, TrialId, Value
 from shoal.search.batch import Widths
 from shoal.search.draws import check_numbers, needed, new_trial, numbered, room
 from shoal.search.look import Look
-from shoal.search.optuna.meant import NO_KEEPER, instead
-from shoal.search.optuna.parameters import optuna, parameters, quietly, suggested
+from shoal.search.membership import holds
 from shoal.search.rank import Mode, check_scores, cost
-from shoal.search.space import Config, Space, build, validated
+from shoal.search.space import (
+    Config,
+    LogUniform,
+    RandInt,
+    Space,
+    Uniform,
+    build,
+    validated,
+)
 
 SAMPLERS = {
     "tpe": "optuna.samplers:TPESampler",
@@ -290,3 +302,147 @@ def _state(ended: str | None, last: float) -> str:
     if ended == "retired":
         return "PRUNED"
     return "COMPLETE"
+
+
+def optuna() -> Any:
+    """The package.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import optuna as package
+    except ImportError as error:
+        raise ValueError(f"this needs Optuna: {install('optuna')}") from error
+    return package
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without Optuna's log lines and warnings of what is experimental."""
+    log = getLogger("optuna")
+    level = log.level
+    log.setLevel(CRITICAL)
+    try:
+        with catch_warnings():
+            simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def distribution(domain: Any) -> Any:
+    """The Optuna distribution of a dimension; a grid's is that of a choice."""
+    made = optuna().distributions
+    if isinstance(domain, (Uniform, LogUniform)):
+        return made.FloatDistribution(domain.low, domain.high, log=isinstance(domain, LogUniform))
+    if isinstance(domain, RandInt):
+        return made.IntDistribution(domain.low, domain.high - 1)
+    return made.CategoricalDistribution(tuple(map(_told, domain.values)))
+
+
+def _told(value: Value) -> Any:
+    if isinstance(value, tuple):  # Optuna's choices are plain values
+        return repr(value)
+    return value
+
+
+def suggested(trial: Any, label: str, domain: Any) -> Value:
+    """The configuration's value of this dimension, asked of an Optuna trial."""
+    found: Any
+    if isinstance(domain, (Uniform, LogUniform)):
+        found = trial.suggest_float(
+            label, domain.low, domain.high, log=isinstance(domain, LogUniform)
+        )
+    elif isinstance(domain, RandInt):
+        found = trial.suggest_int(label, domain.low, domain.high - 1)
+    else:
+        told = trial.suggest_categorical(label, list(map(_told, domain.values)))
+        found = next(value for value in domain.values if _told(value) == told)
+    return found  # type: ignore[no-any-return]
+
+
+def parameters(
+    space: Space, config: Mapping[str, Value]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The configuration's parameters and their distributions, by label.
+
+    None if the configuration is not of this space.
+    """
+    params: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
+
+    def pick(name: str, domain: Any, label: str) -> Value:
+        value = config[name]
+        if not holds(domain, value):
+            raise KeyError(name)
+        kinds[label] = distribution(domain)
+        params[label] = _told(value)
+        return value
+
+    try:
+        build(space, pick)
+    except (KeyError, ValueError):
+        return None
+    return params, kinds
+
+
+# The samplers that Shoal asks by a name of its own, by their classes.
+SHORT_NAMES = {"TPESampler": "tpe", "GPSampler": "gp", "RandomSampler": "random"}
+# How others are called, without signs between letters; they keep notes in Optuna's storage.
+KEEPERS = ("cmaes", "cmaessampler", "nsgaii", "nsgaiisampler", "nsgaiiisampler", "qmc")
+NO_KEEPER = (
+    "it keeps notes of its own in Optuna's storage, which a study that is rebuilt from its journal "
+    "does not have: use \"optuna(sampler='tpe')\" or \"optuna(sampler='gp')\""
+)
+PRUNERS = {
+    "MedianPruner": 'searcher="median"',
+    "PatientPruner": 'searcher="patience(epochs=3)"',
+}
+OTHER_PRUNER = 'searcher="asha(stopping=True, max_epochs=9)" or searcher="median"'
+
+
+def instead(given: Any) -> str | None:
+    """What to write in place of an object of Optuna's, or its class; None: it is none."""
+    kind = given if isinstance(given, type) else type(given)
+    module, name = kind.__module__, kind.__name__
+    if module.startswith("optuna.distributions"):
+        return _domain(name, given)
+    if module.startswith("optuna.pruners"):
+        return f"for {name} write {PRUNERS.get(name, OTHER_PRUNER)}"
+    if not module.startswith("optuna."):
+        return None
+    if name in SHORT_NAMES:
+        return (
+            f'for {name}(…) write searcher=shoal.Optuna("{SHORT_NAMES[name]}", '
+            "options={…}): options takes the sampler's arguments, and the seed is the study's"
+        )
+    if name.lower() in KEEPERS:
+        return f"{name} cannot be used: {NO_KEEPER}"
+    return f'for {name}(…) write searcher=shoal.Optuna("{module}:{name}", options={{…}})'
+
+
+def named_instead(name: str) -> str:
+    """What to add to an error that no searcher has this name; perhaps nothing."""
+    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    for kind, short in SHORT_NAMES.items():
+        if plain in (short, kind.lower()):
+            return f": write \"optuna(sampler='{short}')\""
+    if plain in (*KEEPERS, "cma"):
+        return f". It is one of Optuna's, and {NO_KEEPER}"
+    return ""
+
+
+def _domain(name: str, given: Any) -> str:
+    """What to write in place of a distribution."""
+    low, high = getattr(given, "low", "low"), getattr(given, "high", "high")
+    if name == "CategoricalDistribution":
+        values = list(getattr(given, "choices", ("…",)))
+        return f"for {name} write shoal.choice({values!r})"
+    if getattr(given, "step", None) not in (None, 1):
+        return f"for {name} with a step write shoal.choice([{low!r}, …, {high!r}])"
+    if name.startswith("Int"):
+        end = high + 1 if isinstance(high, int) else "high + 1"
+        return f"for {name} write shoal.randint({low!r}, {end}), whose end is left out"
+    kind = "loguniform" if getattr(given, "log", False) else "uniform"
+    return f"for {name} write shoal.{kind}({low!r}, {high!r})"

@@ -1,1 +1,0 @@
-"""Optuna's samplers as a searcher."""

@@ -1,1 +1,0 @@
-"""Rules that stop trials early, over any searcher."""
