@@ -45,8 +45,8 @@ import shoal
 import shoal.backend.ray.backend  # before the time counts
 from shoal.core.event import Advanced, Fed, Finished
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.study import backends
 from shoal.study.folder import last_head
-from shoal.study.parts import backends
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Done, Station, Unit
 from shoal.train.stream.stream import feeding

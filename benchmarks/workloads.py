@@ -40,7 +40,7 @@ from shoal.profile.measure import Believer
 from shoal.profile.pack import Packing
 from shoal.profile.table import Row, Table
 from shoal.search import Hyperband, Trace
-from shoal.study.parts.auto import auto, policy_of
+from shoal.study.auto import auto, policy_of
 
 OFF = 0.15  # how far measured figures are off, at most
 Shards = Mapping[ShardId, int]

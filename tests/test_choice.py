@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shoal.study.parts import auto
+from shoal.study import auto
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 WORKLOADS = (

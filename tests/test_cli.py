@@ -23,7 +23,7 @@ from shoal.cli import app
 from shoal.core.event import Evaluated
 from shoal.core.install import EXTRAS, NEEDED
 from shoal.engine.journal import read
-from shoal.study.parts import auto as candidates
+from shoal.study import auto as candidates
 from shoal.tools.outcome import OPTIONS, as_typed
 from shoal.tools.parse import parse_config
 

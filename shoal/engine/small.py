@@ -36,7 +36,7 @@ class HolderFile(TypedDict):
 
 
 class SlotLine(TypedDict):
-    """What a run says of one of its slots: see `study.watch.board`."""
+    """What a run says of one of its slots: see `study.watchers.SlotBoard`."""
 
     slot: str
     node: str

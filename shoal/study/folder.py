@@ -73,7 +73,7 @@ class Folder:
         self._why_not = ""
         # The study's state while its run calls a callback here; None: no callback is called.
         self.live: State | None = None
-        # What that callback is told of: see `shoal.study.called.TrialMoment`.
+        # What that callback is told of: see `shoal.study.callback_handler.TrialMoment`.
         self.moment: Any = None
         if checkpoints:
             _check_place("checkpoints", checkpoints)

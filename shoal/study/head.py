@@ -1,5 +1,7 @@
 """What the journal says of each run, and what can be made from it again."""
 
+from __future__ import annotations
+
 import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,14 +21,13 @@ from shoal.options import Options
 from shoal.reporting.format import plural
 from shoal.search.space import describe_space, rebuild_space
 from shoal.simulate.objective_file import with_objective
+from shoal.study import auto
 from shoal.study.code.files import describe_recipe
 from shoal.study.folder import StudyError, not_ours, timestamp, versions
-from shoal.study.parts import auto
-from shoal.study.parts.grown import refused
-from shoal.study.parts.longer import failed_in
-from shoal.study.parts.places import place
+from shoal.study.search_extension import failed_in, refused
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
+from shoal.train.lane.device import device_of, instructions, kind_of_name
 
 Head = Mapping[str, Any]
 
@@ -329,3 +330,28 @@ def _stay_failed(state: State) -> str:
     if not failed:
         return ""
     return f"; failed trials ({len(failed)}) stay failed unless retry_failed=True"
+
+
+def place(device: str) -> dict[str, str]:
+    """What the numbers depend on beside libraries and threads. `device`: "auto" or a name.
+
+    With a cluster of several machines this is the one that runs the study.
+    """
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "instructions": instructions(),
+        "device": kind_of_name(device_of(device)),
+    }
+
+
+def _processor() -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            found = [line for line in lines if line.startswith("model name")]
+    except OSError:
+        found = []
+    if found:
+        return found[0].partition(":")[2].strip()
+    return platform.processor() or platform.machine()

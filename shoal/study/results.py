@@ -1,64 +1,212 @@
-"""What came of a study: models, and trials trained a second time to compare with."""
+"""What came of a study: its trials, the best of them, their models and curves."""
 
-import platform
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from copy import deepcopy
-from dataclasses import replace
-from math import inf, isclose, isnan
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.event import Kept, Planned
-from shoal.core.plan import Gang
-from shoal.core.state import State
-from shoal.core.trial import Trial, TrialId
+from shoal.core.cluster import RECIPE
+from shoal.core.state import Score, State
+from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.engine.journal import Line
-from shoal.options import Options
-from shoal.reporting.format import plural
+from shoal.reporting.tally import TRAINING, Tally
+from shoal.study.checkpoint_retention import Retention
 from shoal.study.code.given import check_recipe_type
-from shoal.study.folder import StudyError, last_head
-from shoal.study.head import code_now, trained_by_other_code
-from shoal.study.parts.again import (
-    FunctionsAgain,
-    check_callable,
-    given_back,
-    slot_setup,
-)
-from shoal.study.parts.backends import Perform, perform_here
-from shoal.study.parts.places import unlike_here
+from shoal.study.folder import StudyError
 from shoal.study.setup import Setup, data_of, from_where
-from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
+from shoal.train.function.keep import unpacked
+from shoal.train.function.objective import numbered
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
-from shoal.train.recipe.several.recipes import attribute, own_recipe
-from shoal.train.recipe.unit import Tree, TrialError
-from shoal.train.tools.verify import (
-    TWINS,
-    Verdict,
-    check_one_model,
-    compare,
-    differences,
-    distance,
-    has_batch_norm,
-    in_one_form,
-    judged,
-    model_from,
-    retrain,
-    untrained,
-)
+from shoal.train.recipe.unit import Tree
+from shoal.train.tools.verify import model_from
 
 if TYPE_CHECKING:
     from torch import nn
 
-# Why no rounding explains what a trial is that was not trained alone.
-FUSE_RANDOM = "fuse_random: fused it drew other random numbers, and is equal in distribution only"
-WIDE_RANDOM = "on several slots it drew random numbers for each slot's part of a batch"
-NO_SUCH_MODEL = (ValueError, LookupError, TypeError, AttributeError)  # of changed code
-SCORES = 1e-3  # relative: how far equal weights may score apart
-WORST = ("equal", "agrees", "not comparable", "differs", "missing")
-WIDE_NORM = "on several slots batch norm saw a slot's part of each batch only"
+COLUMNS = ("id", "status", "value", "best_value", "epochs", "samples")
+
+
+# What users of other tools look for, and what to use here.
+MEANT = {
+    "state": "status",
+    "values": "value, or metrics",
+    "intermediate_values": "scores",
+    "user_attrs": "metrics",
+    "last_result": "metrics",
+    "last_step": "epochs",
+    "name": "id",
+    "trial_id": "id",
+    "checkpoint": "study.checkpoint(trial)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What came of one trial.
+
+    `value` is its last score of the study's metric, `best_value` the best over its epochs; both
+    are nan without a score. Where several recipes have unlike metrics, it is that of its recipe.
+    `scores` are (epoch, {metric: value}), oldest first.
+    """
+
+    id: TrialId
+    config: Mapping[str, Value]
+    status: str  # "running", "finished", "retired" or "failed: why"
+    epochs: float
+    samples: Samples
+    value: float
+    best_value: float
+    scores: tuple[Score, ...]
+
+    @property
+    def number(self) -> int:
+        """The number in its name, from 0, as Optuna calls it."""
+        return numbered(self.id)
+
+    @property
+    def params(self) -> Mapping[str, Value]:
+        """`config`, as Optuna calls it."""
+        return self.config
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The last scores by name, as Ray Tune calls it; empty without a score."""
+        if not self.scores:
+            return {}
+        return self.scores[-1][1]
+
+    def __getattr__(self, name: str) -> Any:
+        meant = MEANT.get(name)
+        hint = ""
+        if meant is not None:
+            hint = f": did you mean {meant}?"
+        raise AttributeError(f"a trial has no {name!r}{hint}")
+
+
+def id_of(trial: Any) -> TrialId:
+    """The trial's id, of that or of what `Study.trials` lists."""
+    return trial.id if isinstance(trial, TrialResult) else TrialId(str(trial))
+
+
+def results_of(setup: Setup, state: State) -> list[TrialResult]:
+    """What came of each trial, in the order of their submission."""
+    return [result_of(setup, state, trial) for trial in state.known.values()]
+
+
+def result_of(setup: Setup, state: State, trial: Trial) -> TrialResult:
+    """What came of this trial; the caller may change what it holds."""
+    name = trial.id
+    scores = state.scores[name]
+    last, best = _values(*setup.aim(trial.config), scores)
+    return TrialResult(
+        id=name,
+        config=dict(trial.config),
+        status=state.ended.get(name, "running"),
+        epochs=len(state.visits[name]) / max(len(trial.shards), 1),
+        samples=state.done[name],
+        value=last,
+        best_value=best,
+        scores=tuple((epoch, dict(found)) for epoch, found in scores),
+    )
+
+
+def _values(metric: str | None, mode: str, scores: Sequence[Score]) -> tuple[float, float]:
+    """The last value of the metric, and the best; nan if there is none."""
+    name = metric or ""  # no value has the empty name
+    values = [found[name] for _, found in scores if name in found]
+    better = min
+    if mode == "max":
+        better = max
+    best = better(filter(isfinite, values), default=nan)
+    return [nan, *values][-1], best
+
+
+def ranked(setup: Setup, state: State) -> list[TrialResult]:
+    """The trials that have a score, the best last score first; of equal ones the earlier first.
+
+    Raises:
+        StudyError: there is no metric, or several recipes have unlike ones; or no trial has a
+            score.
+    """
+    own = setup.aims
+    if own:
+        said = ", ".join(f"{name} {metric} ({mode})" for name, (metric, mode) in own.items())
+        raise StudyError(
+            f"the recipes have metrics of their own, which do not compare: {said}. Take "
+            "study.best_by_recipe, or create the study with metric= (and mode=)"
+        )
+    if setup.metric is None:
+        raise StudyError("the study has no metric to rank by: create it with metric= (and mode=)")
+    trials = results_of(setup, state)
+    scored = _best_first(trials, setup.mode)
+    if not scored:
+        raise StudyError(_why_none(trials, setup.metric))
+    return scored
+
+
+def _why_none(trials: Sequence[TrialResult], metric: str) -> str:
+    """Why none of the trials is the best."""
+    known = f"{len(trials)} trials are known"
+    values = [found[metric] for trial in trials for _, found in trial.scores if metric in found]
+    if not values:
+        return f"no trial has a score {metric!r} yet; {known}"
+    finite = sum(map(isfinite, values))
+    unfit = {
+        trial.id: trial.value
+        for trial in trials
+        if trial.scores and not isfinite(trial.value) and not trial.status.startswith("failed")
+    }
+    why = "all trials that have some failed"
+    if unfit:
+        some = ", ".join(f"{name} {value}" for name, value in list(unfit.items())[:4])
+        why = f"the last one, which counts, is not finite in any trial that did not fail ({some})"
+    return (
+        f"no trial is the best: there are {len(values)} scores {metric!r}, {finite} of them "
+        f"finite, but {why}; {known}. study.trials has each trial's scores and its best_value"
+    )
+
+
+def best_by_recipe(setup: Setup, state: State) -> dict[str, TrialResult]:
+    """The best trial of each recipe that has one with a score.
+
+    Raises:
+        StudyError: the study has one recipe, without a name.
+    """
+    if not setup.names:
+        raise StudyError("the study has one recipe, not several by name: take study.best_trial")
+    trials = results_of(setup, state)
+    found = {}
+    for name in setup.names:
+        own = [trial for trial in trials if trial.config.get(RECIPE) == name]
+        _, mode = setup.aim({RECIPE: name})
+        for best in _best_first(own, mode)[:1]:
+            found[name] = best
+    return found
+
+
+def _best_first(trials: Sequence[TrialResult], mode: str) -> list[TrialResult]:
+    """The trials that have a score and did not fail, by their last score."""
+    scored = []
+    for result in trials:
+        if isfinite(result.value) and not result.status.startswith("failed"):
+            scored.append(result)
+    return sorted(scored, key=lambda result: result.value, reverse=mode == "max")
+
+
+def row_of(trial: TrialResult) -> dict[str, Any]:
+    """A trial as a row of a table: its results, config.<name>, and last.<name> for each metric.
+
+    The last value of a metric is that of the last evaluation which gave it.
+    """
+    row = {name: getattr(trial, name) for name in COLUMNS}
+    row |= {f"config.{name}": value for name, value in trial.config.items()}
+    for _, values in trial.scores:
+        row |= {f"last.{name}": value for name, value in values.items()}
+    return row
 
 
 def data_as_trained(setup: Setup) -> Data:
@@ -181,468 +329,28 @@ def _why_nothing(state: State, trial: TrialId) -> str:
     return " yet: let the study run on"
 
 
-# -- training again ------------------------------------------------------------------------------
+CURVE_COLUMNS = ("trial", "epoch", "name", "value", "split")
 
 
-def replayed(
-    setup: Setup,
-    state: State,
-    trials: Sequence[TrialId] | None = None,
-    perform: Perform = perform_here,
-) -> list[dict[str, Any]]:
-    """Train trials again over the visits that their durable states hold, and compare; a row each.
-
-    Raises:
-        StudyError: there is nothing durable of a trial, or of any; or the seed is another one; or
-            the code makes another model than the one that was trained.
-    """
-    check_callable(setup)
-    _check_seed(setup)
-    if not state.kept:
-        raise StudyError(f"nothing durable of any trial in {setup.folder.path}: none to replay")
-    chosen = trials
-    if not chosen:
-        chosen = [trial for trial in state.known if trial in state.kept]
-    unknown = [trial for trial in chosen if trial not in state.kept]
-    if unknown:
-        raise StudyError(
-            f"nothing durable of trial {', '.join(unknown)}; of these there is: "
-            f"{', '.join(state.kept)}"
-        )
-    lines = setup.folder.lines()
-    data = None
-    if not isinstance(setup.recipe, FunctionRecipe):
-        data = data_as_trained(setup)
-    former = trained_by_other_code(lines, lambda: lines, code_now(setup, last_head(lines)))
-    needed = frozenset() if perform is perform_here else _names_there(setup, state, chosen)
-    arguments = state, lines, chosen, former
-    device = last_head(lines)["options"]["device"]
-    try:
-        rows: list[dict[str, Any]] = perform(
-            _replay_rows, setup, data, *arguments, needed, device=device
-        )
-    except _CheckpointsUnseen as error:
-        warnings.warn(
-            f"{error}, so trials are trained again in this process, and the nodes read for it",
-            stacklevel=2,
-        )
-        rows = _replay_rows(setup, data, *arguments)
+def curve_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    """A row for each value of each trial and epoch; see `Study.learning_curves`."""
+    tally = Tally()
+    for line in lines:
+        tally.take(line.time, line.entry)
+    rows = []
+    for trial in tally.trials.values():
+        for name, points in trial.points.items():
+            plain = name.removesuffix(TRAINING)
+            split = "validation" if plain == name else "train"
+            for point in points:
+                values = (trial.trial.id, point.epoch, plain, point.value, split)
+                rows.append(dict(zip(CURVE_COLUMNS, values, strict=True)))
     return rows
 
 
-class _CheckpointsUnseen(Exception):  # noqa: N818
-    """A node does not see checkpoints that are there."""
-
-
-def _names_there(setup: Setup, state: State, trials: Iterable[TrialId]) -> frozenset[str]:
-    """The names of the trials' newest durable states, as far as this process sees them."""
-    names = Checkpoints(setup.folder.checkpoints, state.run).names()
-    return frozenset(state.kept[trial].name for trial in trials) & frozenset(names)
-
-
-def _replay_rows(
-    setup: Setup,
-    data: Data | None,
-    state: State,
-    lines: Sequence[Line],
-    trials: Sequence[TrialId],
-    former: Collection[TrialId],
-    needed: frozenset[str] = frozenset(),
-) -> list[dict[str, Any]]:
-    """The rows of these trials. `former`: trained by other code. `needed`: checkpoints.
-
-    Raises:
-        StudyError: as `replayed`.
-        _CheckpointsUnseen: one that is needed is not there.
-    """
-    if not needed <= _names_there(setup, state, trials):
-        raise _CheckpointsUnseen(
-            f"{platform.node()} does not see the checkpoints in {setup.folder.checkpoints}"
-        )
-    options = Options.of(**last_head(lines)["options"])
-    again: FunctionsAgain | TrialsAgain
-    if data is None:
-        again = FunctionsAgain(setup, state, options)
-    else:
-        again = TrialsAgain(setup, data, state, lines, options)
-    rows = [_row(setup, state, trial, again, trial in former) for trial in trials]
-    unlike = unlike_here(lines)
-    return [{**row, "elsewhere": unlike if row["verdict"] == "differs" else []} for row in rows]
-
-
-def _check_seed(setup: Setup) -> None:
-    """Raise StudyError if the study was begun with another seed than it is opened with."""
-    seed = setup.folder.head().get("seed", setup.seed)
-    if seed != setup.seed:
-        both = f"begun with seed={seed}, and is opened with seed={setup.seed}"
-        raise StudyError(f"this study was {both}: open it with the same, or load_study")
-
-
-def _row(
-    setup: Setup,
-    state: State,
-    trial: TrialId,
-    again: "FunctionsAgain | TrialsAgain",
-    former: bool,
-) -> dict[str, Any]:
-    """The row of `Study.replay`. `former`: other code than the recipe's trained the trial.
-
-    Raises:
-        StudyError: that code made another model.
-    """
-    kept = state.kept[trial]
-    try:
-        verdict = again.compared(trial)
-    except (FileNotFoundError, Damaged) as error:
-        why = f"its checkpoint {kept.name} is missing or damaged ({error})"
-        verdict = Verdict("missing", inf, why)
-    except (TrialError, *NO_SUCH_MODEL) as error:
-        if former:
-            raise _other_code(setup, trial, f"{type(error).__name__}: {error}") from error
-        verdict = Verdict("differs", inf, f"trained again it raised: {error}")
-    if former and verdict.verdict == "differs":
-        verdict = verdict._replace(
-            why=f"the code differs from the one that trained it ({verdict.why})"
-        )
-    fused, wide = again.company(trial)
-    return {
-        "trial": trial,
-        "visits": kept.visits,
-        "verdict": verdict.verdict,
-        "why": verdict.why,
-        "equal": verdict.verdict == "equal",
-        "agrees": verdict.verdict in ("equal", "agrees"),
-        "difference": verdict.difference,
-        "fused": fused,
-        "wide": wide,
-    }
-
-
-def _other_code(setup: Setup, trial: TrialId, why: str) -> StudyError:
-    return StudyError(
-        f"the code differs from the one that trained {trial}, and makes another model ({why}): "
-        f"replay needs the code that trained it, whose text is in {setup.folder.path / 'recipe'}; "
-        "give the file as it was, or train the code as it is now in a new study, with another "
-        "storage="
-    )
-
-
-class TrialsAgain:
-    """Trains trials of a study again, and compares them.
-
-    Numbers that were rounded otherwise than alone are compared over the shortest stretches that
-    there are: from each durable state to the next one, so that rounding does not pile up.
-    """
-
-    def __init__(
-        self,
-        setup: Setup,
-        data: Data,
-        state: State,
-        lines: Sequence[Line],
-        options: Options,
-    ) -> None:
-        self._setup = setup
-        self._state = state
-        self._data = data
-        self._slot = slot_setup(setup, options)
-        self._vault = Checkpoints(setup.folder.checkpoints, state.run)
-        gangs = list(_gangs(lines))
-        self._fused = _with_copies(_fused(gangs), state)
-        self._wide = _with_copies(_wide(gangs), state)
-        self._names = _names_kept(lines)
-        self._best = Retention(self._vault, setup.aim)
-        self._best.learn(lines)
-
-    def company(self, trial: TrialId) -> tuple[bool, bool]:
-        """Whether the trial was in a fused pack, and whether it had several slots."""
-        return trial in self._fused, trial in self._wide
-
-    def compared(self, trial: TrialId) -> Verdict:
-        """How the trial's durable states compare with the trial trained again.
-
-        Raises:
-            FileNotFoundError, Damaged: the newest one cannot be read.
-            TrialError: training it again failed.
-            ValueError: it has another model.
-        """
-        kept = self._state.kept[trial]
-        saved = self._vault.load(kept.name)
-        holds, made = len(saved["visits"]), kept.visits
-        if self._state.ended.get(trial) == "finished":
-            made = len(self._state.visits[trial])
-        if holds != made:
-            why = f"its checkpoint holds {plural(holds, 'visit')}, the record {made}"
-            return Verdict("differs", inf, why)
-        start = self._state.known[trial].start
-        earlier = self._earlier(trial, start[1] if start else 0)
-        scores: dict[int, float] = {}
-        comparison = _StateComparison(earlier)
-        again = self._trained(trial, kept.visits, scores, comparison if earlier else None)
-        check_one_model(saved, again)
-        comparison.compare(kept.visits, saved, again)
-        if any(self.company(trial)):
-            if not comparison.found:
-                return Verdict("equal", 0.0)
-            return self._by_stretches(trial, [*earlier, (kept.visits, saved)])
-        if comparison.found:
-            return comparison.verdict(kept.visits)
-        return self._scores_compared(trial, scores)
-
-    def _by_stretches(self, trial: TrialId, states: Sequence[tuple[int, Tree]]) -> Verdict:
-        """Compare each of these durable states with the trial trained again from the one before."""
-        found = []
-        begun = self._start(trial)
-        for visits, state in states:
-            found.append(self._stretch(trial, begun, visits, state))
-            begun = (visits, state)
-        return max(found, key=lambda each: WORST.index(each.verdict))
-
-    def _scores_compared(self, trial: TrialId, scores: Mapping[int, float]) -> Verdict:
-        """Compare recorded scores with those of the trial trained again, whose state is equal.
-
-        Samples may have been summed up in another order.
-        """
-        recorded = self._recorded(trial)
-        for visits, score in scores.items():
-            known = recorded.get(visits, score)
-            if not isclose(known, score, rel_tol=SCORES, abs_tol=1e-6) and not (
-                isnan(known) and isnan(score)
-            ):
-                why = (
-                    f"the score after {plural(visits, 'visit')} is {known:.6g} in the record, and "
-                    f"{score:.6g} trained again"
-                )
-                return Verdict("differs", abs(known - score), why)
-        return Verdict("equal", 0.0)
-
-    def _stretch(
-        self, trial: TrialId, begun: tuple[int, Tree] | None, visits: int, saved: Tree
-    ) -> Verdict:
-        """Compare one durable state with the trial trained again from the one before it."""
-        path = _Path()
-        recorded = self._recorded(trial)
-        again = self._retrained(trial, visits, begun, after=path, recorded=recorded)
-        drawn = self._draws_others(trial, again)
-        twins = (
-            self._retrained(trial, visits, begun, nudge=number, recorded=recorded)
-            for number in range(1, TWINS + 1)
-        )
-        return judged(*in_one_form(saved, again), twins, path.mean, drawn, trial in self._wide)
-
-    def _recorded(self, trial: TrialId) -> dict[int, float]:
-        """The trial's metric after so many visits, which its learning rate may have followed."""
-        known = self._state.known[trial]
-        metric = self._metric(trial)
-        shards = len(known.shards or self._data.shards)
-        return {
-            round(epoch * shards): values[metric]
-            for epoch, values in self._state.scores[trial]
-            if metric in values and isclose(epoch * shards, round(epoch * shards))
-        }
-
-    def _metric(self, trial: TrialId) -> str:
-        """The metric of the study, or of the trial's recipe; empty: there is none."""
-        own = own_recipe(self._setup.recipe, self._state.known[trial].config)
-        return self._setup.metric or own.metric or ""
-
-    def _earlier(self, trial: TrialId, least: int) -> list[tuple[int, Tree]]:
-        """The durable states before the newest one that can still be read, by their visits.
-
-        Only those of more than `least` visits: with so many it started.
-        """
-        newest = self._state.kept[trial]
-        names = {self._best.best[trial][1]} if trial in self._best.best else set()
-        if trial in self._state.former:
-            names.add(self._state.former[trial].name)
-        found = {}
-        for name in names - {newest.name}:
-            visits = self._names.get((trial, name), 0)
-            if least < visits < newest.visits:
-                with suppress(FileNotFoundError, Damaged):
-                    found[visits] = self._vault.load(name)
-                if visits in found and not self._is_before(found[visits], trial):
-                    del found[visits]  # as of visits that were made again since
-        return sorted(found.items(), key=lambda item: item[0])
-
-    def _is_before(self, saved: Tree, trial: TrialId) -> bool:
-        """Whether the trial's recorded visits begin with those of the state."""
-        made = [visit.as_list() for visit in self._state.visits[trial]]
-        visits: list[Any] = saved["visits"]
-        return visits == made[: len(visits)]
-
-    def _draws_others(self, trial: TrialId, again: Tree) -> str:
-        """Why no rounding explains what the trial is now; empty: nothing else does."""
-        known = _sized(self._state, trial)
-        wide = trial in self._wide
-        if wide and has_batch_norm(self._setup.recipe, known.config, self._setup.seed):
-            return WIDE_NORM
-        random = attribute(self._setup.recipe, known.config, "fuse_random")
-        if not wide and not random:
-            return ""
-        fresh = untrained(self._setup.recipe, self._data, known, self._slot)
-        if compare(fresh["rng"], again["rng"]).equal:
-            return ""
-        return WIDE_RANDOM if wide else FUSE_RANDOM
-
-    def _start(self, trial: TrialId) -> tuple[int, Tree] | None:
-        """The state of another trial that this one starts from; None: it starts anew."""
-        start = self._state.known[trial].start
-        if start is None:
-            return None
-        parent, visits = start
-        kept = self._state.kept.get(parent)
-        if kept is not None and kept.visits == visits:
-            with suppress(FileNotFoundError, Damaged):
-                return visits, self._vault.load(kept.name)
-        return visits, self._trained(*start)
-
-    def _trained(
-        self,
-        trial: TrialId,
-        visits: int,
-        scores: dict[int, float] | None = None,
-        after: Callable[[Tree], None] | None = None,
-    ) -> Tree:
-        """The trial's state after so many visits, from the beginning.
-
-        If the trial starts from another trial's state, the other one is trained first. `scores`:
-        takes its metric after so many visits of its own. `after`: is called with the state after
-        each of them.
-        """
-        start = self._state.known[trial].start
-        begun = None
-        if start is not None:
-            source = self._trained(*start)
-            if visits == start[1]:
-                return source
-            begun = (start[1], source)
-        metric = self._metric(trial)
-
-        def scored(made: int, values: Mapping[str, float]) -> None:
-            if scores is not None and metric in values:
-                scores[made] = values[metric]
-
-        return self._retrained(trial, visits, begun, scored=scored, after=after)
-
-    def _retrained(
-        self,
-        trial: TrialId,
-        visits: int,
-        begun: tuple[int, Tree] | None,
-        **how: Any,
-    ) -> Tree:
-        """The trial's state after so many visits, from the state after its first few."""
-        return retrain(
-            self._setup.recipe,
-            self._data,
-            _sized(self._state, trial),
-            self._state.visits[trial][:visits],
-            self._slot,
-            evaluated={epoch for epoch, _ in self._state.scores[trial]},
-            begun=begun,
-            **how,
-        )
-
-
-class _StateComparison:
-    """Where durable states are not those of the trial trained again, to the last bit.
-
-    Called with the state trained again after each visit, it compares the `earlier` ones.
-    """
-
-    def __init__(self, earlier: Sequence[tuple[int, Tree]]) -> None:
-        self._earlier = dict(earlier)
-        # by visits, the first place that differs, and the largest difference of all places
-        self.found: dict[int, tuple[str, float]] = {}
-
-    def __call__(self, again: Tree) -> None:
-        visits = len(again["visits"])
-        if visits in self._earlier:
-            self.compare(visits, self._earlier[visits], again)
-
-    def compare(self, visits: int, saved: Tree, again: Tree) -> None:
-        """Compare the durable state after so many visits."""
-        gaps = list(differences(*in_one_form(saved, again)))
-        if gaps:
-            path, gap = gaps[0]
-            where = f"{path} by {gap:.3g}" if gap < inf else path
-            self.found[visits] = (where, max(gap for _, gap in gaps))
-
-    def verdict(self, newest: int) -> Verdict:
-        """What it says of a trial trained alone; `newest`: the visits of its newest state."""
-        visits, (where, gap) = min(self.found.items())
-        if visits < newest:
-            where = f"its checkpoint after {plural(visits, 'visit')}: {where}"
-        return Verdict("differs", gap, where)
-
-
-class _Path:
-    """How far each visit moves a model that is trained: called with the states in turn."""
-
-    def __init__(self) -> None:
-        self._before: Tree | None = None
-        self._moves: list[float] = []
-
-    def __call__(self, state: Tree) -> None:
-        now = {"model": deepcopy(state["model"])}
-        if self._before is not None:
-            self._moves.append(distance(now, self._before))
-        self._before = now
-
-    @property
-    def mean(self) -> float:
-        """The mean over the visits, as a norm."""
-        return sum(self._moves) / max(len(self._moves), 1)
-
-
-def _names_kept(lines: Iterable[Line]) -> dict[tuple[TrialId, str], int]:
-    """After how many visits each durable state of each trial came."""
-    found = {}
-    for _, entry in lines:
-        if isinstance(entry, Kept):
-            found[entry.trial, entry.name] = entry.visits
-    return found
-
-
-def _gangs(lines: Iterable[Line]) -> Iterable[Gang]:
-    """All gangs that were started."""
-    for line in lines:
-        if isinstance(line.entry, Planned):
-            yield from line.entry.start
-
-
-def _fused(gangs: Iterable[Gang]) -> set[TrialId]:
-    """Trials whose steps may have been fused with others, which rounds otherwise than alone."""
-    found: set[TrialId] = set()
-    for gang in gangs:
-        if gang.fused and len(gang.lanes) > 1:
-            found |= set(gang.trials)
-    return found
-
-
-def _wide(gangs: Iterable[Gang]) -> set[TrialId]:
-    """Trials that had several slots: their gradients were summed in parts."""
-    found: set[TrialId] = set()
-    for gang in gangs:
-        found |= {lane.trial for lane in gang.lanes if len(lane.slots) > 1}
-    return found
-
-
-def _with_copies(trials: set[TrialId], state: State) -> set[TrialId]:
-    """These trials, and all that started from the state of one of them."""
-    found = set(trials)
-    for trial, known in state.known.items():  # a copy comes after its parent
-        if known.start is not None and known.start[0] in found:
-            found.add(trial)
-    return found
-
-
-def _sized(state: State, trial: TrialId) -> Trial:
-    """The trial with the batch size that was found for it, if its configuration left it open."""
-    known = state.known[trial]
-    figures = state.figures.get(state.signature.get(trial, ""), {})
-    if "batch_size" not in figures:
-        return known
-    config = {**known.config, "batch_size": int(figures["batch_size"])}
-    return replace(known, config=config)
+def given_back(saved: Mapping[str, Any]) -> Any:
+    """What a function gave as its checkpoint; of a path a copy, in a new folder."""
+    folder = ""
+    if saved["checkpoint"]["kind"] != "tree":
+        folder = tempfile.mkdtemp(prefix="shoal-")
+    return unpacked(saved["checkpoint"], Path(folder))

@@ -22,11 +22,33 @@ from shoal.engine.snapshot import History, runs_in
 from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.reporting.format import plural
 from shoal.search.registry import nested
-from shoal.study.allocated.limit import TimeLimit
-from shoal.study.allocated.place import RunPlace, place_of
-from shoal.study.called import Called, check_models, checked
+from shoal.study import control
+from shoal.study.auto import (
+    about_every,
+    check_foretells,
+    check_place_of_data,
+    function_policy,
+    hops,
+    is_auto,
+    needs_hops,
+    over_placed,
+    policy_of,
+    with_barrier,
+    with_levels,
+)
+from shoal.study.backends import Start, WiredBackend, backend, check_place, check_slots, survey_for
+from shoal.study.callback_handler import Called, check_models, checked
+from shoal.study.checkpoint_retention import Retention
+from shoal.study.checks import (
+    check_by_rehearsal,
+    check_metric,
+    check_recipe,
+    check_validate_every,
+    try_objectives,
+)
 from shoal.study.code.mark import with_places_mark
 from shoal.study.code.saving import save
+from shoal.study.control import meaning, resizing
 from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
 from shoal.study.head import (
     Deciders,
@@ -37,75 +59,52 @@ from shoal.study.head import (
     trained_by_other_code,
     warn_of_former_code,
 )
+from shoal.study.holder import at_work, was_cut_off
 from shoal.study.inbox import Inbox, Reachable, stopping
-from shoal.study.notes import control
-from shoal.study.notes.meaning import meaning
-from shoal.study.notes.slots import resizing
-from shoal.study.parts.asked import (
-    about_every,
-    check_metric,
-    check_validate_every,
-    most_slots,
-    per_slot,
-    try_objectives,
-    usual_priority,
-    widths_of,
-)
-from shoal.study.parts.auto import (
-    check_foretells,
-    check_place_of_data,
-    hops,
-    is_auto,
-    needs_hops,
-    over_placed,
-    policy_of,
-    with_barrier,
-    with_levels,
-)
-from shoal.study.parts.backends import (
-    Start,
-    WiredBackend,
-    backend,
-    check_place,
-    check_slots,
-    survey_for,
-)
-from shoal.study.parts.functions import (
-    check_function_search,
-    end_beyond_rungs,
-    function_policy,
-    releasing,
-    trains_itself,
-    with_own_draws,
-)
-from shoal.study.parts.grown import check_scored, longer, with_past
-from shoal.study.parts.longer import (
+from shoal.study.schedules import SCHEDULE, check_planned, plan
+from shoal.study.search_extension import (
     check_longer,
+    check_scored,
     failed_in,
     forget_tracebacks,
+    longer,
     tried_again,
+    with_past,
     with_work_again,
 )
-from shoal.study.parts.planned import SCHEDULE, check_planned, plan
-from shoal.study.parts.rehearsed import check_by_rehearsal
+from shoal.study.searcher import (
+    check_function_search,
+    end_beyond_rungs,
+    most_slots,
+    per_slot,
+    usual_priority,
+    widths_of,
+    with_own_draws,
+)
 from shoal.study.setup import (
     Setup,
     Space,
     alone_in_process,
-    check_recipe,
     data_of,
     each_recipe,
     from_where,
     pausing,
+    trains_itself,
 )
+from shoal.study.slurm_job import RunPlace, TimeLimit, place_of
 from shoal.study.speeds import believer, profile_of
-from shoal.study.watch.board import SlotBoard
-from shoal.study.watch.forms import display, optuna_log
-from shoal.study.watch.log import Log
-from shoal.study.watch.notice import Damage, Idleness, MetricCheck, Repeats
-from shoal.study.watch.retention import Retention
-from shoal.study.watch.running import at_work, was_cut_off
-from shoal.study.watch.snapshots import SnapshotWriter
+from shoal.study.watchers import (
+    Damage,
+    Idleness,
+    Log,
+    MetricCheck,
+    Repeats,
+    SlotBoard,
+    SnapshotWriter,
+    display,
+    optuna_log,
+    releasing,
+)
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import forget_shared
 from shoal.train.recipe.shard import ShardRecipe

@@ -1,6 +1,5 @@
-"""What a study is about: one frozen value, and what can be asked of its recipe."""
+"""What a study is about: one frozen value, and the data and space that it names."""
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -10,17 +9,13 @@ from shoal.core.cluster import RECIPE
 from shoal.engine.files import current_folder
 from shoal.engine.process import Training, training
 from shoal.engine.run import DataMissing
-from shoal.search import Random
 from shoal.search.optuna import instead
-from shoal.search.space import dimensions, validated
 from shoal.study.code.unread import UnreadRecipe
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
 from shoal.train.data.placed import Survey
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.bring import bring
-from shoal.train.recipe.hooks import why_one_slot
-from shoal.train.recipe.reads import Watched
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.several.parts import parts_of
 from shoal.train.recipe.several.recipes import (
@@ -28,16 +23,12 @@ from shoal.train.recipe.several.recipes import (
     aims,
     brought_by,
     named_in,
-    own_config,
-    own_recipe,
     own_space,
     own_validate_every,
 )
-from shoal.train.tools import keys, tried
 from shoal.train.tools.said import said
 
 Space = Mapping[str, Any]
-UNLIKE = 16  # configurations that `unlike_config` chooses from
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,130 +218,6 @@ def with_own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def check_recipe(setup: Setup, space: Space | None) -> int:
-    """Try the recipe with the first configuration of the space, before any trial starts.
-
-    `space`: the searcher's; None if configurations come from somewhere else. Returns the number of
-    the model's parameters; 0 where no model could be made.
-
-    Raises:
-        StudyError: a name is misspelt, a setting is out of range, or the recipe reads a key that
-            configurations lack.
-    """
-    if isinstance(setup.recipe, FunctionRecipe):
-        _check_function(setup.recipe, space)
-        return 0
-    if isinstance(setup.recipe, Recipes):
-        return max(check_recipe(own, s) for own, _, s in each_recipe(setup, None, space))
-    chosen: dict[str, Any] = {}
-    for name, domain in dimensions(validated(space or {})):
-        chosen[name] = getattr(domain, "values", ())
-    try:
-        tried.check_names(setup.recipe, chosen)
-        if space is not None:
-            return _check_first(setup, first_config(space), chosen)
-    except ValueError as error:
-        raise StudyError(str(error)) from error
-    return 0
-
-
-def _check_first(setup: Setup, config: Mapping[str, Any], values: Mapping[str, Any]) -> int:
-    """Try one configuration, and warn of dimensions with several `values` that nobody reads.
-
-    Returns the number of the model's parameters.
-
-    Raises:
-        ValueError: see `check_recipe`.
-    """
-    watched = Watched(config)
-    tried.check_values(setup.recipe, config, values)
-    made = tried.check_configured(setup.recipe, config, setup.seed, watched)
-    varied = [name for name in config if name in values and values[name] != (config[name],)]
-    if made:
-        keys.check_attributes(setup.recipe, watched)
-    unread = keys.unread_dimensions(setup.recipe, varied, made, watched)
-    if unread:
-        warnings.warn(keys.unread_text(setup.recipe, unread), stacklevel=3)
-    return made
-
-
-def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
-    """Check the keys of a configuration that a user adds to the study.
-
-    Raises:
-        StudyError: one is misspelt, nobody reads one, or one is missing.
-    """
-    if isinstance(setup.recipe, Recipes):
-        _check_added_of(setup, config)
-        return
-    space = validated(setup.space or {})
-    named = [name for name, _ in dimensions(space)]
-    try:
-        keys.check_added(setup.recipe, config, named, list(space), setup.seed)
-    except ValueError as error:
-        raise StudyError(str(error)) from error
-
-
-def _check_added_of(setup: Setup, config: Mapping[str, Any]) -> None:
-    """As `check_added`, of a configuration that names its recipe."""
-    try:
-        name = own_recipe(setup.recipe, config).recipe_name
-        own_values = {**own_config(setup.recipe, config)}
-    except ValueError as error:
-        raise StudyError(str(error)) from error
-    for own, _, _ in each_recipe(setup, None, setup.space):
-        if own.recipe.recipe_name == name:
-            del own_values[RECIPE]
-            check_added(own, own_values)
-
-
-def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
-    """Raise StudyError if trials may have several slots, and the recipe's steps cannot."""
-    if widths is None or widths[1] <= 1:
-        return
-    if isinstance(recipe, Recipes):
-        for part in recipe.parts.values():
-            check_one_slot(part, widths)
-        return
-    why = why_one_slot(recipe)
-    if why is not None:
-        raise StudyError(f"{why}; got widths={widths!r}")
-
-
-def _check_function(recipe: FunctionRecipe, space: Mapping[str, Any] | None) -> None:
-    """Raise StudyError if the function's configurations are not what it needs."""
-    try:
-        recipe.check(space)
-        keys.check_arguments(recipe, [name for name, _ in dimensions(space or {})])
-    except ValueError as error:
-        raise StudyError(str(error)) from error
-
-
-def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """A configuration of the space, to try a recipe with."""
-    return Random(space or {}, num_samples=1).config(0)
-
-
-def unlike_config(space: Space | None, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Another configuration of the space, which differs from `config` in as many keys as it may."""
-    return next(iter(unlike_configs(space, config)), config)
-
-
-def unlike_configs(space: Space | None, config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Other configurations of the space, first those that differ from `config` in more keys."""
-    searcher = Random(space or {}, num_samples=UNLIKE, sampling=None)
-    unlike: list[Mapping[str, Any]] = []
-    for number in range(UNLIKE):
-        drawn = searcher.config(number)
-        if drawn != config and drawn not in unlike:
-            unlike.append(drawn)
-
-    def differences(other: Mapping[str, Any]) -> int:
-        return sum(other.get(key) != config[key] for key in config)
-
-    return sorted(unlike, key=differences, reverse=True)
-
-
 @contextmanager
 def alone_in_process(folder: Folder) -> Iterator[None]:
     """Training of this study has the process for itself.
@@ -376,3 +243,8 @@ def pausing(folder: Folder) -> Iterator[None]:
             f"the study in {folder.path} paused: {type(error).__name__}: {error}. What was durable "
             "is kept; mend this and run the same command or script again"
         ) from error
+
+
+def trains_itself(setup: Setup) -> bool:
+    """Whether trials are functions, which Shoal does not drive step by step."""
+    return isinstance(setup.recipe, FunctionRecipe)

@@ -2,46 +2,436 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal import reporting
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
-from shoal.engine.journal import JournalError
+from shoal.core.state import State
+from shoal.core.trial import TrialId, is_whole, shown
+from shoal.engine.files import whole as whole_path
+from shoal.engine.journal import JournalError, Line
 from shoal.options import Options, check_names, check_timeout, check_used, check_widths
 from shoal.reporting.format import plural, printable
-from shoal.study.code.files import code_name
-from shoal.study.code.given import (
-    as_recipe,
-    metric_of,
-    mode_of,
-    name_in,
-    seed_in,
-    usual_mode,
-)
+from shoal.search import is_searcher
+from shoal.study import control, results
+from shoal.study.ask_tell import AskedTrial, OwnLoop
+from shoal.study.backends import at_holders
+from shoal.study.checks import check_one_slot
+from shoal.study.code.files import code_name, function_in
+from shoal.study.code.given import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
 from shoal.study.code.loading import load
 from shoal.study.code.unread import UnreadRecipe
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import Deciders, rebuild, space_in
-from shoal.study.loop.loop import OwnLoop
-from shoal.study.loop.trial import AskedTrial
-from shoal.study.notes.beside import BesideSearcher
-from shoal.study.own import check_ask
-from shoal.study.parts.asked import Wishes, either, searcher_of, widths_of
-from shoal.study.parts.planned import of_study
-from shoal.study.parts.result import TrialResult
+from shoal.study.replay import replayed
+from shoal.study.results import TrialResult, curve_rows, id_of
 from shoal.study.run import Request, train
-from shoal.study.setup import (
-    Setup,
-    as_space,
-    check_one_slot,
-    epochs_of,
-    with_own,
-)
+from shoal.study.schedules import of_study
+from shoal.study.searcher import Wishes, either, searcher_of, widths_of
+from shoal.study.setup import Setup, alone_in_process, as_space, epochs_of, with_own
+from shoal.train.function.recipe import FunctionRecipe, nothing
 from shoal.train.recipe.several.parts import parts_of
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from shoal.train.data.data import Data
     from shoal.train.recipe.recipe import Recipe
+
+# What users of other tools look for, and what to use here.
+MEANT = {
+    "fit": "optimize()",
+    "run": "optimize()",
+    "train": "optimize()",
+    "tune": "optimize()",
+    "results": "trials, or trials_dataframe()",
+    "get_results": "trials, or trials_dataframe()",
+    "get_dataframe": "trials_dataframe()",
+    "best_result": "best_trial",
+    "get_best_result": "best_trial",
+    "get_best_trial": "best_trial",
+    "best_trials": "best_trial, or best_by_recipe",
+    "get_best_config": "best_config",
+    "best_estimator_": "best_model()",
+    "best_checkpoint": "best_model()",
+    "get_best_model": "best_model()",
+    "enqueue_trial": "enqueue(config)",
+    "add_trial": "enqueue(config)",
+    "direction": "setup.mode",
+    "name": "folder.path.name",
+    "study_name": "folder.path.name",
+    "plot": "report()",
+    "predict": "best_model(), with data().encode(file)",
+}
+
+
+class StoredStudy:
+    """A study as it is stored: what can be read of it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        # The journal's size in bytes, and what it says.
+        self._state: tuple[int, State] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        meant = MEANT.get(name)
+        if meant is None:
+            offered = [each for each in dir(self) if not each.startswith("_")]
+            meant = " or ".join(get_close_matches(name, offered, 2))
+        hint = ""
+        if meant and not name.startswith("_"):
+            hint = f": did you mean {meant}?"
+        raise AttributeError(f"a study has no {name!r}{hint}")
+
+    @property
+    def recipe(self) -> "Recipe":
+        """What is trained."""
+        return self.setup.recipe
+
+    @property
+    def folder(self) -> Folder:
+        """Where the study is stored."""
+        return self.setup.folder
+
+    @property
+    def metric(self) -> str | None:
+        """The name of the validation value to rank by."""
+        return self.setup.metric
+
+    # -- what came out -------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What the journal says now."""
+        if self.folder.live is not None:
+            return self.folder.live
+        size = self.folder.size()
+        if self._state is None or self._state[0] != size:
+            self._state = size, self.folder.past().state
+        return self._state[1]
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials, in the order of their submission."""
+        return results.results_of(self.setup, self.state)
+
+    @property
+    def best_trial(self) -> TrialResult:
+        """The trial with the best last score; of equal ones the first.
+
+        Raises:
+            StudyError: no metric was named, several recipes have unlike ones, or no trial has a
+                score yet.
+        """
+        return results.ranked(self.setup, self.state)[0]
+
+    @property
+    def best_by_recipe(self) -> Mapping[str, TrialResult]:
+        """Of several recipes by name, the best trial of each, by its own metric.
+
+        A recipe is left out as long as none of its trials has a score.
+
+        Raises:
+            StudyError: the study has one recipe.
+        """
+        return results.best_by_recipe(self.setup, self.state)
+
+    @property
+    def best_config(self) -> Mapping[str, Any]:
+        """The configuration of `best_trial`."""
+        return self.best_trial.config
+
+    @property
+    def best_params(self) -> Mapping[str, Any]:
+        """`best_config`, as Optuna calls it."""
+        return self.best_config
+
+    @property
+    def best_value(self) -> float:
+        """The last score of `best_trial`."""
+        return self.best_trial.value
+
+    def get_trials(self, *others: Any, **given: Any) -> list[TrialResult]:
+        """`trials`, as Optuna calls it. There are no arguments: they are errors.
+
+        Raises:
+            StudyError: there are some.
+        """
+        if given.get("states") is not None or others:
+            raise StudyError(
+                "get_trials gives all trials: choose by their status, as "
+                '[t for t in study.trials if t.status == "finished"] (or "running", "retired", '
+                'and of failed ones t.status.startswith("failed"))'
+            )
+        return self.trials
+
+    def best_model(self, which: str = "last") -> "nn.Module":
+        """The best trial's model in evaluation mode; `which`: as of `load_model`."""
+        return self.load_model(self.best_trial, which)
+
+    def models(self, top: int) -> list["nn.Module"]:
+        """The models of the best `top` trials, best first."""
+        if not is_whole(top) or top < 0:
+            raise StudyError(f"top must be a number of trials >= 0; got {shown(top)}")
+        return [self.load_model(trial) for trial in results.ranked(self.setup, self.state)[:top]]
+
+    def load_model(self, trial: TrialResult | TrialId | str, which: str = "last") -> "nn.Module":
+        """A trial's model in evaluation mode, with its newest durable weights.
+
+        `which`: "best" takes the best of the weights that were kept instead.
+
+        Raises:
+            StudyError: there is no such trial, or nothing durable of it.
+        """
+        return results.load_model(self.setup, self.state, id_of(trial), which)
+
+    def data(self) -> "Data":
+        """The recipe's data, read again; its method `encode` gives new rows to predict on.
+
+        Raises:
+            StudyError: it is other data than trials were trained on, it cannot be read, or the
+                study trains a function.
+        """
+        return results.data_as_trained(self.setup)
+
+    def trials_dataframe(self) -> Any:
+        """One row a trial.
+
+        Its columns: id, status, value, best_value, epochs, samples, config.<name>, and
+        last.<name> for each metric.
+        """
+        rows = [results.row_of(trial) for trial in self.trials]
+        return _frame(rows, "trials_dataframe")
+
+    def learning_curves(self) -> Any:
+        """One row for each value of each trial and epoch, read from the journal alone.
+
+        Its columns: trial, epoch, name, value, and split: "train" for means over the epoch's
+        training samples, "validation" for scores.
+        """
+        return _frame(curve_rows(self.lines()), "learning_curves")
+
+    def report(self, path: str | Path | None = None, *, whole: bool = False) -> Path:
+        """Write the report, one HTML file made from the journal alone; returns its path.
+
+        By default it goes into the study's folder. Of a journal of more than 100 000 entries the
+        use of slots is that of the newest of them, and of more than 10 000 trials a sample is
+        drawn; the page says so. `whole`: the use of slots of the whole journal, which takes longer.
+
+        Raises:
+            StudyError: the study has not begun.
+        """
+        self.folder.check_begun()
+        target = whole_path(path or self.folder.report)
+        since, lines = self.folder.snapshots.recent(whole)
+        facts = reporting.account(lines, since=since)
+        folder = str(self.folder.path)
+        return reporting.save(facts, target, None, folder, named=path is not None)
+
+    def replay(
+        self, trials: Sequence[str] | None = None, *, address: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Train trials again, alone, over their recorded visits, and compare with what was kept.
+
+        `trials`: by default all that have durable weights. `address`: of the Ray cluster whose
+        nodes hold the shards (`Data.shards`): trials are trained at one of these nodes, and the
+        others read for it.
+
+        Returns a row a trial: trial, visits, verdict, why (of the last three verdicts), equal (the
+        verdict is "equal"), agrees (it is one of the first two), difference (the largest absolute
+        one), fused (trained in a fused pack), wide (it had several slots), elsewhere (of one that
+        differs: in what the processor, the libraries or the threads are others than in the study).
+        The verdicts are
+
+        - "equal": to the last bit;
+        - "agrees": of a fused or wide trial; what is exact is equal (visits, samples, steps,
+          schedules, random states, integers), and numbers are as near as rounding leaves them;
+        - "not comparable": what is exact is equal, but rounding moves the numbers too far, or
+          other random numbers were drawn;
+        - "differs";
+        - "missing": its checkpoint is not there, or damaged.
+
+        Raises:
+            StudyError: there is nothing durable of a trial, or this process trains already.
+            ConnectionError: no cluster is at the address, or the process at its node ended.
+        """
+        if address is not None and isinstance(self.setup.recipe, FunctionRecipe):
+            raise StudyError(
+                "address= (--address) names the nodes where a recipe's shards lie, and functions "
+                "read their data themselves: leave it out"
+            )
+        chosen = [id_of(trial) for trial in trials or ()]
+        with alone_in_process(self.folder), at_holders(address) as perform:
+            return replayed(self.setup, self.state, chosen, perform)
+
+    def lines(self) -> list[Line]:
+        """The journal."""
+        return self.folder.lines()
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], method: str) -> Any:
+    """The rows as a dataframe, for that method."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise StudyError(f"{method}() needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows)
+
+
+# Where to give what Optuna's `ask` takes.
+SPACE_FIRST = (
+    'a study knows its space before it is asked: create_study(search_space={"lr": '
+    "shoal.loguniform(1e-4, 1e-1)}), then study.ask(); or trial.suggest_float(…) on what it gives"
+)
+
+
+def check_ask(space: Any, others: Mapping[str, Any]) -> None:
+    """Raise StudyError if `ask` was given more than it takes."""
+    if space is not None or "fixed_distributions" in others:
+        raise StudyError(SPACE_FIRST)
+    for name in others:
+        raise StudyError(f"ask has no argument {name}=: it takes open_first=True only")
+
+
+class OwnCode(StoredStudy):
+    """The part of a `Study` that is for functions."""
+
+    def by_place(self, searcher: Any, policy: Any) -> tuple[Any, Any, int | None]:
+        """The searcher, the policy and the number of trials that `optimize` was given by place.
+
+        After a function, which becomes what is trained, a searcher may follow, or the number of
+        trials, as in Optuna.
+
+        Raises:
+            StudyError: the study has another function.
+        """
+        rest = self._without_function(searcher)
+        if rest is searcher:
+            return searcher, policy, None
+        if isinstance(policy, int):
+            return None, "auto", policy
+        if is_searcher(policy):
+            return policy, "auto", None
+        return None, policy, None
+
+    def _without_function(self, searcher: Any) -> Any:
+        """The searcher that `optimize` was given; a function becomes what is trained.
+
+        Raises:
+            StudyError: the study has another function.
+        """
+        former = function_in(self.setup.recipe)
+        own = isinstance(searcher, str | type) or hasattr(searcher, "propose")
+        if own or former is None or not callable(searcher):
+            return searcher
+        recipe = as_recipe(searcher)
+        if former is not nothing and former is not searcher:
+            hint = ""
+            if self.setup.recipe.draws and not recipe.draws:  # type: ignore[attr-defined]
+                hint = " (if it is an objective, call its first argument trial)"
+            raise StudyError(
+                f"this study trains {code_name(self.setup.recipe)}: to train "
+                f"{getattr(searcher, '__name__', searcher)!s}, create a study of it{hint}"
+            )
+        self.setup = replace(self.setup, source=recipe)
+        return None
+
+    def checkpoint(self, trial: TrialResult | TrialId | str, which: str = "last") -> Any:
+        """What a function's trial gave as its newest checkpoint; of a path, the path of a copy.
+
+        `which`: as of `load_model`.
+
+        Raises:
+            StudyError: the study's trials are no functions, there is no such trial, or it gave
+                none.
+        """
+        return results.checkpoint(self.setup, self.state, id_of(trial), which)
+
+
+class BesideSearcher(OwnCode):
+    """The part of a `Study` that adds, copies, extends and stops trials, and changes its slots."""
+
+    def enqueue(
+        self,
+        config: Mapping[str, Any],
+        *,
+        max_epochs: float | None = None,
+        widths: tuple[int, int] | None = None,
+        priority: float = 1.0,
+        skip_if_exists: bool = False,
+    ) -> TrialId:
+        """Add a trial of one's own, which is trained beside the searcher's; returns its name.
+
+        `skip_if_exists`: not if there is a trial of this configuration; then returns its name.
+        `widths`: its fewest and most slots (default: one). `priority`: against others, for
+        policies that look at it. While the study runs, here or in another process, the run takes
+        the trial in within about a second; else the next run does.
+
+        Raises:
+            StudyError: the study has not begun, no slots could have these widths, or the
+                configuration lacks a key that is read, or has one that nobody reads.
+        """
+        return control.enqueue(self.setup, config, max_epochs, widths, priority, skip_if_exists)
+
+    def clone(
+        self,
+        trial: TrialResult | TrialId | str,
+        modify: Mapping[str, Any] | None = None,
+        *,
+        warm_start: bool = True,
+        max_epochs: float | None = None,
+    ) -> TrialId:
+        """Add a copy of a trial with some of its configuration changed; returns its name.
+
+        With `warm_start` it goes on from the trial's newest durable state. `max_epochs`: in all,
+        those of the state included; None: as long as the trial itself. It works while the study
+        runs, as `enqueue` does.
+
+        Raises:
+            StudyError: there is no such trial or no such state, nothing would be left to train, or
+                as for `enqueue`.
+        """
+        return control.clone(self.setup, id_of(trial), modify or {}, warm_start, max_epochs)
+
+    def extend(self, trial: TrialResult | TrialId | str, max_epochs: float) -> None:
+        """Have a trial train for so many epochs in all, from its newest state; as `enqueue`.
+
+        Raises:
+            StudyError: there is no such trial, it failed or was taken out, or its state is gone.
+        """
+        control.extend(self.setup, id_of(trial), max_epochs)
+
+    def stop(self, trial: TrialResult | TrialId | str | None = None) -> None:
+        """Take a trial out before its end; None: end the run, as Ctrl-C does.
+
+        Nothing happens to a trial that has ended.
+
+        Raises:
+            StudyError: there is no such trial, nobody runs the study, or as for `enqueue`.
+        """
+        control.stop(self.setup, None if trial is None else id_of(trial))
+
+    def slots(
+        self,
+        *,
+        add: int | None = None,
+        remove: int | None = None,
+        count: int | None = None,
+    ) -> None:
+        """Have the run that is under way get more or fewer slots; give one of the three.
+
+        A slot that is to go completes its visit first, and what only it holds becomes durable. It
+        holds for this run; from now on nodes that join bring no more slots than that.
+
+        Raises:
+            StudyError: nobody runs the study, its backend has one slot, a pool lends its slots, no
+                slot would stay, or the nodes have no room for so many.
+        """
+        control.slots(self.setup, add, remove, count)
 
 
 class Study(BesideSearcher):

@@ -23,7 +23,7 @@ from shoal.core.install import install
 from shoal.core.trial import is_in_file
 from shoal.pool.folder import PoolFolder, summary, summary_lines
 from shoal.study.folder import Folder, StudyError, StudyPaused, studies_in
-from shoal.study.watch.holder import command_to_go_on, process_of, was_harvested
+from shoal.study.holder import command_to_go_on, process_of, was_harvested
 from shoal.tools.outcome import (
     check_lines,
     concluded,
@@ -177,7 +177,7 @@ def _status_of_all(directory: Path, whole: bool, as_json: bool) -> None:
 @errors()
 def plan(file: str, space: list[str] | None, seed: int, as_json: bool, **wanted: Any) -> None:
     """Predict how long a search would take. `wanted`: what else `forecast` takes, and options."""
-    from shoal.study.parts.backends import at_holders
+    from shoal.study.backends import at_holders
     from shoal.tools.forecast import forecast, forecast_lines
 
     study = open_study(file, None, space, None, None, seed)
@@ -209,7 +209,7 @@ def profile(
     Raises:
         Exit: with 1 when every kind failed.
     """
-    from shoal.study.parts.backends import at_holders
+    from shoal.study.backends import at_holders
     from shoal.study.setup import data_of
     from shoal.tools import profile as profiling
     from shoal.tools import profile_page as page
@@ -261,7 +261,7 @@ def check(
     Raises:
         Exit: with 1 when they differ.
     """
-    from shoal.study.parts.backends import at_holders
+    from shoal.study.backends import at_holders
     from shoal.tools.probe import checked
 
     with TemporaryDirectory() as folder:  # where nothing is written

@@ -25,16 +25,11 @@ from shoal.engine.run import run
 from shoal.options import Options, check_used, check_widths
 from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.profile.widths import AT, WIDER
+from shoal.study.auto import NAME, USUAL, WIDE, about_every, is_auto, needs_hops, policy_of
+from shoal.study.backends import Perform, perform_here, slots_on_this_machine
+from shoal.study.checks import check_validate_every
 from shoal.study.head import Deciders, Head, head
-from shoal.study.parts.asked import (
-    Wishes,
-    about_every,
-    check_validate_every,
-    most_slots,
-    searcher_of,
-)
-from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, needs_hops, policy_of
-from shoal.study.parts.backends import Perform, perform_here, slots_on_this_machine
+from shoal.study.searcher import Wishes, most_slots, searcher_of
 from shoal.study.setup import Setup, data_of, epochs_of, with_own
 from shoal.study.speeds import believer, profile_of
 from shoal.tools.probe import all_trials, probed, slot

@@ -22,13 +22,12 @@ from shoal.options import Options
 from shoal.policy.fifo import Fifo
 from shoal.profile.pace import FORM
 from shoal.profile.table import Table
+from shoal.study.backends import Perform, perform_here
+from shoal.study.checks import check_by_rehearsal, check_metric, first_config, unlike_config
+from shoal.study.checks import check_recipe as check_configured
 from shoal.study.folder import StudyError
-from shoal.study.parts.asked import check_metric
-from shoal.study.parts.backends import Perform, perform_here
-from shoal.study.parts.planned import plan_to_measure
-from shoal.study.parts.rehearsed import check_by_rehearsal
-from shoal.study.setup import check_recipe as check_configured
-from shoal.study.setup import data_of, each_recipe, first_config, unlike_config
+from shoal.study.schedules import plan_to_measure
+from shoal.study.setup import data_of, each_recipe
 from shoal.train.lane.blame import explained
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of

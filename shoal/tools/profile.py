@@ -16,10 +16,11 @@ from shoal.profile.fleet import feeders as enough
 from shoal.profile.fleet import widths_to_profile
 from shoal.reporting.format import plural
 from shoal.search.space import grid
+from shoal.study.backends import Perform, perform_here, slots_here
+from shoal.study.checks import first_config
 from shoal.study.folder import StudyError
-from shoal.study.parts.asked import Wishes, default_searcher
-from shoal.study.parts.backends import Perform, perform_here, slots_here
-from shoal.study.setup import Setup, first_config
+from shoal.study.searcher import Wishes, default_searcher
+from shoal.study.setup import Setup
 from shoal.tools.probe import all_trials
 from shoal.tools.profile_slots import ProfileSlots, slots_of
 from shoal.tools.profile_times import (

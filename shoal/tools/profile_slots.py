@@ -10,7 +10,7 @@ from typing import Any
 from shoal.core.trial import Seconds
 from shoal.engine.process import away_from_folder
 from shoal.study.folder import StudyError
-from shoal.study.parts.planned import plan_to_measure
+from shoal.study.schedules import plan_to_measure
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.recipe.pickled import dumps

@@ -13,7 +13,7 @@ from shoal.reporting.accounting import Account, Accounting
 from shoal.reporting.charts import Parameter, painted_by, parameters
 from shoal.reporting.tally import TrialRow
 from shoal.study.folder import Folder
-from shoal.study.watch.holder import is_held
+from shoal.study.holder import is_held
 from shoal.ui.feed import NewsFeed
 
 # The least and the longest time between two looks at a journal, and how many times longer than it

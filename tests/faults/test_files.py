@@ -27,7 +27,7 @@ import shoal
 from shoal.backend import local
 from shoal.core.event import Left
 from shoal.engine.journal import read
-from shoal.study.watch.holder import process_of
+from shoal.study.holder import process_of
 
 pytestmark = pytest.mark.faults
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")

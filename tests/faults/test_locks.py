@@ -17,8 +17,8 @@ from fault_kit import Steady
 import shoal
 from shoal.engine import lock
 from shoal.engine.lock import Taken, alone, held
+from shoal.study.holder import is_held
 from shoal.study.inbox import Inbox
-from shoal.study.watch.holder import is_held
 
 pytestmark = pytest.mark.faults
 

@@ -15,7 +15,7 @@ from fault_kit import EVERY, Steady, check_repeated, chosen, endure, runs
 
 import shoal
 from shoal.core.event import Left, Planned
-from shoal.study.parts.result import ranked
+from shoal.study.results import ranked
 from shoal.train.lane.checkpoint import Checkpoints
 
 RAY = {"backend": "ray", "slots": 2}

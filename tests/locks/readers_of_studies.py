@@ -35,8 +35,8 @@ from shoal.engine.journal import Journal, JournalError, Tail, encode, newest, re
 from shoal.pool.folder import PoolError, PoolFolder, summary, summary_lines
 from shoal.reporting.html import write
 from shoal.study.folder import Folder
+from shoal.study.holder import is_held, process_of
 from shoal.study.inbox import Inbox, answers
-from shoal.study.watch.holder import is_held, process_of
 from shoal.train.function.keep import unpacked
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
 

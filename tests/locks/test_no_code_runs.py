@@ -30,9 +30,9 @@ from shoal.reporting.optuna_log import OptunaLog
 from shoal.simulate.read import read_log
 from shoal.simulate.spec import load_spec
 from shoal.study.folder import Folder, StudyError
+from shoal.study.holder import is_held, process_of
 from shoal.study.inbox import Inbox, answers
 from shoal.study.speeds import profile_of
-from shoal.study.watch.holder import is_held, process_of
 from shoal.tools.parse import parse_config, parse_space
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data

@@ -48,7 +48,7 @@ OPEN_OTHERWISE = {
     "study/code/files.py": "the user's own source",
     "study/code/loading.py": "the user's own source, which the user's mark names",
     "study/code/mark.py": "the user's key",
-    "study/parts/places.py": "what the system says of its processor",
+    "study/head.py": "what the system says of its processor",
     "tools/": NAMED,
     "train/data/": NAMED,
     "train/function/": SCRATCH,

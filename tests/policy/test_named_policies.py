@@ -22,8 +22,8 @@ from shoal.policy import (
 from shoal.policy.combine import Admit, Every, Fallback
 from shoal.policy.elastic.spatial import Spatial
 from shoal.policy.named import KNOWN, NAMES, SHORT
+from shoal.study.auto import policy_of
 from shoal.study.folder import StudyError
-from shoal.study.parts.auto import policy_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.engine.own import token_file
 from shoal.pool.folder import OpenPool, PoolError
-from shoal.study.parts import backends
+from shoal.study import backends
 
 
 def pool(token: Path) -> OpenPool:

@@ -19,7 +19,7 @@ from shoal.reporting.slots import (
     standing,
     standing_lines,
 )
-from shoal.study.watch.board import SlotBoard
+from shoal.study.watchers import SlotBoard
 
 S0, S1 = ShardId("s0"), ShardId("s1")
 SLOTS = [SlotId(f"slot{number}") for number in range(3)]

@@ -36,8 +36,8 @@ from shoal.policy.combine import Every
 from shoal.profile.table import Row, Table
 from shoal.reporting import accounting as metrics
 from shoal.search import Grid
+from shoal.study import auto as candidates
 from shoal.study.folder import StudyError, last_head
-from shoal.study.parts import auto as candidates
 from shoal.study.speeds import believer
 from shoal.testing import check_policy
 from shoal.testing.journals import check_journal

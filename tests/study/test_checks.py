@@ -17,8 +17,8 @@ from torch import nn
 
 import shoal
 from shoal.options import Options
+from shoal.study.backends import check_slots, slots_here
 from shoal.study.folder import StudyError, TrialsFailed
-from shoal.study.parts.backends import check_slots, slots_here
 from shoal.tools.outcome import replay_lines
 
 

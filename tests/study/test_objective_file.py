@@ -16,7 +16,7 @@ from shoal.policy.combine import Every
 from shoal.policy.elastic.objective import FileObjective
 from shoal.policy.named import describe
 from shoal.simulate.objective_file import objective_in, with_objective
-from shoal.study.parts.auto import policy_of
+from shoal.study.auto import policy_of
 
 AIMS = """
 import aims_helper

@@ -171,7 +171,7 @@ def test_a_grid_comes_to_its_end(tmp_path: Path) -> None:
 
 def test_a_loop_has_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of samples grows with the number of trials, and no trial comes twice."""
-    monkeypatch.setattr("shoal.study.loop.searching.DIGITS", 1)
+    monkeypatch.setattr("shoal.study.ask_tell.DIGITS", 1)
     study = made(tmp_path)
     looped(study, 25)
     assert [t.number for t in study.trials] == list(range(25))

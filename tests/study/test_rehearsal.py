@@ -186,7 +186,7 @@ def test_one_model_for_all_is_refused_where_nothing_is_rehearsed(
         def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
             return cross_entropy(model(batch[0]), batch[1])
 
-    monkeypatch.setattr("shoal.study.parts.rehearsed._device", lambda *_: None)
+    monkeypatch.setattr("shoal.study.checks._device", lambda *_: None)
     refused(study_of(Shared(), tmp_path), "which an earlier call returned, too")
 
 

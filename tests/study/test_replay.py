@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import app
 from shoal.core.event import Kept
-from shoal.study import results
+from shoal.study import replay
 from shoal.study.folder import StudyError
 from shoal.train.fuse import gauge
 from shoal.train.fuse.fused import Fused
@@ -103,7 +103,7 @@ def company(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def as_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        results, "_wide", lambda gangs: {each for gang in gangs for each in gang.trials}
+        replay, "_wide", lambda gangs: {each for gang in gangs for each in gang.trials}
     )
 
 
@@ -555,7 +555,7 @@ def test_a_finished_trial_whose_checkpoint_is_older_than_the_journal_differs(
     state = study.state
     monkeypatch.setitem(state.kept, "t001", older.__class__(older.trial, 3, 0.0, "old.pt"))
     vault(study).save("old.pt", again(study, 3))
-    rows = results.replayed(study.setup, state)
+    rows = replay.replayed(study.setup, state)
     assert [row["verdict"] for row in rows] == ["equal", "differs", "equal"]
     assert "checkpoint holds 3 visits, the record 5" in rows[1]["why"]
 

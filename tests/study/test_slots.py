@@ -19,9 +19,9 @@ from shoal.core.event import Commanded, Joined, Left
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.study import inbox
+from shoal.study.control import Resizing, changed_count, slots_asked
 from shoal.study.folder import Folder, StudyError
-from shoal.study.notes.slots import Resizing, changed_count, slots_asked
-from shoal.study.watch.board import SlotBoard
+from shoal.study.watchers import SlotBoard
 
 RECIPE = """
 import time

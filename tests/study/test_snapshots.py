@@ -9,14 +9,14 @@ from test_study import same_weights
 
 import shoal
 from shoal.engine import snapshot
+from shoal.study import watchers
 from shoal.study.folder import Folder
-from shoal.study.watch import snapshots
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """These journals are small."""
-    monkeypatch.setattr(snapshots, "EVERY", 20)
+    monkeypatch.setattr(watchers, "EVERY", 20)
     monkeypatch.setattr(snapshot, "ENDING", 400)
 
 

@@ -22,10 +22,10 @@ from shoal.engine.journal import read
 from shoal.options import Options
 from shoal.policy import Fifo, Pack
 from shoal.policy.combine import Every
+from shoal.study import auto as candidates
 from shoal.study.folder import last_head
 from shoal.study.head import rebuild
-from shoal.study.parts import auto as candidates
-from shoal.study.parts.asked import per_slot
+from shoal.study.searcher import per_slot
 from shoal.train.lane.checkpoint import Checkpoints
 
 SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}

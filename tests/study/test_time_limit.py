@@ -31,12 +31,17 @@ from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
 from shoal.harvest.allocation import Allocation
 from shoal.options import Options
-from shoal.study.allocated.again import why_not_again
-from shoal.study.allocated.limit import LongestVisit, TimeLimit
-from shoal.study.allocated.nodes import LentNodes
-from shoal.study.allocated.place import RunPlace, described, place_of
+from shoal.study.backends import check_slots
 from shoal.study.folder import StudyError
-from shoal.study.parts.backends import check_slots
+from shoal.study.slurm_job import (
+    LentNodes,
+    LongestVisit,
+    RunPlace,
+    TimeLimit,
+    described,
+    place_of,
+    why_not_again,
+)
 
 A, B = TrialId("a"), TrialId("b")
 OURS = "Slurm job 7 ends at 12:00:00"

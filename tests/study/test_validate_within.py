@@ -13,8 +13,8 @@ import shoal
 from shoal.backend.local import Local
 from shoal.core.event import Evaluated
 from shoal.core.trial import TrialId
+from shoal.study.checkpoint_retention import Retention
 from shoal.study.folder import StudyError
-from shoal.study.watch.retention import Retention
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.tools.verify import differences
 

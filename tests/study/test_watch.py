@@ -30,8 +30,8 @@ from shoal.policy.fifo import Fifo
 from shoal.profile.table import Row, Table
 from shoal.search import ASHA, SuccessiveHalving
 from shoal.search.space import uniform
-from shoal.study.watch.notice import Idleness
-from shoal.study.watch.retention import Retention
+from shoal.study.checkpoint_retention import Retention
+from shoal.study.watchers import Idleness
 from shoal.train.lane.checkpoint import Checkpoints
 
 A, B = TrialId("a"), TrialId("b")

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import shoal
+from shoal.study import control
 from shoal.study.folder import StudyError
-from shoal.study.notes import control
 from shoal.tools.outcome import errors, show
 from shoal.tools.parse import parse_config
 

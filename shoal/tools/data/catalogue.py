@@ -10,8 +10,8 @@ from shoal.core.cluster import ShardId
 from shoal.engine.files import write_durably
 from shoal.options import Options
 from shoal.reporting.format import plural
+from shoal.study.backends import survey_for
 from shoal.study.folder import StudyError
-from shoal.study.parts.backends import survey_for
 from shoal.tools.outcome import errors, show
 from shoal.train.data.catalogue import (
     Catalogue,

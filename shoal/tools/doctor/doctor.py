@@ -12,8 +12,8 @@ from typing import Any
 from shoal.core.install import install
 from shoal.engine.process import cpus_here
 from shoal.options import Options
-from shoal.study.allocated.place import place_of
 from shoal.study.folder import StudyError
+from shoal.study.slurm_job import place_of
 from shoal.tools.doctor.disk import disk
 from shoal.train.lane.device import device_of, gpus, kind_of, memory_of, use
 from shoal.train.slot.setup import machine_memory

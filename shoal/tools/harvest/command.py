@@ -30,13 +30,14 @@ from shoal.harvest.scheduler import NODE, UNTIL, PilotNames, Scheduler, Site
 from shoal.harvest.slurm import Slurm
 from shoal.simulate.read import read_log
 from shoal.simulate.site.learnt import elastic_for
+from shoal.study.auto import policy_of
+from shoal.study.checks import try_objectives
 from shoal.study.code.files import function_in
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import rebuild
-from shoal.study.parts.asked import try_objectives, widths_of
-from shoal.study.parts.auto import policy_of
+from shoal.study.holder import HARVEST
 from shoal.study.run import Request, train
-from shoal.study.watch.holder import HARVEST
+from shoal.study.searcher import widths_of
 from shoal.tools.outcome import Terminated, concluded, errors
 from shoal.tools.parse import open_study, run_options
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from shoal.study.allocated.again import check_requeue, submit_again, why_not_again
+from shoal.study.slurm_job import check_requeue, submit_again, why_not_again
 
 if TYPE_CHECKING:
     from shoal.study.study import Study

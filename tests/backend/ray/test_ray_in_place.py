@@ -33,8 +33,8 @@ from shoal.engine import journal
 from shoal.engine.process import lives, python_module
 from shoal.policy import Hop
 from shoal.study import results
+from shoal.study.backends import at_holders
 from shoal.study.folder import StudyError
-from shoal.study.parts.backends import at_holders
 from shoal.study.setup import data_of
 from shoal.train.data.arrangement import Deal
 from shoal.train.data.catalogue import catalogue_of

@@ -19,8 +19,8 @@ from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
 from shoal.policy.named import describe, parse, rebuild
 from shoal.profile.table import Row, Table
+from shoal.study.auto import check_place_of_data, hops, over_placed
 from shoal.study.folder import StudyError
-from shoal.study.parts.auto import check_place_of_data, hops, over_placed
 from shoal.testing.journals import check_journal
 from shoal.train.data.catalogue import Catalogue
 

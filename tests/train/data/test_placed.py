@@ -15,8 +15,8 @@ import torch
 
 import shoal
 from shoal.core.cluster import ShardId
+from shoal.study.auto import check_place_of_data, policy_of
 from shoal.study.folder import StudyError, StudyPaused
-from shoal.study.parts.auto import check_place_of_data, policy_of
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.placed import Survey, surveying

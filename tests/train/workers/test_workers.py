@@ -20,7 +20,7 @@ from device_kit import HERE
 from train_kit import S0, Small
 
 import shoal
-from shoal.study.parts import backends
+from shoal.study import backends
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe

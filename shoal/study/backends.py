@@ -24,9 +24,9 @@ from shoal.options import Options
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, check_token
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
-from shoal.study.allocated.place import RunPlace
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
+from shoal.study.slurm_job import RunPlace
 from shoal.train.data.data import Data
 from shoal.train.data.placed import Survey, surveying
 from shoal.train.function.recipe import FunctionRecipe

@@ -1,44 +1,44 @@
 """From what a user says of a search to a searcher that fits the study."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from shoal.core.ports import Policy, Searcher
-from shoal.core.trial import Trial, TrialId, is_number, is_whole, shown
-from shoal.core.visits import LEAST, ValidateEvery
-from shoal.options import Options, check_for_width, check_whole_visits
+from shoal.core.trial import Trial, is_number, is_whole, shown
+from shoal.options import Options
 from shoal.policy import Auto, Mixed, Pack, PacksAsTrials
-from shoal.policy.elastic.objective import MADE_UP, try_objective
-from shoal.policy.named import objectives_of
 from shoal.search import (
+    ASHA,
     PBT,
     Grid,
+    Hyperband,
+    Optuna,
     Random,
+    SuccessiveHalving,
     completed,
     nested,
     parse,
 )
+from shoal.search.draws import OWN, SOBOL
 from shoal.search.space import dimensions, validated
+from shoal.study.auto import check_methods
+from shoal.study.backends import slots_on_this_machine
+from shoal.study.code.files import function_in
 from shoal.study.folder import StudyError
-from shoal.study.parts.auto import check_methods
-from shoal.study.parts.backends import slots_on_this_machine
-from shoal.study.setup import Setup, Space, each_recipe, first_config
-from shoal.train.data.data import Data
-from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.recipe.adapted import Adapted
-from shoal.train.recipe.hooks import carries_state
+from shoal.study.search_extension import with_last
+from shoal.study.setup import Setup
+from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
+from shoal.train.recipe.reads import reports_no_checkpoint
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.several.recipes import Recipes, aims
-from shoal.train.recipe.shard import ShardRecipe, is_scored
-from shoal.train.tools.check import trained_names
 
-MADE_UP_SAMPLES = 10_000.0  # of the trials with which an objective is tried
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8
+
+
 # What `Wishes` may ask for that not every searcher can do: why not, and which ones can.
 UNMET = {
     "widths": ("has no field widths", "one of Shoal's searchers, or add the field"),
@@ -198,108 +198,6 @@ def _is_drawn_from(space: Mapping[str, Any]) -> bool:
     return any(hasattr(domain, "sample") for _, domain in dimensions(space))
 
 
-def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> None:
-    """Raise StudyError if there is a metric to rank by, and nothing that gives it.
-
-    Without validation it is a value that training returns: of a training step the loss always is
-    one, and for another name a step is tried. `space`: where configurations come from.
-    """
-    lack = _lack(setup.recipe, data)
-    metric = setup.metric
-    if metric is None or lack is None:
-        return
-    step = "training_step"
-    if isinstance(setup.recipe, ShardRecipe):
-        step = "train_shard"
-    elif metric == "loss":
-        return
-    if space is None:
-        return
-    names = trained_names(setup.recipe, data, first_config(space), setup.seed)
-    if names is None or metric in names:
-        return
-    raise StudyError(
-        f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
-        f"scores: {lack}, and {step} returns {', '.join(sorted(names)) or 'nothing'}; "
-        "see docs/recipe.md, or leave out metric="
-    )
-
-
-def check_validate_every(setup: Setup, options: Options, data: Data, most: int) -> None:
-    """Raise StudyError if evaluations cannot be made where they are asked for.
-
-    `most`: slots that a trial may have.
-    """
-    every = options.every
-    if isinstance(setup.recipe, FunctionRecipe) and every != ValidateEvery():
-        raise StudyError(
-            "validate_every is for recipes; a function is evaluated when it calls shoal.report: "
-            f"got {options.validate_every!r}, leave it out"
-        )
-    check_in_place(setup.recipe, data)
-    shards = max(1, len(data.shards))
-    if isinstance(setup.recipe, ShardRecipe):
-        check_whole_visits(options, shards, "train_shard makes a whole visit by itself")
-    check_for_width(options, shards, most)
-
-
-def check_in_place(recipe: Recipe, data: Data) -> None:
-    """Raise StudyError if validation parts lie at several nodes, and must be read in one place."""
-    if data.catalogue is None or data.catalogue.is_scored_whole:
-        return
-    why = None
-    if isinstance(recipe, Adapted):
-        why = "the code of another library validates on all of them in one process"
-    elif carries_state(recipe):
-        why = "its steps hand a state from batch to batch"
-    if why is not None:
-        raise StudyError(
-            f"not all validation parts lie at each node that trains, and {why}: give them to each "
-            'such node, or at "*" (every node)'
-        )
-
-
-def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
-    """When trials are evaluated, for a simulation: steps are about so large a part of an epoch."""
-    every = options.every
-    size = setup.recipe.batch_size
-    if not every.steps or not isinstance(size, int):
-        return every
-    samples = every.steps * size * setup.recipe.accumulate_grad_batches
-    return ValidateEvery(max(LEAST, samples / data.samples))
-
-
-def try_objectives(
-    setup: Setup,
-    policy: Policy[Any],
-    space: Space | None,
-    known: Iterable[Trial],
-    widths: tuple[int, int],
-) -> None:
-    """Try the user's own objectives with made-up rates: for some known trials, else for new ones.
-
-    `space`: where configurations come from. `widths`: of new trials.
-
-    Raises:
-        StudyError: one is no objective; see `try_objective`.
-    """
-    objectives = list(objectives_of(policy))
-    if not objectives:
-        return
-    trials = list(islice(known, 3)) or [
-        Trial(TrialId("of-your-space"), MADE_UP_SAMPLES, first_config(inner), widths)
-        for _, _, inner in each_recipe(setup, None, space)
-    ]
-    for objective in objectives:
-        for trial in trials:
-            name = f"a trial with {shown(dict(trial.config))}"
-            try:
-                try_objective(objective, trial, name)
-                try_objective(objective, trial, name, MADE_UP[:1])
-            except ValueError as error:
-                raise StudyError(str(error)) from error
-
-
 def widths_of(searcher: Searcher[Any]) -> tuple[int, int]:
     """The fewest and the most slots of a trial that the searcher makes."""
     found = [getattr(each, "widths", None) for each in nested(searcher)]
@@ -316,19 +214,6 @@ def most_slots(searcher: Searcher[Any], known: Iterable[Trial]) -> int:
     """The most slots that a trial of the searcher, or one that is known, may have."""
     widths = [widths_of(searcher), *(trial.widths for trial in known)]
     return max(most for _, most in widths)
-
-
-def _lack(recipe: Recipe, data: Data) -> str | None:
-    """Why trials get no scores; None if they get some, or report by themselves."""
-    if isinstance(recipe, FunctionRecipe):
-        return None
-    if not data.validation:
-        return "its data have no validation part"
-    if not is_scored(recipe):
-        if isinstance(recipe, ShardRecipe):
-            return "it has no validate_shard"
-        return "it has no validation_step"
-    return None
 
 
 def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> Searcher[Any]:
@@ -379,3 +264,75 @@ def _samples(searcher: Searcher[Any]) -> int:
         if count is not None:
             return count
     return 1
+
+
+# Searchers whose trials stop at rungs, which lie before an end that must be known.
+BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
+
+
+def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
+    """Raise StudyError if the searcher asks of functions what they cannot do."""
+    if isinstance(setup.recipe, FunctionRecipe) and setup.recipe.draws:
+        if function_in(setup.recipe) is nothing:
+            raise StudyError(
+                "there is nothing to train: study.optimize(objective, n_trials=…), or a loop of "
+                "your own with study.ask() and study.tell()"
+            )
+        check_drawn(setup, searcher)
+    for each in nested(searcher):
+        if isinstance(each, PBT) and reports_no_checkpoint(setup.recipe):
+            raise StudyError(
+                "PBT copies trials from their checkpoints, and this function reports without one: "
+                "give shoal.report(…, checkpoint=…) and begin with shoal.restore(), or use another "
+                "searcher"
+            )
+        widths = getattr(each, "widths", None)
+        if widths not in (None, (1, 1)):
+            raise StudyError(
+                f"a function has one slot for itself, so widths={widths!r} cannot be met: "
+                "leave widths= out"
+            )
+        if isinstance(each, BY_RUNGS) and each.max_epochs == UNLIMITED:
+            raise StudyError(
+                f"{type(each).__name__} compares trials after some of their reports: say how many "
+                "a trial makes at most, max_epochs="
+            )
+
+
+def check_drawn(setup: Setup, searcher: Searcher[Any]) -> None:
+    """Raise StudyError if the searcher must know the space that an objective draws from."""
+    for each in nested(searcher):
+        if getattr(each, "space", None):
+            continue
+        if isinstance(each, Optuna | PBT):
+            raise StudyError(
+                f"{type(each).__name__} must know the space before a trial begins, and this "
+                "objective draws its parameters as it runs: give search_space= (suggest_* then "
+                "take their values from it), or leave the searcher out for random ones"
+            )
+        if isinstance(each, Grid):
+            raise StudyError("say how many trials to draw: n_trials=")
+
+
+def with_own_draws(setup: Setup, searcher: Searcher[Any]) -> Searcher[Any]:
+    """The searcher; where an objective alone draws, it says so, and the objective is told.
+
+    What an objective draws is spread over trials then. It is not in a study that was begun before,
+    nor where the searcher draws, too: both would take the same places.
+    """
+    core: Any = [*nested(searcher)][-1]
+    if not isinstance(setup.recipe, FunctionRecipe) or not hasattr(core, "sampling"):
+        return searcher
+    if setup.recipe.draws and core.sampling == SOBOL and not core.space:
+        core = replace(core, sampling=OWN)
+        searcher = with_last(searcher, core)
+    setup.recipe.spread = core.sampling == OWN
+    return searcher
+
+
+def end_beyond_rungs(searcher: Searcher[Any]) -> float | None:
+    """The epochs to which trials go on at most that ended at a rung; None: none goes on."""
+    for each in nested(searcher):
+        if isinstance(each, BY_RUNGS) and not getattr(each, "stopping", False):
+            return each.max_epochs
+    return None

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from shoal.backend.sim.lookahead import Ahead
 from shoal.core.ports import Policy
 from shoal.core.state import View
-from shoal.core.visits import ValidateEvery
-from shoal.policy import Auto, Pack
+from shoal.core.visits import LEAST, ValidateEvery
+from shoal.options import Options
+from shoal.policy import Auto, Fifo, Pack
 from shoal.policy.aim import MAKESPAN, Objective, check_objective
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
@@ -21,23 +22,39 @@ from shoal.search.optuna import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.simulate.objective_file import with_files
 from shoal.study.folder import StudyError
+from shoal.study.setup import Setup
 from shoal.train.data.catalogue import Catalogue
+from shoal.train.data.data import Data
 
 if TYPE_CHECKING:
     from shoal.train.data.data import Data
 
 NAME = "auto"
+
+
 # Each of these fixes a trial's order of shards when it first sees the trial, whatever units follow.
 USUAL = ("hop-packs", "hop", "hop-quick4", "pack", "fifo")
+
+
 # These come in addition where trials may have several slots. Those of `SHARING` only decide who has
 # how many, and are left out where trials are so many that hardly any would have more than one.
 SHARING = ("doubling", "equi", "flotilla")
+
+
 WIDE = (*SHARING, "waterfill", "mixed", "hybrid")
+
+
 CROWD = 4  # trials a slot: more of them are a crowd
+
+
 # The gain for which the current policy is left. Early figures are rougher than 2 %.
 GAIN = 0.05
+
+
 # Policies whose names begin so need several slots with shards of their own.
 HOPPING = ("hop", "hybrid")
+
+
 FORM = 'auto takes an objective alone, as in "auto(objective=mean_completion)"'
 
 
@@ -360,3 +377,32 @@ class Among:
             if (name in WIDE and wide) or (name not in WIDE and not needed):
                 able.append(name)
         return able
+
+
+def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
+    """When trials are evaluated, for a simulation: steps are about so large a part of an epoch."""
+    every = options.every
+    size = setup.recipe.batch_size
+    if not every.steps or not isinstance(size, int):
+        return every
+    samples = every.steps * size * setup.recipe.accumulate_grad_batches
+    return ValidateEvery(max(LEAST, samples / data.samples))
+
+
+def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
+    """The policy for trials that are functions: each has a slot for itself.
+
+    Raises:
+        StudyError: the policy packs trials, moves them between slots, or gives them several.
+    """
+    if policy == "auto":
+        return policy_of("auto:fifo", fuse=False, seed=0)
+    if policy == "fifo":
+        return Fifo()
+    kinds = {kind for kind in KNOWN.values() if kind is not Fifo}
+    if isinstance(policy, str) or type(policy) in kinds:
+        raise StudyError(
+            "a function has one slot for itself: it is neither packed nor moved nor resized, so "
+            f'policy={policy!r} cannot be met: use "fifo", or leave policy= out'
+        )
+    return policy

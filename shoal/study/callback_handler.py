@@ -11,22 +11,14 @@ from typing import Any
 from shoal.backend.local import Local
 from shoal.callbacks.callback import METHODS, Callback
 from shoal.core.cluster import epoch_size
-from shoal.core.event import (
-    Entry,
-    Evaluated,
-    Failed,
-    Finished,
-    Kept,
-    Planned,
-    Retired,
-)
+from shoal.core.event import Entry, Evaluated, Failed, Finished, Kept, Planned, Retired
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId, shown
 from shoal.core.visits import EPS
 from shoal.options import Options, check_whole_visits
+from shoal.study.backends import WiredBackend
 from shoal.study.folder import StudyError
-from shoal.study.parts.backends import WiredBackend
-from shoal.study.parts.result import result_of
+from shoal.study.results import result_of
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints
@@ -76,8 +68,12 @@ def _check(callback: Any) -> None:
 
 # In place of a method's name: what is called of a plain function.
 PLAIN = "__call__"
+
+
 # The argument by which a method asks for the trial's model, and which may.
 MODEL = "model"
+
+
 OF_TRIALS = ("on_epoch", "on_trial_end", PLAIN)
 
 

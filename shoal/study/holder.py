@@ -1,17 +1,21 @@
 """Whether a process is at work on a study: its journal alone cannot tell."""
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.engine.lock import is_released
-from shoal.engine.plain_files import is_there, read_file, status_of
+from shoal.engine.plain_files import is_there, open_file, read_file, remove_file, status_of
 from shoal.engine.process import lives
 from shoal.engine.small import HolderFile, decoded
 from shoal.study.folder import Folder
 
 # A run writes of its slots every three seconds: if it did within these, it is at work.
 FRESH: Seconds = 15.0
+
+
 HARVEST = "harvest"  # the folder of `shoal harvest`, within the study's
 
 
@@ -68,3 +72,24 @@ def was_harvested(folder: Folder) -> bool:
     options = folder.head().get("options")
     joined = isinstance(options, dict) and options.get("address") is not None
     return joined and is_there(folder.path / HARVEST)
+
+
+NAME = "running"  # of a file that is there while a run is
+
+
+@contextmanager
+def at_work(folder: Folder) -> Iterator[None]:
+    """A run is at work on the study within. However it ends, it ends here, unless it is killed."""
+    mark = folder.path / NAME
+    with suppress(OSError):  # without room for it nothing is known of the end
+        open_file(mark, "ab").close()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            remove_file(mark)
+
+
+def was_cut_off(folder: Folder) -> bool:
+    """Whether the process of the last run ended in its midst; asked by who holds the study."""
+    return is_there(folder.path / NAME)

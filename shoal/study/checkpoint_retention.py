@@ -7,16 +7,7 @@ from math import inf, isfinite, nan
 from typing import Any, Protocol
 
 from shoal.core.cluster import RECIPE
-from shoal.core.event import (
-    Entry,
-    Evaluated,
-    Failed,
-    Fell,
-    Finished,
-    Kept,
-    Retired,
-    Submitted,
-)
+from shoal.core.event import Entry, Evaluated, Failed, Fell, Finished, Kept, Retired, Submitted
 from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS

@@ -1,0 +1,537 @@
+"""What a person does to a study beside its searcher: add, copy, extend or stop a trial,
+and change the number of slots.
+
+While the study runs, the wish is left as a note in its inbox.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any, Protocol
+
+from shoal.core.cluster import ShardId, epoch_size, shards_of
+from shoal.core.event import Commanded, Entry, Kept, Retired, Submitted
+from shoal.core.fold import fold
+from shoal.core.state import State
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, shown
+from shoal.engine.journal import WRONG, Journal, as_read
+from shoal.engine.plain_files import is_there
+from shoal.options import Options, check_for_width, check_widths
+from shoal.reporting.format import plural
+from shoal.search.space import value_of
+from shoal.study.checks import check_added, check_one_slot
+from shoal.study.folder import StudyBusy, StudyError
+from shoal.study.inbox import Inbox, Meaning, Note, answers
+from shoal.study.results import check_known
+from shoal.study.schedules import check_within
+from shoal.study.setup import Setup, epochs_of, trains_itself
+from shoal.train.function.recipe import UNLIMITED
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.several.recipes import changed, own_config
+
+Names = frozenset[TrialId]  # of the trials that there are
+
+
+def enqueue(
+    setup: Setup,
+    config: Mapping[str, Any],
+    max_epochs: float | None,
+    widths: tuple[int, int] | None,
+    priority: float,
+    skip_if_exists: bool = False,
+) -> TrialId:
+    """Add a trial of this configuration; see `Study.enqueue`."""
+    epochs = epochs_of(setup.recipe, max_epochs)
+    if epochs is None:
+        raise StudyError(
+            "say how long to train: max_epochs= (or a max_epochs attribute of the recipe)"
+        )
+    check_one_slot(setup.recipe, widths)
+    plain = _plain(config)
+    check_added(setup, plain)
+    former = _alike(setup, plain) if skip_if_exists else None
+    if former is not None:
+        return former
+    said = {
+        "config": plain,
+        "max_epochs": epochs,
+        "widths": widths or (1, 1),
+        "priority": priority,
+    }
+
+    def asked(names: Names) -> Note:
+        return {"add": _free(names, "added"), **said}
+
+    begun = setup.folder.live is not None or is_there(setup.folder.journal)
+    if trains_itself(setup) and not begun:
+        return TrialId(_leave_first(setup, asked)["add"])
+    return TrialId(_ask(setup, asked)["add"])
+
+
+def _alike(setup: Setup, config: Mapping[str, Any]) -> TrialId | None:
+    """The first trial of this configuration, also one that waits in a note; None: there is none.
+
+    An objective may have drawn more parameters for a trial that was added.
+    """
+    draws = getattr(setup.recipe, "draws", False)
+    state = setup.folder.live or setup.folder.past().state
+    found = {trial.id: trial.config for trial in state.known.values()}
+    for note in Inbox(setup.folder.path).read().values():
+        if "add" in note:
+            name = TrialId(note["add"])
+            found[name] = Trial(name, 1, note["config"]).config  # lists become tuples
+    for name, other in found.items():
+        more = draws and name.startswith("added") and config.items() <= other.items()
+        if more or other == config:
+            return name
+    return None
+
+
+def clone(
+    setup: Setup,
+    trial: TrialId,
+    modify: Mapping[str, Any],
+    warm_start: bool,
+    max_epochs: float | None,
+) -> TrialId:
+    """Add a copy of a trial; see `Study.clone`."""
+    said = {
+        "of": trial,
+        "modify": _plain(modify),
+        "warm_start": warm_start,
+        "max_epochs": max_epochs,
+    }
+    note = _ask(setup, lambda names: {"copy": _free(names, f"{trial}-c"), **said})
+    return TrialId(note["copy"])
+
+
+def extend(setup: Setup, trial: TrialId, max_epochs: float) -> None:
+    """Have a trial train for more epochs; see `Study.extend`."""
+    _ask(setup, lambda names: {"extend": trial, "max_epochs": max_epochs})
+
+
+def stop(setup: Setup, trial: str | None) -> str:
+    """Take a trial out before its end, or end the run; see `Study.stop`.
+
+    Returns what came of it: "asked" of the run that is under way, "stopped", or how the trial had
+    ended before: "finished", "failed" or "retired".
+    """
+    name = TrialId(str(trial))
+    before = setup.folder.live or setup.folder.past().state
+    _ask(setup, lambda names: {"stop": trial})
+    if trial is not None and name in before.ended:
+        return before.ended[name].partition(": ")[0]
+    if trial is None or name not in setup.folder.past().state.ended:
+        return "asked"
+    return "stopped"
+
+
+def slots(setup: Setup, add: int | None, remove: int | None, count: int | None) -> None:
+    """Have a run get more or fewer slots; see `Study.slots`."""
+    change = change_of(add, remove, count)
+    _ask(setup, lambda names: {"slots": change})
+
+
+def take(setup: Setup) -> bool:
+    """Write down what notes ask for that no run has read; whether there were any.
+
+    The caller holds the study's lock.
+    """
+    inbox = Inbox(setup.folder.path)
+    if not inbox:
+        return False
+    past = setup.folder.past()
+    if not past.runs:
+        return False
+    paths, entries = answers(inbox, past.state, meaning(setup))
+    # A note that asks for an end, or for slots, was for a run that is over.
+    _write(setup, [entry for entry in entries if not isinstance(entry, Commanded)])
+    inbox.remove(paths)
+    return True
+
+
+# -- having it written down ------------------------------------------------------------------------
+
+
+def _ask(setup: Setup, said: Callable[[Names], Note]) -> Note:
+    """Have a note written into the journal, here or by the process that runs the study.
+
+    `said`: makes the note, given the names of the trials that there are.
+    """
+    inbox = Inbox(setup.folder.path)
+    if setup.folder.live is not None:  # a callback asks, whose run has the study open
+        with inbox.writing():
+            return _leave(setup, inbox, said)
+    if not setup.folder.past().runs:
+        raise StudyError(f"the study in {setup.folder.path} has not begun: run optimize() first")
+    try:
+        with setup.folder.lock(), inbox.writing():
+            return _write_now(setup, said)
+    except StudyBusy:
+        with inbox.writing():
+            return _leave(setup, inbox, said)
+
+
+def _leave_first(setup: Setup, said: Callable[[Names], Note]) -> Note:
+    """Leave a note to the first run of a study that has not begun."""
+    setup.folder.make()
+    inbox = Inbox(setup.folder.path)
+    with inbox.writing():
+        names = [TrialId(str(note.get("add"))) for note in inbox.read().values()]
+        note = said(frozenset(names))
+        inbox.leave(note)
+    return note
+
+
+def _write_now(setup: Setup, said: Callable[[Names], Note]) -> Note:
+    """Write it down here, as nobody runs the study."""
+    take(setup)
+    state = setup.folder.past().state
+    note = said(frozenset(state.known))
+    if note.get("stop", "") is None:
+        raise StudyError(
+            f"the study in {setup.folder.path} is not running: there is nothing to stop"
+        )
+    if "slots" in note:
+        raise StudyError(
+            f"the study in {setup.folder.path} is not running: say how many slots it is to have "
+            "when you run it again, with slots="
+        )
+    _write(setup, meaning(setup)(state, note))
+    return note
+
+
+def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
+    """Leave a note to the process that runs the study."""
+    # The notes are read before the journal, which has what is no longer among them.
+    waiting = inbox.read().values()
+    state = setup.folder.live or setup.folder.past().state
+    for other in waiting:
+        state = _after(setup, state, other)
+    note = said(frozenset(state.known))
+    fold(state, map(as_read, meaning(setup)(state, note)))  # raises if it cannot be done
+    inbox.leave(note)
+    return note
+
+
+def _after(setup: Setup, state: State, note: Note) -> State:
+    try:
+        return fold(state, meaning(setup)(state, note))
+    except (*WRONG, RuntimeError):  # the run will say so
+        return state
+
+
+def _write(setup: Setup, entries: Iterable[Entry]) -> None:
+    """Append to the journal, which nobody else does now."""
+    past = setup.folder.past()
+    new = [as_read(entry) for entry in entries]
+    fold(past.state, new)  # raises if the journal could not be read with these entries
+    journal = Journal(setup.folder.journal)
+    try:
+        for entry in new:
+            journal.append(past.time, entry)
+    finally:
+        journal.close()
+
+
+def _free(names: Names, stem: str) -> TrialId:
+    """The first name that no trial has: the stem and a number."""
+    for number in count(1):
+        name = TrialId(f"{stem}{number}")
+        if name not in names:
+            return name
+    raise AssertionError("there is always a larger number")
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(config, Mapping):
+        raise StudyError(f"a configuration is a dict of names and values; got {shown(config)}")
+    return {name: value_of(value) for name, value in config.items()}
+
+
+def meaning(setup: Setup) -> Meaning:
+    """What notes to this study ask for, as entries of its journal."""
+
+    def entries(state: State, note: Note) -> Iterable[Entry]:
+        if "stop" in note:
+            return _stopped(state, note["stop"])
+        if "slots" in note:
+            return slots_asked(setup, state, note["slots"])
+        if "extend" in note:
+            return _extended(setup, state, TrialId(note["extend"]), note["max_epochs"])
+        made = _added
+        if "copy" in note:
+            made = _copied
+        name = TrialId(note.get("add") or note["copy"])
+        if name in state.known:  # the note was taken before a crash
+            return ()
+        return (Submitted(made(setup, state, name, note)),)
+
+    return entries
+
+
+def _stopped(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
+    """What ends this trial, or the run; nothing if the trial has ended."""
+    if trial is None:
+        return (Commanded("stop", "asked for"),)
+    check_known(state, trial)
+    if trial not in state.trials:
+        return ()
+    return (Retired(trial),)
+
+
+def _extended(setup: Setup, state: State, trial: TrialId, max_epochs: float) -> tuple[Entry, ...]:
+    """The trial once more, with more samples; nothing if it is to train that long already."""
+    known = check_known(state, trial)
+    how = state.ended.get(trial)
+    if how not in (None, "finished"):
+        raise StudyError(
+            f"trial {trial} is {how.rstrip('.')}, and only a trial that is finished or has work "
+            f"left can be extended: {_instead(state, trial)}"
+        )
+    for shard in known.shards:
+        if shard not in state.shards:
+            raise StudyError(
+                f"trial {trial} trains on shard {shard!r}, and no run in the journal has it: "
+                "take a copy of the journal that is as Shoal wrote it"
+            )
+    size = sum(state.shards[shard] for shard in known.shards)
+    samples = max_epochs * size
+    if samples < known.samples and known.samples == UNLIMITED * size:
+        raise StudyError(
+            f"trial {trial} trains until its function or command ends, so that it cannot be "
+            "extended: give max_epochs= when a study begins, or make the number of epochs a "
+            "dimension of its search space"
+        )
+    check_within(setup.folder.head(), max_epochs)
+    if samples < known.samples:
+        raise StudyError(
+            f"trial {trial} is to train {known.samples / size:g} epochs already: "
+            f"give a larger max_epochs= than {max_epochs:g}"
+        )
+    if samples == known.samples:
+        return ()
+    kept = state.kept.get(trial)
+    if how is not None and kept is not None:
+        _check_there(setup, state, kept, "make a cold copy of the trial")
+    return (Submitted(replace(known, samples=samples)),)
+
+
+def _instead(state: State, trial: TrialId) -> str:
+    """What to do with an ended trial that cannot be extended."""
+    if state.ended[trial].startswith("failed"):
+        return "try it again with retry_failed=True"
+    if trial in state.kept:
+        return "make a copy of it, which goes on from its last durable state"
+    return "make a copy with warm_start=False, as nothing of it is durable"
+
+
+def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
+    fewest, most = note["widths"]
+    former = setup.folder.head()
+    check_within(former, note["max_epochs"])
+    options = Options.of(**former["options"])
+    check_widths((fewest, most), options)
+    own = shards_of(state.shards, note["config"])
+    check_for_width(options, len(own), most)
+    return Trial(
+        name,
+        note["max_epochs"] * sum(own.values()),
+        note["config"],
+        (fewest, most),
+        frozenset(own),
+        priority=note.get("priority", 1.0),
+    )
+
+
+def _copied(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
+    known = check_known(state, TrialId(note["of"]))
+    config = changed(setup.space or {}, known.config, note["modify"])
+    own_config(setup.recipe, config)  # raises if it has one dimension twice
+    size = epoch_size(state.shards, config)
+    before = epoch_size(state.shards, known.config)
+    samples = known.samples * (size / before)
+    if note["max_epochs"] is not None:
+        check_within(setup.folder.head(), note["max_epochs"])
+        samples = note["max_epochs"] * size
+    shards = frozenset(shards_of(state.shards, config))
+    start = None
+    if note["warm_start"]:
+        _check_same_data(known, shards)
+        kept = _source(setup, state, known.id)
+        _check_longer(kept, samples, size)
+        start = (known.id, kept.visits)
+    return Trial(
+        name,
+        samples,
+        config,
+        known.widths,
+        shards,
+        start,
+        known.priority,
+    )
+
+
+def _check_same_data(known: Trial, shards: frozenset[ShardId]) -> None:
+    """Raise StudyError if a copy would go on with another recipe's data."""
+    if shards != known.shards:
+        raise StudyError(
+            f"a copy of trial {known.id} with another recipe cannot go on from its weights: "
+            "use warm_start=False"
+        )
+
+
+def _check_longer(kept: Kept, samples: Samples, size: Samples) -> None:
+    """Raise StudyError if a copy has nothing left to train. `size`: samples of an epoch."""
+    if samples <= kept.samples:
+        raise StudyError(
+            f"trial {kept.trial} has trained {kept.samples / size:g} epochs already, and its "
+            f"copy is to train {samples / size:g} in all: give a larger max_epochs="
+        )
+
+
+def _source(setup: Setup, state: State, trial: TrialId) -> Kept:
+    """The durable state that a copy of the trial starts from."""
+    kept = state.kept.get(trial)
+    if kept is None:
+        raise StudyError(
+            f"nothing of trial {trial} is durable yet, so nothing can start from it: "
+            "use warm_start=False"
+        )
+    if trial in state.ended:  # of a trial that goes on a newer state may have come by now
+        _check_there(setup, state, kept, "use warm_start=False")
+    return kept
+
+
+def _check_there(setup: Setup, state: State, kept: Kept, remedy: str) -> None:
+    """Raise StudyError if a checkpoint is gone. `remedy`: what to do then."""
+    if setup.folder.live is not None:
+        return  # it may be on its way; the run looks again when it reads the note
+    try:
+        Checkpoints(setup.folder.checkpoints, state.run).size(kept.name)
+    except FileNotFoundError as error:
+        raise StudyError(
+            f"checkpoint {kept.name} of trial {kept.trial} is not there any more (it was deleted "
+            f"for max_checkpoint_gb, or by hand), so nothing can start from it: {remedy}"
+        ) from error
+    except OSError:  # the storage is in trouble: whoever loads the state will say so
+        return
+
+
+# "+2": two more; "-1": one fewer; "4": so many.
+CHANGE = re.compile(r"([+-]?)(\d+)")
+
+
+def change_of(add: int | None, remove: int | None, count: int | None) -> str:
+    """What is asked for, as the journal writes it.
+
+    Raises:
+        StudyError: not exactly one of the three is given, or it is no number of slots.
+    """
+    asked = {"+": add, "-": remove, "": count}
+    given = {sign: number for sign, number in asked.items() if number is not None}
+    if len(given) != 1:
+        raise StudyError(
+            "say one of the three: how many slots to add, to remove, or to have in all"
+        )
+    ((sign, number),) = given.items()
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise StudyError(
+            f"a number of slots must be a whole number above 0; got {number!r}. "
+            "To end the run, use stop"
+        )
+    return f"{sign}{number}"
+
+
+def changed_count(change: str, now: int) -> int:
+    """How many slots there are to be, of a run that has so many `now`.
+
+    Raises:
+        ValueError: the text is no change.
+    """
+    found = CHANGE.fullmatch(change)
+    if found is None:
+        raise ValueError(f"{change!r} is not +N, -N or N")
+    sign, number = found.groups()
+    if not sign:
+        return int(number)
+    return now + int(f"{sign}{number}")
+
+
+def slots_asked(setup: Setup, state: State, change: str) -> tuple[Entry, ...]:
+    """What has the run get more or fewer slots.
+
+    Raises:
+        StudyError: the run cannot have so many.
+    """
+    _check_backend(setup.folder.head())
+    there = len(state.slots)
+    board = setup.folder.slots() or {}
+    asked = board.get("asked") or there  # with those that are starting
+    wanted = changed_count(change, max(there, asked))
+    if wanted < 1:
+        raise StudyError(
+            f"the run has {plural(there, 'slot')}, and one must stay: remove fewer, "
+            "or end the run with shoal stop"
+        )
+    room = board.get("room")
+    if room is not None and wanted > max(room, there):
+        raise StudyError(
+            f"there is room for {plural(room, 'slot')} of this size at the nodes of the run, "
+            f"and that would be {wanted}: ask for fewer, or start more nodes"
+        )
+    return (Commanded("slots", change),)
+
+
+def _check_backend(head: Mapping[str, Any]) -> None:
+    """Raise StudyError if the run's slots cannot be told to come or go."""
+    if head.get("backend") != "ray":
+        raise StudyError(
+            "this run has one slot, its own process (backend local), and cannot get more: "
+            "stop it, and run it again with --backend ray"
+        )
+    address = str(head.get("options", {}).get("address") or "")
+    if address.startswith("pool:"):
+        raise StudyError(
+            f"the slots of this run are lent by the pool in {address.removeprefix('pool:')}, "
+            "which divides them by priority: other studies that end, or a larger pool, give it more"
+        )
+
+
+class Sizable(Protocol):
+    """A backend that can have more or fewer slots."""
+
+    def size(self) -> Any:
+        """`asked`: slots that are there or start, without those that leave; and `room`."""
+        ...
+
+    def resize(self, n: int) -> None:
+        """Have so many slots from now on."""
+        ...
+
+
+def resizing(backend: Any) -> "list[Resizing]":
+    """What sees to it that the backend gets the slots that are asked for, if it can."""
+    if not hasattr(backend, "resize"):
+        return []
+    return [Resizing(backend)]
+
+
+class Resizing:
+    """Tells the backend how many slots to have when the journal says what somebody asked for."""
+
+    def __init__(self, backend: Sizable) -> None:
+        self._backend = backend
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        changes = [
+            entry.why for entry in entries if isinstance(entry, Commanded) and entry.what == "slots"
+        ]
+        if not changes:
+            return
+        wanted = self._backend.size().asked
+        for change in changes:
+            # The last slot stays, whoever asked at the same time.
+            wanted = max(1, changed_count(change, wanted))
+        self._backend.resize(wanted)

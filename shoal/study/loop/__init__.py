@@ -1,1 +1,0 @@
-"""A loop of the user's own: trials are asked for, trained elsewhere, and told of."""

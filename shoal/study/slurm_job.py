@@ -1,0 +1,530 @@
+"""The Slurm job that a run is in: its nodes, its time limit, and whether it is submitted again."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from importlib import import_module
+from math import inf
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Ended,
+    Entry,
+    Failed,
+    Finished,
+    Kept,
+    Opened,
+    Planned,
+    Retired,
+)
+from shoal.core.fold import step
+from shoal.core.state import State
+from shoal.core.trial import Seconds, TrialId
+from shoal.engine.journal import Journal, Line
+from shoal.harvest.allocation import (
+    Allocation,
+    AllocationOver,
+    SlurmRefused,
+    allocation_now,
+    requeue,
+)
+from shoal.reporting.format import plural
+from shoal.study.folder import StudyError
+from shoal.study.inbox import WARNING
+
+if TYPE_CHECKING:
+    from shoal.options import Options
+
+LEAVE = "leave the shell that belonged to it, or unset SLURM_JOB_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """Where a run is started. `found`: the allocation of Slurm; None: it is in none.
+
+    `uses_nodes`: the run is to have the allocation's nodes. `nodes`: they are others than this
+    machine alone; Ray starts on them.
+    """
+
+    found: Allocation | None = None
+    uses_nodes: bool = False
+    nodes: "LentNodes | None" = None
+
+    def room(self, threads: int) -> int | None:
+        """Slots that the run's allocation has room for; None: it has none of an allocation."""
+        if self.found is None or not self.uses_nodes:
+            return None
+        return self.found.slots(threads)
+
+    def cpus(self) -> int | None:
+        """CPUs of the allocation on this machine, for Ray to lend; None: they are not limited."""
+        if self.found is None or not self.uses_nodes or not self.found.cpus:
+            return None
+        return self.found.cpus[0]
+
+    def with_room(self, options: "Options") -> "Options":
+        """The options, with the slots that there is room for if no number was given."""
+        room = self.room(options.threads)
+        if room is None or options.slots is not None:
+            return options
+        return replace(options, slots=room)
+
+    def close(self) -> None:
+        """Let go of the nodes."""
+        if self.nodes is not None:
+            self.nodes.close()
+
+    def text(self) -> str:
+        """The allocation for people; empty if there is none."""
+        if self.found is None:
+            return ""
+        return described(self.found, time.time())
+
+
+def place_of(options: "Options", folder: Path, environ: Mapping[str, str] = os.environ) -> RunPlace:
+    """Where a run with these options is started. `folder`: the study's.
+
+    Raises:
+        StudyError: Slurm's variables are wrong, they name an allocation that is over although the
+            run is to have its nodes, or the run would have to stop before it begins.
+    """
+    uses = options.backend == "ray" and options.address is None and not _has_ray()
+    try:
+        found = allocation_now(environ)
+    except ValueError as error:
+        raise StudyError(f"{error}: set it as Slurm does, or {LEAVE}") from error
+    except AllocationOver as error:
+        if uses:
+            raise StudyError(f"SLURM_JOB_ID is set, and {error}: {LEAVE}") from error
+        return RunPlace()
+    if found is None:
+        return RunPlace()
+    _check_time(found, options.stop_before, time.time())
+    nodes = None
+    if uses and not found.alone:
+        nodes = LentNodes(found, folder)
+    return RunPlace(found, uses, nodes)
+
+
+def _has_ray() -> bool:
+    """Whether this process has joined a cluster of Ray already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def _check_time(found: Allocation, margin: Seconds | None, now: Seconds) -> None:
+    """Raise StudyError if the run would have to stop before it begins."""
+    if found.end is None or margin is None:
+        return
+    left = found.end - now
+    if left <= margin:
+        raise StudyError(
+            f"stop_before={margin:g} leaves no time of Slurm job {found.job}, which ends in "
+            f"{max(0.0, left):.0f} s: give fewer seconds, or ask Slurm for more time"
+        )
+
+
+def described(found: Allocation, now: Seconds) -> str:
+    """The allocation for people: "Slurm job 123: 2 nodes, 8 CPUs each, ends at 14:05:00"."""
+    parts = [plural(len(found.nodes), "node")]
+    each = " each" if len(found.nodes) > 1 else ""
+    if len(set(found.cpus)) == 1:
+        parts.append(f"{plural(found.cpus[0], 'CPU')}{each}")
+    elif found.cpus:
+        parts.append(plural(sum(found.cpus), "CPU"))
+    if found.gpus:
+        parts.append(f"{plural(found.gpus, 'GPU')}{each}")
+    if found.end is not None:
+        parts.append(f"ends at {clock(found.end, now)}")
+    return f"Slurm job {found.job}: {', '.join(parts)}"
+
+
+def clock(at: Seconds, now: Seconds) -> str:
+    """The time of day here; with its date if that is another one than that of `now`."""
+    when = datetime.fromtimestamp(at)
+    if when.date() == datetime.fromtimestamp(now).date():
+        return f"{when:%H:%M:%S}"
+    return f"{when:%Y-%m-%d %H:%M:%S}"
+
+
+# Seconds that the nodes may take to start Ray; then the run begins with those that did.
+PATIENCE: Seconds = 180.0
+
+
+LOOK: Seconds = 0.5
+
+
+SMALLEST = 1 / 64  # share of a CPU
+
+
+FOLDER = "nodes"  # in the study's folder, which all nodes see
+
+
+class LentNodes:
+    """The nodes of an allocation. Ray starts on them when they are first asked for.
+
+    `folder`: the study's. `tell`: told what is waited for.
+    """
+
+    def __init__(self, found: Allocation, folder: Path) -> None:
+        self._found = found
+        self._folder = folder / FOLDER
+        self._runner: Any = None
+        self.tell: Callable[[str], None] = lambda text: None
+        # Seconds that the start of Ray took.
+        self.took: Seconds = 0.0
+
+    def address(self) -> str:
+        """Where Ray is on the nodes; this process has joined it.
+
+        Raises:
+            StudyError: Ray did not start on any of them.
+        """
+        if self._runner is None:
+            self._start()
+        address: str = self._runner.address
+        return address
+
+    def shares(self, slots: int | None, threads: int) -> dict[str, float]:
+        """What of a node each slot takes, by name of `RaySetup`, if there are to be so many slots.
+
+        More slots than GPUs, or than CPUs by threads, have a part of one each.
+        """
+        found = self._found
+        if not found.cpus and not found.gpus:  # Slurm does not say what there is
+            return {}
+        wanted = slots or found.slots(threads)
+        if found.gpus:
+            there = found.gpus * len(found.nodes)
+            return {"cpus_per_slot": 0.0, "gpus_per_slot": 1 / -(-wanted // there)}
+        each = float(threads)
+        while each > SMALLEST and sum(cpus // each for cpus in found.cpus) < wanted:
+            each /= 2
+        return {"cpus_per_slot": each}
+
+    def close(self) -> None:
+        """Leave the cluster, and end it."""
+        if self._runner is None:
+            return
+        import_module("shoal.backend.ray.cluster").leave(own=False, joined=True)
+        self._runner.close()
+
+    def _start(self) -> None:
+        """Start Ray on the nodes, and join it.
+
+        Raises:
+            StudyError: it starts at none of them.
+        """
+        began = time.monotonic()
+        nodes = plural(len(self._found.nodes), "node")
+        self.tell(f"Starting Ray on {nodes} of Slurm job {self._found.job} …")
+        ray = import_module("shoal.harvest.nodes")
+        try:
+            self._runner = ray.NodesRunner(self._found, self._folder)
+        except (RuntimeError, OSError) as error:
+            raise StudyError(
+                f"Ray does not start on {nodes} of Slurm job {self._found.job}: {error}"
+            ) from error
+        there = self._awaited(began)
+        self.took = time.monotonic() - began
+        self.tell(f"{there} of {nodes} there after {self.took:.1f} s")
+
+    def _awaited(self, began: float) -> int:
+        """Join Ray, and wait for the nodes; returns how many are there.
+
+        Raises:
+            StudyError: none is.
+        """
+        cluster = import_module("shoal.backend.ray.cluster")
+        cluster.use_token(self._runner.token)
+        cluster.join(self._runner.address, None, 1, 0.0)
+        there = 0
+        while there < len(self._found.nodes):
+            there = sum(node.room > 0 for node in cluster.live_nodes(cluster.ONE_CPU))
+            late = time.monotonic() - began > PATIENCE
+            if late or self._runner.over:
+                break
+            time.sleep(LOOK)
+        if there:
+            return there
+        raise StudyError(
+            f"no node of Slurm job {self._found.job} joined Ray within "
+            f"{time.monotonic() - began:.0f} s: {self._runner.said() or 'srun says nothing'}"
+        )
+
+
+# Between two looks at the clock.
+EVERY: Seconds = 0.5
+
+
+# A stop comes so long before the end at least.
+LEAST: Seconds = 60.0
+
+
+# What is added to the time of a visit, which may take so much longer than the longest so far.
+CLOSING: Seconds = 30.0
+
+
+LONGER = 1.2
+
+
+# So long before the end the visits under way are given up, in order to end in good order.
+LAST: Seconds = 15.0
+
+
+# Between two interrupts of a run that does not end.
+AGAIN: Seconds = 3.0
+
+
+# How the reason of such a stop begins, in the journal.
+OF_SLURM = "Slurm job"
+
+
+class LongestVisit:
+    """How long a stop may have to wait: the longest visit, or gang with a quota, so far."""
+
+    def __init__(self) -> None:
+        self.seconds: Seconds = 0.0
+        self._since: dict[TrialId, Seconds] = {}
+        self._whole: set[TrialId] = set()  # in gangs with a quota, which end by themselves
+
+    def __call__(self, now: Seconds, entries: Iterable[Entry], state: State) -> None:
+        for entry in entries:
+            match entry:
+                case Planned(start=gangs):
+                    for gang in gangs:
+                        self._begin(now, gang.trials, gang.quota is not None)
+                case Advanced(visits=visits):
+                    made = {trial for trial, some in visits.items() if some}
+                    self._made(now, made - self._whole)
+                case Ended(gang=gang):
+                    self._made(now, self._whole.intersection(gang.trials))
+
+    def _begin(self, now: Seconds, trials: Iterable[TrialId], whole: bool) -> None:
+        for trial in trials:
+            self._since[trial] = now
+            self._whole.discard(trial)
+            if whole:
+                self._whole.add(trial)
+
+    def _made(self, now: Seconds, trials: Iterable[TrialId]) -> None:
+        for trial in trials:
+            self.seconds = max(self.seconds, now - self._since.get(trial, now))
+            self._since[trial] = now
+
+
+class TimeLimit:
+    """Stops the run before its allocation ends, while this context is open.
+
+    The stop lets the visits under way end. Those that take too long are given up `LAST` seconds
+    before the end: the run is interrupted, as by a second Ctrl-C, and the context swallows that.
+
+    As a watcher of the run it follows the state and how long visits take.
+
+    `found`: the allocation; None, or one without an end: there is no limit. `margin`: how many
+    seconds before the end to stop; None: a minute, or more where visits take long, but at most half
+    of what was left at the start. `tell`: tells the run's backend.
+    """
+
+    def __init__(
+        self,
+        found: Allocation | None,
+        margin: Seconds | None,
+        state: State,
+        tell: Callable[[Commanded], None],
+    ) -> None:
+        self.state = state
+        self._found = found
+        self._end = inf
+        if found is not None and found.end is not None:
+            self._end = found.end
+        self._margin = margin
+        self._tell = tell
+        self._most = max(0.0, self._left()) / 2
+        self._visits = LongestVisit()
+        self._stopped: Commanded | None = None
+        self._cut = False
+        self._runs_in = 0  # the thread
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="shoal-time-limit", daemon=True)
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        self.state = state
+        self._visits(now, entries, state)
+
+    def __enter__(self) -> "TimeLimit":
+        self._runs_in = threading.get_ident()
+        if self._end < inf:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._over.set()
+        try:
+            if self._thread.ident is not None:
+                self._thread.join()
+        except KeyboardInterrupt:  # one that was sent when the run had just ended
+            if not self._cut:
+                raise
+        return self._cut and kind is KeyboardInterrupt
+
+    def ended(self, journal: Journal, now: Seconds) -> State:
+        """The last state of a run that was interrupted; the journal says why it stopped.
+
+        `now`: the time of the study.
+        """
+        if self._stopped is not None and self.state.stopped is None:
+            journal.append(now, self._stopped)
+            journal.sync()
+            self.state = step(self.state, self._stopped)
+        return self.state
+
+    def margin(self) -> Seconds:
+        """How many seconds before the end the run is to stop."""
+        if self._margin is not None:
+            return self._margin
+        return min(self._most, max(LEAST, LONGER * self._visits.seconds + CLOSING))
+
+    def _left(self) -> Seconds:
+        return self._end - time.time()
+
+    def _watch(self) -> None:
+        while not self._over.wait(EVERY):
+            if self._stopped is None:
+                if self._left() <= self.margin():
+                    self._stop()
+            elif self._left() <= min(LAST, self.margin() / 2):
+                self._interrupt()
+                self._over.wait(AGAIN)
+
+    def _stop(self) -> None:
+        """Stop the run, unless somebody has given its job more time meanwhile."""
+        found = self._found
+        with suppress(AllocationOver, ValueError):
+            found = allocation_now(os.environ)
+        if found is None or found.end is None:
+            self._end = inf
+            return
+        self._end = found.end
+        if self._left() <= self.margin():
+            at = clock(self._end, time.time())
+            self._stopped = Commanded("stop", f"{OF_SLURM} {found.job} ends at {at}")
+            self._tell(self._stopped)
+
+    def _interrupt(self) -> None:
+        """Interrupt the run; it may take the first signal as another request to stop.
+
+        A run in another thread than the main one cannot be interrupted.
+        """
+        main = threading.main_thread().ident
+        if main is not None and main == self._runs_in:
+            self._cut = True
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+# Runs in a row, stopped by the time limit, that may end without progress.
+FRUITLESS = 2
+
+
+@dataclass(slots=True)
+class _Ending:
+    """How a run ended. `why`: it was stopped; None: it was not. `further`: it made progress."""
+
+    why: str | None = None
+    further: bool = False
+
+    @property
+    def by_limit(self) -> bool:
+        """Whether Slurm's time limit stopped it, or Slurm's warning of that."""
+        why = self.why or ""
+        return why == WARNING or why.startswith(OF_SLURM)
+
+
+def check_requeue(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise StudyError unless this is a batch job, which Slurm can start again."""
+    rule = "--requeue is for a batch job of Slurm"
+    try:
+        found = allocation_now(environ)
+    except (AllocationOver, ValueError) as error:
+        raise StudyError(f"{rule}: {error}") from error
+    if found is None:
+        raise StudyError(
+            f"{rule}, and SLURM_JOB_ID is not set: submit the command with sbatch "
+            "(`shoal slurm script` writes the file), or leave --requeue out"
+        )
+    if not found.batch:
+        raise StudyError(
+            f"{rule}; job {found.job} is none that scontrol knows as such: submit the command "
+            "with sbatch, or leave --requeue out"
+        )
+
+
+def why_not_again(lines: Iterable[Line]) -> str | None:
+    """Why the job is not to start again after the last run in the journal; None: it is to.
+
+    Raises:
+        StudyError: it made no progress time and again.
+    """
+    endings = list(_endings(lines))
+    if not endings or endings[-1].why is None:
+        return "the study is done"
+    if not endings[-1].by_limit:
+        return f"the run was stopped: {endings[-1].why}"
+    last = endings[-FRUITLESS:]
+    fruitless = [each for each in last if each.by_limit and not each.further]
+    if len(fruitless) == FRUITLESS:
+        raise StudyError(
+            f"not submitted again: the last {FRUITLESS} runs were stopped by the time limit before "
+            "anything new was durable. Ask Slurm for more time, or make visits shorter, by more "
+            "shards"
+        )
+    return None
+
+
+def _endings(lines: Iterable[Line]) -> Iterator[_Ending]:
+    """How each run of the study ended, in order."""
+    ending: _Ending | None = None
+    for line in lines:
+        match line.entry:
+            case Opened():
+                if ending is not None:
+                    yield ending
+                ending = _Ending()
+            case Commanded("stop", why) if ending is not None:
+                ending.why = ending.why or why or "as asked"
+            case Kept() | Finished() | Failed() | Retired() if ending is not None:
+                ending.further = True
+    if ending is not None:
+        yield ending
+
+
+def submit_again(environ: Mapping[str, str] = os.environ) -> None:
+    """Have Slurm start the job's script again. That ends this process, so it is the last thing.
+
+    Raises:
+        StudyError: Slurm refuses it.
+    """
+    job = environ["SLURM_JOB_ID"]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm ends the job's processes so
+    try:
+        requeue(job)
+    except SlurmRefused as error:
+        raise StudyError(
+            f"Slurm does not start job {job} again ({error}): submit its script by hand; "
+            "nothing is lost"
+        ) from error
