@@ -31,7 +31,7 @@ from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import settings
 from shoal.train.recipe.shard import ShardModel
 from shoal.train.rng import Rng
-from shoal.train.stream.batches import Batches
+from shoal.train.stream.stream import Batches
 
 
 class TrialModel:

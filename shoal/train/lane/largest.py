@@ -19,7 +19,7 @@ from shoal.train.lane.measure import Extra
 from shoal.train.lane.scoring import EVALUATION_BATCHES, rehearse
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import OutOfMemory
-from shoal.train.stream.blocks import taken
+from shoal.train.stream.chunks import taken
 
 LARGEST = 1024  # where no limit of memory is known
 LEAST = 2  # batch norm needs two samples

@@ -20,7 +20,7 @@ from shoal.train.lane.noted import check_names
 from shoal.train.lane.tensors import buffers
 from shoal.train.recipe.hooks import scores_whole
 from shoal.train.recipe.shard import ValueSum
-from shoal.train.stream.batches import Batches
+from shoal.train.stream.stream import Batches
 
 # without gradients a batch of so many training batches fits where one of those does
 EVALUATION_BATCHES = 4

@@ -20,7 +20,7 @@ from shoal.train.lane.blame import Spent, no_room
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import Meter
 from shoal.train.recipe.unit import Part, TrialError, Unit
-from shoal.train.stream.batches import Batches
+from shoal.train.stream.stream import Batches
 
 
 @dataclass(eq=False, slots=True)

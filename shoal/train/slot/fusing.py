@@ -17,7 +17,7 @@ from shoal.train.overdue import in_time
 from shoal.train.recipe.unit import RAISED, OutOfMemory, Part, TrialError
 from shoal.train.slot.crew import Crews, News, Pass, SameBatches
 from shoal.train.slot.workplace import Workplace
-from shoal.train.stream.batches import Batch
+from shoal.train.stream.stream import Batch
 
 PART_SECONDS = 1.0  # a chunk that takes longer is reported in pieces
 

@@ -34,7 +34,7 @@ from shoal.train.rng import global_state
 from shoal.train.slot.crew import News, Pass
 from shoal.train.slot.fusing import PART_SECONDS, FusedLanes, LaneSteps, fail, let_go
 from shoal.train.slot.workplace import Workplace
-from shoal.train.stream.batches import Batch
+from shoal.train.stream.stream import Batch
 
 Work = Mapping[Pass, Sequence[Batch]]  # the batches that each lane is to train on
 

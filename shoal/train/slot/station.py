@@ -44,8 +44,7 @@ from shoal.train.slot.shared_units import Ranks
 from shoal.train.slot.together import PackRun
 from shoal.train.slot.units import Probed, Probing, UnitEnd, UnitStart, first_unit
 from shoal.train.slot.workplace import Workplace, nobody
-from shoal.train.stream.feed import Feed
-from shoal.train.stream.stream import Streams
+from shoal.train.stream.stream import Feed, Streams
 
 __all__ = ["Done", "Part", "Station", "StationSetup", "Tree", "TrialError", "Unit"]
 

@@ -25,14 +25,13 @@ from shoal.train.lane.blame import add, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Part, TrialError
-from shoal.train.shard.passes import ShardPass
 from shoal.train.slot.crew import Crews, News, Pass, SameBatches, parted, steps_left
 from shoal.train.slot.evaluation import Evaluation, ScoresWithin
 from shoal.train.slot.fusing import FusedLanes, LaneSteps, LaneWork, fail
 from shoal.train.slot.loss_sum import SummedSteps, Summing, kind_of
+from shoal.train.slot.shard_pass import ShardPass
 from shoal.train.slot.workplace import Workplace
-from shoal.train.stream.batches import Batch
-from shoal.train.stream.stream import Stream
+from shoal.train.stream.stream import Batch, Stream
 
 PROBED = 12  # numbers of lanes whose fused step `probe` times at most, 1 included
 Chunks = Generator[Columns, None, None]

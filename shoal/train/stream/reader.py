@@ -14,8 +14,8 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.recipe.seat import share
-from shoal.train.stream.batches import Batch
-from shoal.train.stream.blocks import joined
+from shoal.train.stream.chunks import joined
+from shoal.train.stream.stream import Batch
 
 Chunks = Generator[Columns, None, None]
 Open = Callable[[int], Chunks]  # the pass without its first so many samples

@@ -17,7 +17,7 @@ from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import DataKey
-from shoal.train.stream.feed import Asked, Key
+from shoal.train.stream.stream import Asked, Key
 from shoal.train.workers.memory import taken
 from shoal.train.workers.process import Result
 from shoal.train.workers.sent import Sent

@@ -17,8 +17,7 @@ from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.unit import RAISED
-from shoal.train.stream.feed import Asked
-from shoal.train.stream.stream import Streams, feeding_streams
+from shoal.train.stream.stream import Asked, Streams, feeding_streams
 from shoal.train.workers.memory import Placed, opened, place_columns, taken
 
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from shoal.core.trial import Seconds
 from shoal.engine.process import away_from_folder
 from shoal.train.data.columns import Columns
-from shoal.train.stream.feed import Asked
+from shoal.train.stream.stream import Asked
 from shoal.train.workers.memory import Placed, place_columns, remove
 from shoal.train.workers.process import Result, Task, WorkerSetup, serve
 

@@ -9,7 +9,7 @@ import torch
 from shoal.train.fuse.gauge import TRIES
 from shoal.train.lane.measure import Meter
 from shoal.train.slot.crew import Crews, Pass, SameBatches
-from shoal.train.stream.batches import Batches
+from shoal.train.stream.stream import Batches
 
 
 def test_what_a_round_changes_of_other_widths_is_told_too(

@@ -17,9 +17,8 @@ from train_kit import S0, Small, go, planned, station
 from shoal.train.data.data import Data, DataError
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.shard import arrays
-from shoal.train.stream.batches import Batches
 from shoal.train.stream.reader import Reader
-from shoal.train.stream.stream import Stream
+from shoal.train.stream.stream import Batches, Stream
 
 WORDS = 11
 

@@ -26,8 +26,7 @@ from shoal.train.data import arrangement, iterables
 from shoal.train.data.data import Data, DataError
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.stream.batches import Batches
-from shoal.train.stream.stream import Stream, Streams
+from shoal.train.stream.stream import Batches, Stream, Streams
 
 CPU = torch.device("cpu")
 

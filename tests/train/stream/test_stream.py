@@ -13,8 +13,7 @@ from shoal.core.trial import Visit
 from shoal.train.data.data import Data
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.station import Unit
-from shoal.train.stream.blocks import stable
-from shoal.train.stream.cache import ChunkCache
+from shoal.train.stream.chunks import ChunkCache, stable
 from shoal.train.stream.stream import Stream
 
 

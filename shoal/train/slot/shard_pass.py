@@ -15,7 +15,7 @@ from shoal.train.data.columns import Columns
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import Extra, Meter
 from shoal.train.recipe.shard import arrays, shard_of
-from shoal.train.stream.batches import Batch, Batches
+from shoal.train.stream.stream import Batch, Batches
 
 Chunks = Generator[Columns, None, None]
 

@@ -1,1 +1,0 @@
-"""Passes that the user's code makes by itself."""
