@@ -29,6 +29,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
+from shoal.options import Options
 
 SIDE, LAYERS = 1000, 25  # 25 million parameters, 100 MB
 HOPS = 10
@@ -109,7 +110,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = str(Path(folder) / "checkpoints")
-        setup = RaySetup(checkpoints, run=1, slots=2, checkpoint_every=1e9)
+        setup = RaySetup(checkpoints, 1, Options("ray", slots=2, checkpoint_every=1e9))
         backend = Ray(recipe, data, Positions(0, data.sizes), setup)
         try:
             moments = backend.moments()

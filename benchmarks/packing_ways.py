@@ -16,6 +16,7 @@ import torch
 from packing_nets import Images
 
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.options import Options
 from shoal.train.fuse.gauge import Gauge
 from shoal.train.fuse.graph import graph_key
 from shoal.train.lane.lane import TrainingLane
@@ -68,7 +69,7 @@ class Lanes:
             recipe,
             data,
             None,
-            StationSetup(seed=0, device=device, state_memory_gb=64.0),
+            StationSetup(Options(state_memory_gb=64.0), device=device),
         )
         if how == "fused":
             self.station.pack.crews.gauge = FullWidth()

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from math import inf
 from typing import Any, Protocol
 
 from shoal.backend.cluster_start import MOST_EACH, ray_starts
@@ -139,18 +138,11 @@ def _local(
 ) -> WiredBackend:
     """One slot in this process."""
     device = device_of(options.device)
-    limit = options.slot_memory_gb
-    if limit is None:
-        limit = inf
     station_setup = StationSetup(
+        options,
         seed=setup.seed,
         run=start.state.run,
         device=device,
-        threads=options.threads,
-        checkpoint_every=options.checkpoint_every,
-        data_memory_gb=options.data_memory_gb,
-        state_memory_gb=options.state_memory_gb,
-        slot_memory_gb=limit,
         pace=pace_of(start.given),
         metric=setup.metric,
         mode=setup.mode,
@@ -455,28 +447,16 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
         shares = start.place.nodes.shares(options.slots, options.threads)
     slots = RaySetup(
         setup.folder.checkpoints,
-        run=start.state.run,
-        slots=options.slots,
-        address=options.address,
-        threads=options.threads,
+        start.state.run,
+        options,
         cpus=_lent_cpus(start.place),
-        copies=options.copies,
         whole=start.whole,
         since=start.since,
         metric=setup.metric,
         mode=setup.mode,
-        checkpoint_every=options.checkpoint_every,
         keep_evaluated=start.keep_evaluated,
-        data_memory_gb=options.data_memory_gb,
-        state_memory_gb=options.state_memory_gb,
-        slot_memory_gb=options.slot_memory_gb,
-        hang_after=options.hang_after,
-        stuck_after=options.stuck_after,
         pace=pace_of(start.given),
         logs=setup.folder.path.resolve() / "trials",
-        feeders=options.feeders,
-        stream_memory_gb=options.stream_memory_gb,
-        stream_samples=options.stream_samples,
         tell=start.tell,
         **shares,
     )

@@ -67,9 +67,9 @@ def check_callable(setup: Setup) -> None:
 def slot_setup(setup: Setup, options: Options) -> StationSetup:
     """A slot of this process on which trials are trained again."""
     return StationSetup(
+        Options(threads=options.threads),
         seed=setup.seed,
         device=device_of(options.device),
-        threads=options.threads,
         metric=setup.metric,
     )
 

@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.trial import Trial, TrialId
+from shoal.options import Options
 from shoal.study.code.given import check_recipe_type
 from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
@@ -63,12 +64,10 @@ class HandPack:
         self._device = device_of(device)
         data = data_of(recipe)
         setup = StationSetup(
+            Options(threads=threads, data_memory_gb=data_memory_gb, state_memory_gb=inf),
             seed=seed,
             device=self._device,
-            threads=threads,
             metric=metric or recipe.metric,
-            data_memory_gb=data_memory_gb,
-            state_memory_gb=inf,
         )
         station = Station(recipe, data, None, setup)
         self._shards = tuple(data.shards)

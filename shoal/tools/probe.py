@@ -108,10 +108,10 @@ def _probed(station: Station, trial: Trial) -> Measurement:
 def _station(setup: "Setup", options: Options, data: "Data", folder: str) -> Station:
     """A slot of this process. `folder`: where its checkpoints go."""
     slot = StationSetup(
+        Options(threads=options.threads),
         seed=setup.seed,
         run=1,
         device=device_of(options.device),
-        threads=options.threads,
         metric=setup.metric,
     )
     recipe = plan_to_measure(setup.recipe)

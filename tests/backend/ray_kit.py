@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from shoal.core.trial import Trial, TrialId
 from shoal.core.visits import ValidateEvery
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
+from shoal.options import Options
 from shoal.profile.measure import believe
 from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
@@ -142,7 +144,10 @@ class Bench:
             SEED, self.data.sizes, ValidateEvery(), self.state, self.folder / "trials"
         )
         run = self.state.run
-        setup = RaySetup(checkpoints, run, logs=self.folder / "trials", **options)
+        known = {each.name for each in fields(Options)}
+        chosen = {name: options.pop(name) for name in [*options] if name in known}
+        logs = self.folder / "trials"
+        setup = RaySetup(checkpoints, run, Options("ray", **chosen), logs=logs, **options)
         return Ray(self.recipe, self.data, course, setup)
 
     def run(

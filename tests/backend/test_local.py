@@ -13,6 +13,7 @@ from shoal.core.cluster import Slot, SlotId
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.options import Options
 from shoal.testing import Setting, check_backend
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.slot.setup import StationSetup
@@ -30,7 +31,7 @@ def maker(recipe: Any, folder: Path) -> Any:
             recipe,
             data,
             vault,
-            StationSetup(seed=0, run=vault.run, checkpoint_every=0.0),
+            StationSetup(Options(checkpoint_every=0.0), run=vault.run),
         )
         course = Positions(0, data.sizes, state=state)
         return Local(station, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since)

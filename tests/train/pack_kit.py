@@ -12,6 +12,7 @@ import torch
 from device_kit import HERE
 from fused_kit import Images, images
 from torch import nn
+from train_kit import station_setup
 
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.data.data import Data
@@ -20,7 +21,6 @@ from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import evaluate
 from shoal.train.recipe.recipe import LRSchedule, Recipe
 from shoal.train.recipe.unit import Done, Part, TrialError, Unit
-from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import differences
@@ -155,7 +155,7 @@ def packed(
         recipe,
         data,
         vault,
-        StationSetup(
+        station_setup(
             **{
                 "seed": SEED,
                 "run": 1,

@@ -4,6 +4,7 @@ schedules), and ways to run it.
 
 import pickle
 from collections.abc import Generator, Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.options import Options
 from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.recipe.recipe import LRSchedule, Recipe
@@ -119,6 +121,13 @@ def go(
     return made
 
 
+def station_setup(**named: Any) -> StationSetup:
+    """The setup with these fields, and options, by name."""
+    known = {each.name for each in fields(Options)} - {"device"}
+    options = {name: named.pop(name) for name in [*named] if name in known}
+    return StationSetup(Options(**options), **named)
+
+
 def station(
     recipe: Recipe, data: Data, vault: Checkpoints | None = None, **options: Any
 ) -> Station:
@@ -126,7 +135,7 @@ def station(
         recipe,
         data,
         vault,
-        StationSetup(
+        station_setup(
             **{
                 "seed": 3,
                 "run": 1,

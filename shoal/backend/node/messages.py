@@ -24,19 +24,13 @@ class SlotSetup:
     # (recipe, pace, data or None), pickled with their code; data that stays at its nodes comes so
     user: bytes
     checkpoints: str  # URL of their folder
-    station: StationSetup  # device and pace are found out by the slot's process
+    # device, pace and the memory of the slot are found out by the slot's process
+    station: StationSetup
     gpus: float  # the slot's share of them
-    slot_memory_gb: GiB | None  # of the slot in all
     fingerprint: str  # of the data
     token: str  # names this run's copies of the data
     cache: str | None  # folder for the node's copy of the data
     logs: str | None  # folder for what the trials' code prints
-    # Processes of each node that prepare chunks for its slots.
-    feeders: Feeders = 0
-    # Of chunks that a node's feeders hold for slots that come later.
-    stream_memory_gb: GiB = 1.0
-    # Samples that feeders prepare before a slot asks for them.
-    stream_samples: int = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +51,17 @@ class FeederSetup:
     @classmethod
     def of(cls, slot: SlotSetup) -> "FeederSetup":
         """The feeders' setup, from a slot's."""
+        options = slot.station.options
         return cls(
             user=slot.user,
             seed=slot.station.seed,
             fingerprint=slot.fingerprint,
             token=slot.token,
             cache=slot.cache,
-            count=slot.feeders,
-            window_gb=slot.stream_memory_gb,
-            data_memory_gb=slot.station.data_memory_gb,
-            threads=slot.station.threads,
+            count=options.feeders,
+            window_gb=options.stream_memory_gb,
+            data_memory_gb=options.data_memory_gb,
+            threads=options.threads,
         )
 
     def sent(self) -> tuple[Any, ...]:

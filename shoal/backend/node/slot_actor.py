@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -61,6 +60,7 @@ from shoal.train.lane.tree import size_of
 from shoal.train.overdue import watch_calls
 from shoal.train.recipe.seat import Move, Orders, Seat
 from shoal.train.recipe.unit import (
+    CallLimits,
     Done,
     Made,
     Part,
@@ -424,6 +424,7 @@ def open_slot(
     Raises:
         DataError, OSError: as `data.shared`.
     """
+    options = setup.station.options
     recipe, pace, placed = pickle.loads(setup.user)
     data = data_copy.data_here(recipe, placed, folder, setup.fingerprint)
     data = with_deals(data, folder, setup.user)
@@ -436,7 +437,7 @@ def open_slot(
     memory = _memory(setup, device)
     station_setup = replace(_limited(setup, memory), device=device, pace=pace)
     node = ray.get_runtime_context().get_node_id()
-    window = feed.find(setup.token, node, setup.feeders, setup.stream_samples)
+    window = feed.find(setup.token, node, options.feeders, options.stream_samples)
     station: Station | FunctionStation
     if isinstance(recipe, FunctionRecipe):
         logs = Path(setup.logs) if setup.logs else None
@@ -451,14 +452,14 @@ def open_slot(
             feed=window,
             elsewhere=elsewhere_of(setup, data),
         )
-    watch_calls(setup.station.calls)
+    watch_calls(CallLimits(options.hang_after, options.stuck_after))
     dedicate(f"trials of the study with checkpoints in {setup.checkpoints}")
     # Ray's handler of it has no meaning in what a trial forks, and would keep that alive.
     in_forks(lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     rounds = SlotRounds(station, void, on_progress)
     meeting = Meeting(cluster.address())
-    if device == "cpu" and setup.slot_memory_gb is not None:
-        limit_space(setup.slot_memory_gb)
+    if device == "cpu" and options.slot_memory_gb is not None:
+        limit_space(options.slot_memory_gb)
     hello = _hello(device, memory, meeting.address, data)
     return OpenSlot(station, rounds, checkpoints, meeting, hello)
 
@@ -485,15 +486,15 @@ def _memory(setup: SlotSetup, device: str) -> GiB:
     share = 1.0
     if _shares_gpu(setup):
         share = setup.gpus
-    data_memory = setup.station.data_memory_gb
-    return limit_memory(device, setup.slot_memory_gb, share, data_memory)
+    options = setup.station.options
+    return limit_memory(device, options.slot_memory_gb, share, options.data_memory_gb)
 
 
 def _limited(setup: SlotSetup, memory: GiB) -> StationSetup:
     """The station's setup: told of its memory only where others use the rest."""
-    if _shares_gpu(setup) or setup.slot_memory_gb is not None:
-        return replace(setup.station, slot_memory_gb=memory)
-    return replace(setup.station, slot_memory_gb=inf)
+    if _shares_gpu(setup) or setup.station.options.slot_memory_gb is not None:
+        return setup.station.with_options(slot_memory_gb=memory)
+    return setup.station
 
 
 def _shares_gpu(setup: SlotSetup) -> bool:
@@ -511,7 +512,7 @@ class SlotActor:
     """A slot's process. Methods up to `keep` run one after another in the thread that trains."""
 
     def __init__(self, setup: SlotSetup) -> None:
-        limit_threads(setup.station.threads)
+        limit_threads(setup.station.options.threads)
         self._setup = setup
         node = ray.get_runtime_context().get_node_id()
         self._folder = data_copy.place(setup.token, node, setup.cache)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -168,12 +167,13 @@ class Validator:
     """Validates models on the parts that lie at its node."""
 
     def __init__(self, setup: SlotSetup) -> None:
-        limit_threads(setup.station.threads)
+        limit_threads(setup.station.options.threads)
         recipe, _, placed = pickle.loads(setup.user)
         node = ray.get_runtime_context().get_node_id()
         folder = data_copy.place(setup.token, node, setup.cache)
         data = data_copy.data_here(recipe, placed, folder, setup.fingerprint)
-        station = replace(setup.station, device="cpu", data_memory_gb=DATA_GB, slot_memory_gb=inf)
+        station = setup.station.with_options(data_memory_gb=DATA_GB, slot_memory_gb=None)
+        station = replace(station, device="cpu")
         self._station = Station(recipe, data, None, station)
 
     def record(

@@ -316,7 +316,8 @@ class Ray:
         self._waking = Waking(setup.since)
         self.now = self._waking.now
         self._inbox = EventQueue()
-        about = setup.address, setup.slots, setup.threads
+        options = setup.options
+        about = options.address, options.slots, options.threads
         self._joined = not ray.is_initialized()
         store = setup.store_gb(recipe, data)
         self._own, limit = cluster.join(*about, store, setup.cpus)
@@ -333,7 +334,9 @@ class Ray:
     def _open(self, recipe: Recipe, data: Data, setup: RaySetup, limit: int | None) -> None:
         """Start the slots, up to `limit`; the data that this process has serves those here."""
         own_slots = limit if self._own else None
-        share = cluster.share_of(setup.cpus_per_slot, setup.gpus_per_slot, setup.threads, own_slots)
+        share = cluster.share_of(
+            setup.cpus_per_slot, setup.gpus_per_slot, setup.options.threads, own_slots
+        )
         slot = setup.slot(recipe, data, self.course.seed, share.gpus)
         self._fleet = Fleet(
             slot,
@@ -359,7 +362,7 @@ class Ray:
         self._wides = WideGangs(self._work, gradients(share.gpus))
         self._shelf = data_copy.place(slot.token, cluster.here(), slot.cache)
         reaper.clear_up(self._shelf)
-        self._fleet.man(limit, self._own, elastic=setup.address is not None)
+        self._fleet.man(limit, self._own, elastic=setup.options.address is not None)
         if data.catalogue is None and self._fleet.at(cluster.here()):  # it is here
             data_copy.offer(data, self._shelf, recipe)
 

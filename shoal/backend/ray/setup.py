@@ -4,7 +4,8 @@ import os
 import secrets
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from shoal.backend.node.messages import Feeders, SlotSetup
 from shoal.backend.node.window import SHARE
@@ -13,12 +14,12 @@ from shoal.backend.ray.silence import SilenceLimits
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
 from shoal.engine.process import cpus_here
+from shoal.options import Options
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.pickled import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes
-from shoal.train.recipe.unit import CallLimits
 from shoal.train.slot.setup import Pace, StationSetup, resting_memory
 
 
@@ -30,86 +31,70 @@ def told_to_nobody(now: Seconds, text: str) -> None:
 class RaySetup:
     """How slots of a Ray cluster work for a study.
 
-    Without an `address`, the run takes the cluster that this process has joined already, else it
-    starts one here, with `slots` slots (None: one per GPU; without GPUs, as many as CPUs allow).
-    With an `address`, it takes as many slots as fit the cluster's nodes, which may come and go.
+    Without an `options.address`, the run takes the cluster that this process has joined already,
+    else it starts one here, with `options.slots` slots (None: one per GPU; without GPUs, as many as
+    CPUs allow). With an address, it takes as many slots as fit the cluster's nodes, which may come
+    and go.
     """
 
     checkpoints: str  # URL of their folder, good on every node
     run: int  # the study's incarnation
-    slots: int | None = None
-    address: str | None = None
-    threads: int = 1  # of each slot
+    options: Options
     cpus: int | None = None  # of a cluster started here; None: those of this machine
     cpus_per_slot: float | None = None
     gpus_per_slot: float | None = None
-    # Slots that hold each shard, where every node has the data. With more than one, states become
-    # durable after every unit: the end of a slot then costs the units under way there, no more.
-    copies: int = 1
     # Of data that stays at its nodes: only nodes that hold all of it have slots.
     whole: bool = False
     since: Seconds = 0.0  # the time of the study at which this run begins
     metric: str | None = None  # the study's
     mode: str | None = None  # the metric's
-    checkpoint_every: Seconds = 30.0  # of a trial's training
     keep_evaluated: bool = False  # see `StationSetup`
-    data_memory_gb: GiB = 2.0  # for prepared chunks, per slot
-    # Per slot, for models at rest there (None: a quarter of the memory). The object store may take
-    # as much again.
-    state_memory_gb: GiB | None = None
-    slot_memory_gb: GiB | None = None  # of each slot, in all
-    # Seconds without an answer after which a slot may count as hung; see `silence.SilenceLimits`.
-    hang_after: Seconds = 30.0
-    stuck_after: Seconds | None = None  # that a call of the recipe's code may take
     pace: Pace | None = None  # see `StationSetup`
     logs: str | os.PathLike[str] | None = None  # folder for what trials print
     # Each node's folder for its copy of the data; None: one in the temporary folder.
     cache: str | os.PathLike[str] | None = None
-    # Processes of each node that prepare chunks once for all its slots; "auto": as many as are
-    # measured to be needed; 0: each slot prepares its own.
-    feeders: Feeders = "auto"
-    stream_memory_gb: GiB = 1.0  # chunks that feeders hold for slots that come later
-    stream_samples: int = 2048  # that feeders prepare before slots ask for them
     # Told what the run waits for until its first moment, with the time of the study.
     tell: Callable[[Seconds, str], None] = told_to_nobody
 
     def silence_limits(self, recipe: Recipe) -> SilenceLimits:
         """How long a slot may be silent. A function may work for hours, and tell nothing of it."""
         return SilenceLimits(
-            self.hang_after,
+            self.options.hang_after,
             work=not isinstance(recipe, FunctionRecipe),
-            fixed=self.stuck_after,
+            fixed=self.options.stuck_after,
         )
 
     def feeders_for(self, recipe: Recipe, data: Data) -> Feeders:
         """The feeders; 0 if they would have nothing to do."""
         if why_no_feeders(recipe, data) is None:
-            return self.feeders
+            return self.options.feeders
         return 0
 
     def warn_of_idle_feeders(self, recipe: Recipe, data: Data) -> None:
         """Warn if the user asked for feeders, and there will be none."""
         why = why_no_feeders(recipe, data)
-        if self.feeders not in ("auto", 0) and why is not None:
-            warnings.warn(f"feeders={self.feeders} has no effect, since {why}", stacklevel=2)
+        if self.options.feeders not in ("auto", 0) and why is not None:
+            warnings.warn(
+                f"feeders={self.options.feeders} has no effect, since {why}", stacklevel=2
+            )
 
     def resting_gb(self) -> GiB:
         """What models at rest may take in main memory, per slot."""
-        if self.state_memory_gb is not None:
-            return self.state_memory_gb
-        return resting_memory(self.slots or cpus_here())
+        if self.options.state_memory_gb is not None:
+            return self.options.state_memory_gb
+        return resting_memory(self.options.slots or cpus_here())
 
     def store_gb(self, recipe: Recipe, data: Data) -> GiB:
         """What the object store of a cluster started here should hold."""
-        states = self.resting_gb() * (self.slots or cpus_here())
+        states = self.resting_gb() * (self.options.slots or cpus_here())
         if not self.feeders_for(recipe, data):
             return states
-        return states + self.stream_memory_gb / SHARE
+        return states + self.options.stream_memory_gb / SHARE
 
     def register(self, data: Data) -> ShardRegister | NodeShards:
         """Which slots hold which shards."""
         if data.catalogue is None:
-            return ShardRegister(data.shards, self.copies)
+            return ShardRegister(data.shards, self.options.copies)
         return NodeShards(data.catalogue, self.whole)
 
     def slot(self, recipe: Recipe, data: Data, seed: int, gpus: float) -> SlotSetup:
@@ -120,40 +105,29 @@ class RaySetup:
         return SlotSetup(
             user=dumps((recipe, self.pace, _placed(data))),
             checkpoints=checkpoints,
-            station=self._station(seed, gpus),
+            station=self._station(recipe, data, seed, gpus),
             gpus=gpus,
-            slot_memory_gb=self.slot_memory_gb,
             fingerprint=data.fingerprint,
             token=secrets.token_hex(16),
             cache=_absolute(self.cache),
             logs=_absolute(self.logs),
-            feeders=self.feeders_for(recipe, data),
-            stream_memory_gb=self.stream_memory_gb,
-            stream_samples=self.stream_samples,
         )
 
-    def _durable_every(self) -> Seconds:
-        """Seconds of a trial's training between durable states."""
-        if self.copies > 1:
-            return 0.0
-        return self.checkpoint_every
-
-    def _station(self, seed: int, gpus: float) -> StationSetup:
-        """The options of each slot's station."""
-        resting = self.state_memory_gb
+    def _station(self, recipe: Recipe, data: Data, seed: int, gpus: float) -> StationSetup:
+        """What each slot's station has to know."""
+        own: dict[str, Any] = {"feeders": self.feeders_for(recipe, data)}
+        if self.options.copies > 1:
+            # The end of a slot costs the units under way there, no more: others go on from there.
+            own["checkpoint_every"] = 0.0
         if not gpus:  # of a GPU the slot takes a part itself
-            resting = self.resting_gb()
+            own["state_memory_gb"] = self.resting_gb()
         return StationSetup(
+            replace(self.options, **own),
             seed=seed,
             run=self.run,
-            threads=self.threads,
             metric=self.metric,
             mode=self.mode,
-            checkpoint_every=self._durable_every(),
             keep_evaluated=self.keep_evaluated,
-            data_memory_gb=self.data_memory_gb,
-            state_memory_gb=resting,
-            calls=CallLimits(self.hang_after, self.stuck_after),
         )
 
 

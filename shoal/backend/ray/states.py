@@ -74,7 +74,7 @@ class States:
         self._course = course
         self._fleet = fleet
         self._room_gb = setup.resting_gb()
-        self._patience = setup.hang_after
+        self._patience = setup.options.hang_after
         self.active: set[TrialId] = set()  # trials at work
         self._store = _store_room()
         self._numbers = count()

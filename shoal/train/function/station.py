@@ -232,7 +232,7 @@ class FunctionStation:
             scratch=prefix_of(self._vault.url, self._setup.run),
             spread=self._recipe.spread,
         )
-        return FunctionRun(self._recipe, context, self._setup.threads, self._device, kept)
+        return FunctionRun(self._recipe, context, self._setup.options.threads, self._device, kept)
 
     def _make_room(self) -> None:
         """End the functions that are too many."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from shoal.core.cluster import GiB
 from shoal.core.trial import Samples, Seconds, Trial
-from shoal.train.recipe.unit import CallLimits
+from shoal.options import DEFAULTS, Options
 
 Pace = Callable[[Trial, Samples], Seconds]
 RESTING = 0.25  # part of the memory that models at rest may take
@@ -18,18 +19,22 @@ GROUP_LIMIT = "/sys/fs/cgroup/memory.max"
 
 @dataclass(frozen=True, slots=True)
 class StationSetup:
-    """The options of one slot, the same for a slot of this process, of Ray and of the tools.
+    """What one slot knows of the study, the same for a slot of this process, of Ray and the tools.
 
     Raises:
         ValueError: the seed is negative.
     """
 
+    # the study's. The slot reads from them what it has been given: of its memory in all
+    # (`slot_memory_gb`, with which models at rest make room for those that train), for models at
+    # rest (`state_memory_gb`), and when states become durable
+    options: Options = DEFAULTS
     # of the study
     seed: int = 0
     # how often the study was started
     run: int = 0
+    # the one that `options.device` means here
     device: str = "cpu"
-    threads: int = 1
     # the study's metric, which ReduceLROnPlateau follows
     metric: str | None = None
     # "min" or "max": its best values; None: that is not checked
@@ -37,20 +42,10 @@ class StationSetup:
     # that metric after so many visits, as a run of the trial trained here recorded it: what follows
     # the metric follows this one, which may be rounded otherwise than what is measured here
     recorded: Mapping[int, float] | None = None
-    # seconds of training between durable states; 0: after every unit
-    checkpoint_every: Seconds = 30.0
     # whether a state is durable wherever a unit's end was evaluated, too: a callback takes it
     keep_evaluated: bool = False
-    # for prepared chunks
-    data_memory_gb: GiB = 2.0
-    # for models; None: a quarter of the device's memory
-    state_memory_gb: GiB | None = None
-    # of the slot in all; if it is known, models at rest make room for those that train
-    slot_memory_gb: GiB = inf
     # gives the seconds of training instead of the clock
     pace: Pace | None = None
-    # how long calls of the recipe's code may take
-    calls: CallLimits = CallLimits()
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -60,6 +55,10 @@ class StationSetup:
     def clocked(self) -> bool:
         """Whether seconds are taken by the clock, and costs measured."""
         return self.pace is None
+
+    def with_options(self, **changed: Any) -> StationSetup:
+        """The setup with other values of these options."""
+        return replace(self, options=replace(self.options, **changed))
 
 
 def machine_memory() -> GiB:

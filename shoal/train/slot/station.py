@@ -342,7 +342,7 @@ def _workplace(
         data,
         seed=setup.seed,
         device=shown,
-        memory_gb=min(setup.data_memory_gb, setup.slot_memory_gb / 4),
+        memory_gb=min(setup.options.data_memory_gb, setup.options.slot_limit / 4),
         feed=feed,
     )
     return Workplace(

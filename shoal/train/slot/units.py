@@ -168,7 +168,7 @@ class UnitEnd:
         if self._at.vault is None:
             return None
         asked = each.unit.last or (each.evaluate and self._setup.keep_evaluated)
-        if not asked and _age(each) < self._setup.checkpoint_every:
+        if not asked and _age(each) < self._setup.options.checkpoint_every:
             return None
         return self._lanes.saved.save(each.trial, each.lane, each.spent)
 

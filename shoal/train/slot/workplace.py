@@ -49,7 +49,7 @@ class Workplace:
     @cached_property
     def state_room(self) -> float:
         """Bytes that the lanes here may take."""
-        limit = self.setup.state_memory_gb
+        limit = self.setup.options.state_memory_gb
         if limit is None:
             limit = self._resting_memory()
         return limit * 2**30
@@ -64,7 +64,7 @@ class Workplace:
     @property
     def slot_room(self) -> float:
         """Bytes of the slot in all; infinite if that is not known."""
-        return self.setup.slot_memory_gb * 2**30
+        return self.setup.options.slot_limit * 2**30
 
     def follows(self, unit: Unit) -> tuple[ShardId, int] | None:
         """The shard and the turn of the pass that probably follows the unit's; None: no pass."""
@@ -83,8 +83,8 @@ class Workplace:
 
     def set_threads(self) -> None:
         """Use as many threads as this slot may; other slots of this process may use more."""
-        if torch.get_num_threads() != self.setup.threads:
-            torch.set_num_threads(self.setup.threads)
+        if torch.get_num_threads() != self.setup.options.threads:
+            torch.set_num_threads(self.setup.options.threads)
 
     def stopwatch(self) -> Spent:
         """Measures a unit's seconds by the clock; with a pace it counts only what is added."""

@@ -25,6 +25,7 @@ from filelock import FileLock
 
 from shoal.core.cluster import epoch_size
 from shoal.core.trial import Trial
+from shoal.options import Options
 from shoal.train.data.columns import Columns, rows
 from shoal.train.data.data import Data
 from shoal.train.lane.blame import blaming, explained
@@ -146,10 +147,10 @@ class Timed:
         The figures are those of `Station.probe`, for the first trial of each signature.
         """
         setup = StationSetup(
+            Options(threads=self.setup.threads),
             seed=self.setup.seed,
             run=1,
             device=self.setup.device,
-            threads=self.setup.threads,
             metric=self.setup.metric,
         )
         found: dict[str, Outcome] = {}

@@ -419,7 +419,7 @@ def retrain(
         return source
     if after is not None and source is not None:
         after(source)
-    own = replace(setup, checkpoint_every=inf, recorded=recorded)
+    own = replace(setup.with_options(checkpoint_every=inf), recorded=recorded)
     station = Station(recipe, data, None, own)
     shards = len(trial.shards or data.shards)
     metric = setup.metric or own_recipe(recipe, trial.config).metric

@@ -27,6 +27,7 @@ from shoal.core.plan import solo
 from shoal.core.state import State, View
 from shoal.core.trial import Trial, TrialId
 from shoal.core.visits import ValidateEvery
+from shoal.options import Options
 from shoal.policy import Fifo, Hop
 from shoal.testing.backends import Setting, check_backend
 from shoal.train.data.data import Data
@@ -209,7 +210,9 @@ def test_contract(tmp_path: Path) -> None:
         )  # resumed: the last one's
         checkpoints = str(folder / "checkpoints")
         course = Positions(SEED, data.sizes, ValidateEvery(), state, folder / "trials")
-        setup = RaySetup(checkpoints, state.run, slots=1, since=since, checkpoint_every=0.0)
+        setup = RaySetup(
+            checkpoints, state.run, Options("ray", slots=1, checkpoint_every=0.0), since=since
+        )
         return Ray(recipe, data, course, setup)
 
     configs = [{"width": 4}, {"width": 5}]

@@ -17,6 +17,7 @@ from ray_kit import Bench, Given, Tiny, trials_of
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
 from shoal.core.event import Fed
+from shoal.options import Options
 from shoal.policy.fifo import Fifo
 from shoal.train.data import data as train_data
 from shoal.train.recipe.bring import bring
@@ -214,7 +215,7 @@ def test_a_process_that_dies_is_not_missed(tmp_path: Path, what: str) -> None:
 
 def test_who_asks_for_feeders_with_several_recipes_hears_that_there_are_none() -> None:
     recipes = Recipes({"one": Costly(), "other": Costly()})
-    data, setup = bring(recipes), RaySetup("", 0, feeders=2)
+    data, setup = bring(recipes), RaySetup("", 0, Options("ray", feeders=2))
     assert setup.feeders_for(recipes, data) == 0
     with pytest.warns(UserWarning, match="feeders=2 has no effect, .* several recipes"):
         setup.warn_of_idle_feeders(recipes, data)

@@ -19,6 +19,7 @@ from shoal.backend.ray.setup import RaySetup
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Ended, Joined, Left, Measured, Planned
 from shoal.core.state import State
+from shoal.options import Options
 from shoal.policy import Hop, Pack
 from shoal.testing.backends import Setting, check_backend
 
@@ -67,7 +68,7 @@ def test_contract(tmp_path: Path) -> None:
         )  # resumed: the last one's
         course = Positions(SEED, data.sizes, state=state, logs=folder / "trials")
         at = str(folder / "checkpoints")
-        setup = RaySetup(at, state.run, slots=1, since=since, checkpoint_every=0.0)
+        setup = RaySetup(at, state.run, Options("ray", slots=1, checkpoint_every=0.0), since=since)
         return Ray(recipe, data, course, setup)
 
     policies = [Pack("random"), Pack("random", fuse=True)]

@@ -11,6 +11,7 @@ from pack_kit import SEED, Zoo, by_hand, packed, plan, trial
 import shoal
 from shoal.backend.local import Local
 from shoal.core.event import Commanded, Measured
+from shoal.options import Options
 from shoal.policy import Fifo, Pack
 from shoal.train.lane.blame import Spent
 from shoal.train.lane.checkpoint import Checkpoints
@@ -105,7 +106,7 @@ def test_within_the_memory_of_the_slot() -> None:
             recipe,
             data,
             None,
-            StationSetup(device=str(HERE), seed=SEED, slot_memory_gb=memory),
+            StationSetup(Options(slot_memory_gb=memory), device=str(HERE), seed=SEED),
         )
         sizes.append(
             station.lanes.ready(
@@ -148,7 +149,7 @@ def test_a_trial_goes_on_with_its_own(tmp_path: Path) -> None:
         recipe,
         data,
         Checkpoints(tmp_path, 1),
-        StationSetup(device=str(HERE), seed=SEED, checkpoint_every=0.0, metric="accuracy"),
+        StationSetup(Options(checkpoint_every=0.0), device=str(HERE), seed=SEED, metric="accuracy"),
     )
     done: Any = None
     for _, done in first.together([Unit(what, (), plan(data, 1)[0])]):

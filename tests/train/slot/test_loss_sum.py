@@ -19,6 +19,7 @@ from pack_kit import (
 )
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from train_kit import station_setup
 
 from shoal.core.trial import Trial
 from shoal.train.data.data import Data
@@ -44,7 +45,7 @@ class Always(Gauge):
 def summing(recipe: Zoo, data: Data, **setup: Any) -> Station:
     """A station that sums whatever may be; its lanes' steps are known from the first chunk on."""
     setup = {"seed": SEED, "metric": "accuracy", "device": str(HERE), **setup}
-    station = Station(recipe, data, None, StationSetup(**setup))
+    station = Station(recipe, data, None, station_setup(**setup))
     station.pack.summing.gauge = Always()
     return station
 
