@@ -140,9 +140,7 @@ def _labels(training: Columns, stratify: int | str | Array | None) -> Array | No
     """
     if stratify is None or isinstance(stratify, np.ndarray):
         return stratify
-    named: dict[Any, Any] = dict(enumerate(cols.parts(training)))
-    if isinstance(training, dict):
-        named = training
+    named = cols.named(training)
     if stratify not in named:
         raise DataError(
             f"stratify must be one of the columns {', '.join(map(str, named))}; got {stratify!r}"

@@ -155,6 +155,4 @@ def _shape(value: Any) -> str:
 
 def as_lot(columns: Columns, maker: Collator, place: tuple[int, int], at: int) -> Lot:
     """The columns as a lot, whose first sample is at that place of the pass."""
-    if isinstance(columns, dict):
-        return Lot(columns, maker, place, at)
-    return Lot(dict(enumerate(cols.parts(columns))), maker, place, at)
+    return Lot(cols.named(columns), maker, place, at)

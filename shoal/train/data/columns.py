@@ -421,6 +421,11 @@ def parts(columns: Columns) -> tuple[Any, ...]:
     return columns
 
 
+def named(columns: Columns) -> dict[Any, Any]:
+    """The columns by name, or by place where they have no names."""
+    return columns if isinstance(columns, dict) else dict(enumerate(columns))
+
+
 def combine(columns: list[Columns], function: Callable[[list[Any]], Any]) -> Columns:
     """One set of columns out of several of the same form; `function` joins each column's parts."""
     first = columns[0]
@@ -451,10 +456,7 @@ def rows(columns: Columns) -> int:
 
 def described(columns: Columns) -> dict[Any, str]:
     """What each column holds, in words, by its name or place."""
-    named: dict[Any, Any] = dict(enumerate(parts(columns)))
-    if isinstance(columns, dict):
-        named = columns
-    return {name: _kind(column) for name, column in named.items()}
+    return {name: _kind(column) for name, column in named(columns).items()}
 
 
 def _kind(column: Any) -> str:

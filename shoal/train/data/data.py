@@ -1033,9 +1033,7 @@ def labels_of(columns: Columns, by: str | int) -> Array:
     Raises:
         DataError: there is no such column.
     """
-    named: dict[Any, Any] = dict(enumerate(cols.parts(columns)))
-    if isinstance(columns, dict):
-        named = columns
+    named = cols.named(columns)
     if by not in named:
         raise DataError(
             f"there must be such a column; got {by!r}, and there are {', '.join(map(str, named))}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -16,7 +16,15 @@ from shoal.core.cluster import ShardId
 from shoal.engine.files import whole
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError
-from shoal.train.data.parts import Parts, alike, as_array, is_fraction, part_names, seed_of_rows
+from shoal.train.data.parts import (
+    Parts,
+    alike,
+    as_array,
+    is_fraction,
+    named_parts,
+    of_letter,
+    seed_of_rows,
+)
 from shoal.train.rng import Rng
 
 LOOKED_AT = 2**16  # bytes at either end of a file that a fingerprint looks at
@@ -79,7 +87,12 @@ def divided(paths: Any, pattern: str, validation: Any, seed: int) -> tuple[list[
             "validation must be a fraction between 0 and 1 of two files or more, other files, or "
             f"None; got {validation!r} of {len(files)}"
         )
-    count = min(len(files) - 1, max(1, round(len(files) * validation)))
+    return files_aside(files, float(validation), seed)
+
+
+def files_aside(files: Sequence[Path], fraction: float, seed: int) -> tuple[list[Path], list[Path]]:
+    """Files to train and to validate on, drawn at random: at least one of two or more for each."""
+    count = min(len(files) - 1, max(1, round(len(files) * fraction)))
     chosen = set(np.random.default_rng(seed).permutation(len(files))[:count].tolist())
     train = [file for number, file in enumerate(files) if number not in chosen]
     return train, [files[number] for number in sorted(chosen)]
@@ -119,8 +132,7 @@ def from_files(paths: Any, read: Read, validation: Any, seed: int) -> Parts:
     if not callable(read):
         raise DataError(f"read must be a function of a path; got {read!r}")
     train, test = divided(paths, "*", validation, seed)
-    named = dict(zip(part_names("s", len(train)), train, strict=True))
-    named |= zip(part_names("v", len(test)), test, strict=True)
+    named = named_parts(train, test)
     source = OwnFiles(named, read, seed)
     sizes: dict[ShardId, int] = {}
     total = 0
@@ -136,8 +148,8 @@ def from_files(paths: Any, read: Read, validation: Any, seed: int) -> Parts:
     hashed = blake2b(repr(about).encode(), digest_size=16)
     return Parts(
         source=source,
-        training={part: n for part, n in sizes.items() if part.startswith("s")},
-        validation={part: n for part, n in sizes.items() if part.startswith("v")},
+        training=of_letter("s", sizes),
+        validation=of_letter("v", sizes),
         row_bytes=max(1, total // max(1, sum(sizes.values()))),
         fingerprint=hashed.hexdigest(),
     )

@@ -161,9 +161,9 @@ def _own_form(path: Path) -> PartForm:
 
 def _form(columns: Columns, by_rows: bool, serial: bool) -> PartForm:
     rows = cols.rows(columns)
-    named = columns if isinstance(columns, dict) else dict(enumerate(columns))
     about = tuple(
-        (str(name), str(column.dtype), tuple(column.shape[1:])) for name, column in named.items()
+        (str(name), str(column.dtype), tuple(column.shape[1:]))
+        for name, column in cols.named(columns).items()
     )
     return PartForm(rows, max(1, cols.nbytes(columns) // max(1, rows)), about, by_rows, serial)
 

@@ -273,12 +273,9 @@ def is_plain(columns: Columns) -> bool:
 
 def narrowed(columns: Columns, kinds: Mapping[Any, str]) -> Columns:
     """The columns, those of Python's floats as float32."""
-    named: dict[Any, Any] = dict(enumerate(cols.parts(columns)))
-    if isinstance(columns, dict):
-        named = columns
     made = {
         name: column.astype(np.float32) if kinds[name] == "float" else column
-        for name, column in named.items()
+        for name, column in cols.named(columns).items()
     }
     return made if isinstance(columns, dict) else tuple(made.values())
 

@@ -132,9 +132,7 @@ class ReadItems:
             self.form = form
             self.first = items[:TRIED]
             self._named = isinstance(columns, dict)
-        named: dict[Any, Any] = dict(enumerate(cols.parts(columns)))
-        if isinstance(columns, dict):
-            named = columns
+        named = cols.named(columns)
         if self._spools and named.keys() != self._spools.keys():
             raise DataError("items of a dataset must have equal forms: the same names")
         for name, column in named.items():

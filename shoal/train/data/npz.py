@@ -16,7 +16,8 @@ import numpy as np
 from shoal.core.cluster import ShardId
 from shoal.engine.files import whole
 from shoal.train.data.columns import Array, Columns, DataError, MappedArray
-from shoal.train.data.parts import Index, Parts, is_fraction, part_names
+from shoal.train.data.files import files_aside
+from shoal.train.data.parts import Index, Parts, is_fraction, named_parts, of_letter
 
 # of a member of a zip archive; its last two numbers are the lengths of the name, and of what
 # follows it
@@ -131,9 +132,7 @@ def of_files(train: Sequence[Path], test: Sequence[Path]) -> Parts:
     """These files as the training shards and the validation parts."""
     headers = {file: _header(file) for file in [*train, *test]}
     _check_alike(train[0], headers)
-    training = dict(zip(part_names("s", len(train)), train, strict=True))
-    validating = dict(zip(part_names("v", len(test)), test, strict=True))
-    paths = training | validating
+    paths = named_parts(train, test)
     contents = [(part, headers[file].content) for part, file in paths.items()]
     hashed = blake2b(repr(contents).encode(), digest_size=16)
     columns = headers[train[0]].columns
@@ -144,8 +143,8 @@ def of_files(train: Sequence[Path], test: Sequence[Path]) -> Parts:
     sizes = {part: headers[file].rows for part, file in paths.items()}
     return Parts(
         source=source,
-        training={part: sizes[part] for part in training},
-        validation={part: sizes[part] for part in validating},
+        training=of_letter("s", sizes),
+        validation=of_letter("v", sizes),
         row_bytes=sum(column.row_bytes for column in columns),
         fingerprint=hashed.hexdigest(),
     )
@@ -187,13 +186,7 @@ def _set_aside(files: list[Path], fraction: float, seed: int) -> tuple[list[Path
             "validation must be a fraction between 0 and 1 of two files or more; "
             f"got {fraction!r} of {len(files)}"
         )
-    wanted = round(len(files) * fraction)
-    count = min(len(files) - 1, max(1, wanted))
-    order = np.random.default_rng(seed).permutation(len(files)).tolist()
-    chosen = set(order[:count])
-    train = [file for number, file in enumerate(files) if number not in chosen]
-    test = [file for number, file in enumerate(files) if number in chosen]
-    return train, test
+    return files_aside(files, fraction, seed)
 
 
 def _header(path: Path) -> FileHeader:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from importlib import import_module
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from shoal.train.data.columns import Array, Columns, DataError, MappedArray, Rag
 from shoal.train.rng import Rng
 
 # Of the largest shard, if the user names no number of shards.
+T = TypeVar("T")
 SHARD_BYTES = 256 * 2**20
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -125,7 +126,7 @@ class Rows:
 
     def of(self, letter: str) -> dict[ShardId, int]:
         """Samples of the training shards ("s") or of the validation parts ("v")."""
-        return {part: len(rows) for part, rows in self.index.items() if part.startswith(letter)}
+        return {part: len(rows) for part, rows in of_letter(letter, self.index).items()}
 
     @property
     def validation(self) -> frozenset[ShardId]:
@@ -136,6 +137,17 @@ class Rows:
 def part_names(letter: str, count: int) -> tuple[ShardId, ...]:
     """s000, s001, … (or v000, …)."""
     return tuple(ShardId(f"{letter}{i:03d}") for i in range(count))
+
+
+def of_letter(letter: str, sizes: Mapping[ShardId, T]) -> dict[ShardId, T]:
+    """What belongs to the training shards ("s") or to the validation parts ("v")."""
+    return {part: each for part, each in sizes.items() if part.startswith(letter)}
+
+
+def named_parts(train: Sequence[T], test: Sequence[T]) -> dict[ShardId, T]:
+    """These as the training shards, and then those as the validation parts, by name."""
+    training = zip(part_names("s", len(train)), train, strict=True)
+    return dict(training) | dict(zip(part_names("v", len(test)), test, strict=True))
 
 
 def is_fraction(validation: Any) -> bool:

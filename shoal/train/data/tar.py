@@ -22,7 +22,7 @@ from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.files import divided, looked_at_file
 from shoal.train.data.images import Size, check_size, picture, stacked
 from shoal.train.data.npz import npy_header
-from shoal.train.data.parts import Index, Parts, part_names, seed_of_rows
+from shoal.train.data.parts import Index, Parts, named_parts, of_letter, seed_of_rows
 from shoal.train.rng import Rng
 
 Decoder = Callable[[bytes], Any]
@@ -110,9 +110,7 @@ def from_tars(
     train, test = divided(paths, "*.tar", validation, seed)
     names = list(columns or _endings(train[0]))
     decoders = {name: _decoder(name, decode or {}, size) for name in names}
-    parts = dict(zip(part_names("s", len(train)), train, strict=True))
-    parts |= zip(part_names("v", len(test)), test, strict=True)
-    tars = {part: _opened(path, names) for part, path in parts.items()}
+    tars = {part: _opened(path, names) for part, path in named_parts(train, test).items()}
     serial = bool(decode)
     source = TarShards(tars, names, columns is None, decoders, serial, seed)
 
@@ -122,8 +120,8 @@ def from_tars(
     sizes = {part: len(tar.spans) for part, tar in tars.items()}
     return Parts(
         source=source,
-        training={part: n for part, n in sizes.items() if part.startswith("s")},
-        validation={part: n for part, n in sizes.items() if part.startswith("v")},
+        training=of_letter("s", sizes),
+        validation=of_letter("v", sizes),
         row_bytes=max(1, cols.nbytes(first)),
         fingerprint=hashed.hexdigest(),
     )

@@ -233,8 +233,7 @@ def checked(made: Any, rows: int, hook: str, whole: bool = False) -> Columns:
     """
     columns = cols.form(made)
     if whole:
-        named = columns if isinstance(columns, dict) else dict(enumerate(columns))
-        made = {name: _kept(column, name) for name, column in named.items()}
+        made = {name: _kept(column, name) for name, column in cols.named(columns).items()}
         columns = made if isinstance(columns, dict) else tuple(made.values())
     got = {len(column) for column in cols.parts(columns)}
     if got != {rows}:
@@ -284,9 +283,7 @@ class LengthBuckets:
         Raises:
             ValueError: there is no such column, or its values have no lengths.
         """
-        named: dict[Any, Any] = dict(enumerate(cols.parts(chunk)))
-        if isinstance(chunk, dict):
-            named = chunk
+        named = cols.named(chunk)
         if callable(self._by):
             kept = cols.apply(chunk, as_numpy)
             form = self._form.of(kept)
