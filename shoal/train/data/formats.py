@@ -21,6 +21,7 @@ from shoal.train.data.npz import MappedFiles, of_files
 from shoal.train.data.parts import IN_ORDER, Parts, RowSource, reader, seed_of_rows
 from shoal.train.rng import Rng
 
+Size = int | tuple[int, int] | None
 Read = Callable[[Path], Any]  # the user's reader of a file
 ONLY = ShardId("s000")  # what readers call the only shard of a file
 # What to do about a table that is no numbers.
@@ -67,20 +68,42 @@ def opened(path: Path) -> Parts:
         DataError: nothing here reads it, or it is not what it must be.
     """
     if path.is_dir():
-        return _opened_folder(path)
+        return _read_as("pictures", [path], "a shard of pictures")
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
         raise DataError(
             f"{path.name} is of no format that Shoal reads ({', '.join(KINDS)}, or a folder of "
             "pictures by class): give the recipe a method read(self, path) that returns its columns"
         )
+    return _read_as(kind, [path], f"a shard {path.name}")
+
+
+def _read_as(kind: str, files: Sequence[Path], what: str, size: Size = None) -> Parts:
+    """What the reader of this kind of files makes of them: of each tar or .npz file a shard.
+
+    `what` needs the reader's library, as an error says it. `size`: of pictures.
+    """
+    made: Parts
     if kind == "npz":
-        return of_files([path], [])
+        return of_files(files, [])
     if kind == "npy":
-        _check_header(path)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        _check_header(files[0])
+        array = np.load(files[0], mmap_mode="r", allow_pickle=False)
         return from_arrays((array,), {}, None, None, IN_ORDER)
-    return _by_library(kind, path)
+    if kind == "pictures":
+        images = reader("images", what, "pillow")
+        made = images.from_images(files[0], size, None, IN_ORDER, False)
+    elif kind == "arrow":
+        arrow = reader("arrow", what, "pyarrow", "pillow")
+        made = arrow.from_arrow(files[0], None, None, None, IN_ORDER, None)
+    elif kind == "tar":
+        tar = reader("tar", what, "pillow")
+        made = tar.from_tars(files, None, None, size, None, 0)
+    else:
+        tables = reader("tables", what, "pyarrow")
+        setup = tables.TableSetup(None, None, {}, None, remedy=OF_TABLES)
+        made = tables.from_tables(files[0], kind, setup, None, IN_ORDER)
+    return made
 
 
 def _check_header(path: Path) -> None:
@@ -90,30 +113,6 @@ def _check_header(path: Path) -> None:
     width = 2 if begin[6:7] == b"\1" else 4
     if int.from_bytes(begin[8 : 8 + width], "little") > path.stat().st_size:
         raise DataError(f"{path} is cut short: its header is longer than the file")
-
-
-def _opened_folder(path: Path) -> Parts:
-    """A folder with pictures of each class in a folder of its name."""
-    images = reader("images", "a shard of pictures", "pillow")
-    made: Parts = images.from_images(path, None, None, IN_ORDER, False)
-    return made
-
-
-def _by_library(kind: str, path: Path) -> Parts:
-    """What the reader of a format that needs a library makes of the file."""
-    made: Parts
-    what = f"a shard {path.name}"
-    if kind == "arrow":
-        arrow = reader("arrow", what, "pyarrow", "pillow")
-        made = arrow.from_arrow(path, None, None, None, IN_ORDER, None)
-    elif kind == "tar":
-        tar = reader("tar", what, "pillow")
-        made = tar.from_tars(path, None, None, None, None, 0)
-    else:
-        tables = reader("tables", what, "pyarrow")
-        setup = tables.TableSetup(None, None, {}, None, remedy=OF_TABLES)
-        made = tables.from_tables(path, kind, setup, None, IN_ORDER)
-    return made
 
 
 def read_whole(path: Path, read: Read | None, part: ShardId) -> Columns:
@@ -258,7 +257,7 @@ class Reading:
 
     label: str | None = None
     drop: Sequence[str] = ()
-    size: int | tuple[int, int] | None = None
+    size: Size = None
     numeric_only: bool = False
 
 
@@ -286,7 +285,10 @@ def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
         return rows
     if kind == "npy":
         return ArrayRows.of(_files(paths, kind), most)
-    parts = _parts(paths, kind, how)
+    if kind == "pictures":
+        parts = _read_as(kind, [Path(paths)], "a folder of pictures", how.size)
+    else:
+        parts = _read_as(kind, _files(paths, kind), f"a {kind} file", how.size)
     batch = max(1, most // max(1, parts.row_bytes))
     return PartRows(parts, tuple(parts.training.items()), batch)
 
@@ -323,17 +325,3 @@ def _kind_of(file: Path) -> str:
 def _files(paths: Any, kind: str) -> list[Path]:
     """The files: of a folder those of this kind, by name."""
     return [file for file in listed(paths, "*") if _kind_of(file) == kind]
-
-
-def _parts(paths: Any, kind: str, how: Reading) -> Parts:
-    """Data of files that are no tables."""
-    made: Parts
-    if kind == "npz":
-        made = of_files(_files(paths, kind), [])
-    elif kind == "tar":
-        tar = reader("tar", "a tar file", "pillow")
-        made = tar.from_tars(_files(paths, kind), None, None, how.size, None, 0)
-    else:
-        images = reader("images", "a folder of pictures", "pillow")
-        made = images.from_images(Path(paths), how.size, None, IN_ORDER, False)
-    return made
