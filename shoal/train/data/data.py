@@ -395,10 +395,46 @@ class Data:
         how = Division(seed, shards)
         return Data(tables.from_tables(paths, "parquet", setup, validation, how))
 
+    @staticmethod
+    def frame(
+        frame: Any,
+        *,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        encode: Mapping[str, Any] | None = None,
+        fill: float | str | Mapping[str, Any] | None = None,
+        dropna: Sequence[str] = (),
+        validation: Any = 0.2,
+        stratify: str | None = None,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Data:
+        """Rows of a frame: of pandas, Polars or pyarrow, or what scikit-learn loads as one.
+
+        For the arguments see `csv`; `validation` may be another frame. The index is left out; NaN
+        is a missing value. `encode` of this data takes frames, too.
+
+        Raises:
+            DataError: no frame; or as `csv`.
+        """
+        tables = reader("tables", "Data.frame", "pyarrow")
+        setup = tables.TableSetup(
+            label,
+            _several(columns),
+            encode or {},
+            fill,
+            stratify,
+            _several(drop),
+            _several(dropna),
+        )
+        how = Division(seed, shards)
+        return Data(tables.from_tables(frame, "frame", setup, validation, how))
+
     def encode(
-        self, paths: Paths, columns: Sequence[str] | None = None
+        self, paths: Any, columns: Sequence[str] | None = None
     ) -> Tensor | dict[str, Tensor]:
-        """New rows out of files of the same format, as batches of this data hold them.
+        """New rows out of files of the same format, or a frame, as batches of this data hold them.
 
         Text is encoded and gaps are filled as in this data; nothing is fitted anew. Data with a
         label gives the other columns as float32 (n, k), and the files need no label. Data without

@@ -139,7 +139,7 @@ class TableFiles:
     """The rows of all files, one after the other."""
 
     table: Any
-    kind: str  # "csv" or "parquet"
+    kind: str  # "csv", "parquet" or "frame"
     files: Sequence[Path]
     counts: Sequence[int]  # rows of each file
     kept: Index  # the table's rows by their numbers in the files
@@ -175,13 +175,16 @@ class TableFiles:
 def opened(
     paths: Any, kind: str, form: CsvForm, types: Mapping[str, Any] | None = None
 ) -> TableFiles:
-    """The files' rows. `types`: of columns of CSV files that are known.
+    """The rows of files, or of a frame. `types`: of columns of CSV files that are known.
 
     Raises:
         DataError: no file, not of this kind, files of other columns than the first, no rows.
     """
-    files = listed(paths, f"*.{kind}")
-    tables = [_read_file(file, kind, form, types) for file in files]
+    if kind == "frame":
+        files, tables = [Path("frame")], [_of_frame(paths)]
+    else:
+        files = listed(paths, f"*.{kind}")
+        tables = [_read_file(file, kind, form, types) for file in files]
     for file, table in zip(files, tables, strict=True):
         if table.schema.names != tables[0].schema.names:
             raise DataError(
@@ -198,6 +201,29 @@ def opened(
         raise DataError("the table has no rows")
     counts = [len(each) for each in tables]
     return TableFiles(table, kind, files, counts, np.arange(len(table)))
+
+
+def _of_frame(frame: Any) -> Any:
+    """A frame's rows, without its index: pandas', scikit-learn's, or one that knows `to_arrow`.
+
+    Raises:
+        DataError: it is no frame, or a column holds values of several kinds.
+    """
+    if not hasattr(frame, "columns") and getattr(frame, "frame", None) is not None:
+        frame = frame.frame  # what scikit-learn loads with as_frame=True
+    try:
+        if hasattr(frame, "to_arrow"):  # Polars
+            return frame.to_arrow()
+        if isinstance(frame, pa.Table):
+            return frame
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except AttributeError as error:
+        raise DataError(
+            "Data.frame needs a frame of pandas, Polars or pyarrow, or what scikit-learn loads "
+            f"with as_frame=True; got {type(frame).__name__}"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise DataError(f"the frame cannot be read ({error}): mend it, or drop columns") from error
 
 
 def _differing(files: Sequence[Path], tables: Sequence[Any]) -> str:

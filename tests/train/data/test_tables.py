@@ -355,3 +355,53 @@ def test_new_rows_are_read_and_filled_as_the_data(tmp_path: Path) -> None:
     assert columns["b"].tolist() == [0, 3] and columns["y"].tolist() == [1, 2]
     for name, column in columns.items():
         assert column.numpy().dtype == read[name].dtype
+
+
+# -- frames ------------------------------------------------------------------------------------
+
+
+def test_a_frame_gives_what_its_file_gives(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "age": [None if n % 7 == 0 else float(n) for n in range(ROWS)],
+            "city": pandas.Categorical(["BCK"[n % 3] for n in range(ROWS)]),
+            "price": [n % 2 for n in range(ROWS)],
+        },
+        index=range(5, ROWS + 5),
+    )
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    how: dict[str, Any] = {"label": "price", "encode": {"city": "onehot"}, "fill": "mean"}
+    one = Data.frame(frame, **how, stratify="price")
+    other = Data.csv(tmp_path / "all.csv", **how, stratify="price")
+    assert (one.fingerprint, repr(one)) == (other.fingerprint, repr(other))
+    assert one.encode(frame).equal(other.encode(tmp_path / "all.csv"))  # type: ignore[union-attr]
+    assert one.encode(pa.Table.from_pandas(frame)).equal(one.encode(frame))  # type: ignore[union-attr]
+    both = Data.frame(frame[:30], validation=frame[30:], **how)
+    assert (both.samples, both.size(both.validation[0])) == (30, 10)
+    with pytest.raises(DataError, match='write encode={"city": "onehot"}, fill={"age": "median"}'):
+        Data.frame(frame, label="price")
+
+
+def test_what_scikit_learn_loads_is_a_frame() -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    data = Data.frame(datasets.load_iris(as_frame=True), label="target", stratify="target")
+    assert np.bincount(data.read(data.validation[0])[1]).tolist() == [10, 10, 10]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (np.zeros((3, 2)), "needs a frame of pandas, Polars or pyarrow.*got ndarray"),
+        ("houses.csv", "got str"),
+    ],
+)
+def test_what_is_no_frame_is_refused(frame: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        Data.frame(frame)
+
+
+def test_a_frames_column_of_mixed_values_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError, match="the frame cannot be read"):
+        Data.frame(pandas.DataFrame({"a": [1, "x", b"y"]}))
