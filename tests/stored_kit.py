@@ -21,7 +21,7 @@ import torch
 import shoal
 from shoal import reporting
 from shoal.core.event import Evaluated
-from shoal.study.code import manifest, mark
+from shoal.study.code import mark, recipe_store
 
 STORED = Path(__file__).parent / "stored"
 NEAR = 1e-6  # relative difference of two figures that count as the same
@@ -63,7 +63,7 @@ def unpack(name: str, where: Path) -> Path:
 
 def marked(folder: Path) -> None:
     """The study's recipe becomes one that this user has made."""
-    kept = manifest.read(folder)
+    kept = recipe_store.read_manifest(folder)
     assert kept is not None
     kept.write(mark.make_key(), mark.MADE)
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
-from shoal.study.code.files import load_module, recipe_class
+from shoal.study.code.recipe_file import load_module, recipe_class
 from shoal.tools.outcome import as_typed
 
 PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"

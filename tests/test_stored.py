@@ -15,7 +15,7 @@ import stored_kit as kit
 import shoal
 from shoal import policy, search
 from shoal.engine.journal import plain
-from shoal.train.recipe import pickled
+from shoal.train.recipe import pickling
 
 NAMED = json.loads((kit.STORED / "named.json").read_text())
 HELD = json.loads((kit.STORED / "held.json").read_text())
@@ -126,7 +126,7 @@ def test_it_goes_on_as_it_did(tmp_path: Path, name: str, alike: bool) -> None:
 @pytest.mark.skipif(not kit.same_python(HELD), reason="pickled by another Python")
 @pytest.mark.parametrize("name", HELD["data"])
 def test_data_that_a_recipe_held_is_read_as_it_was(name: str) -> None:
-    data = pickled.loads((kit.STORED / "held.pkl").read_bytes())[name]
+    data = pickling.loads((kit.STORED / "held.pkl").read_bytes())[name]
     check(kit.data_read(data), HELD["data"][name])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.core.trial import is_in_file
 from shoal.policy.elastic.objective import FileObjective
 from shoal.simulate.site.learnt import with_log
-from shoal.train.recipe.pickled import import_from
+from shoal.train.recipe.pickling import import_from
 
 FIELD = "objective"
 

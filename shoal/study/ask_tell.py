@@ -39,9 +39,9 @@ from shoal.profile.measure import believe
 from shoal.search import ASHA, Trace, nested, rebuild
 from shoal.search.registry import completed, parse
 from shoal.study import control
-from shoal.study.code.files import code_name, function_in
 from shoal.study.code.mark import places_mark
-from shoal.study.code.saving import save
+from shoal.study.code.recipe_file import code_name, function_in
+from shoal.study.code.recipe_store import save
 from shoal.study.control import meaning
 from shoal.study.folder import StudyError, last_head
 from shoal.study.head import Deciders, Head, check_same, head

@@ -22,7 +22,7 @@ from shoal.reporting.format import plural
 from shoal.search.space import describe_space, rebuild_space
 from shoal.simulate.objective_file import with_objective
 from shoal.study import auto
-from shoal.study.code.files import describe_recipe
+from shoal.study.code.recipe_file import describe_recipe
 from shoal.study.folder import StudyError, not_ours, timestamp, versions
 from shoal.study.search_extension import failed_in, refused
 from shoal.study.setup import Setup

@@ -21,7 +21,7 @@ from shoal.options import Options
 from shoal.reporting.format import plural
 from shoal.study.backends import Perform, perform_here
 from shoal.study.checkpoint_retention import Retention
-from shoal.study.code.files import function_in
+from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import StudyError, last_head, versions
 from shoal.study.head import code_now, place, trained_by_other_code
 from shoal.study.results import data_as_trained

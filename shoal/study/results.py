@@ -13,7 +13,7 @@ from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.engine.journal import Line
 from shoal.reporting.tally import TRAINING, Tally
 from shoal.study.checkpoint_retention import Retention
-from shoal.study.code.given import check_recipe_type
+from shoal.study.code.arguments import check_recipe_type
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup, data_of, from_where
 from shoal.train.data.data import Data

@@ -47,7 +47,7 @@ from shoal.study.checks import (
     try_objectives,
 )
 from shoal.study.code.mark import with_places_mark
-from shoal.study.code.saving import save
+from shoal.study.code.recipe_store import save
 from shoal.study.control import meaning, resizing
 from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
 from shoal.study.head import (

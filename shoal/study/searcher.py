@@ -26,7 +26,7 @@ from shoal.search.draws import OWN, SOBOL
 from shoal.search.space import dimensions, validated
 from shoal.study.auto import check_methods
 from shoal.study.backends import slots_on_this_machine
-from shoal.study.code.files import function_in
+from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import StudyError
 from shoal.study.search_extension import with_last
 from shoal.study.setup import Setup

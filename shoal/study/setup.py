@@ -10,7 +10,7 @@ from shoal.engine.files import current_folder
 from shoal.engine.process import Training, training
 from shoal.engine.run import DataMissing
 from shoal.search.optuna import instead
-from shoal.study.code.unread import UnreadRecipe
+from shoal.study.code.recipe_store import UnreadRecipe
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
 from shoal.train.data.placed import Survey

@@ -21,10 +21,9 @@ from shoal.study import control, results
 from shoal.study.ask_tell import AskedTrial, OwnLoop
 from shoal.study.backends import at_holders
 from shoal.study.checks import check_one_slot
-from shoal.study.code.files import code_name, function_in
-from shoal.study.code.given import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
-from shoal.study.code.loading import load
-from shoal.study.code.unread import UnreadRecipe
+from shoal.study.code.arguments import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
+from shoal.study.code.recipe_file import code_name, function_in
+from shoal.study.code.recipe_store import UnreadRecipe, load
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.replay import replayed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.trial import Trial, TrialId
 from shoal.options import Options
-from shoal.study.code.given import check_recipe_type
+from shoal.study.code.arguments import check_recipe_type
 from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
 from shoal.tools.hand_models import HandModel, HandModels, HandTurns

@@ -20,7 +20,7 @@ from shoal.harvest.scheduler import SchedulerError
 from shoal.pool.folder import PoolError
 from shoal.reporting.format import plural, printable, score
 from shoal.reporting.progress import into_nothing
-from shoal.study.code.files import function_in
+from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
 
 if TYPE_CHECKING:

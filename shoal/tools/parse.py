@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import shoal
 from shoal.core.cluster import RECIPE
 from shoal.core.trial import parsed
-from shoal.study.code.files import (
+from shoal.study.code.recipe_file import (
     code_name,
     function_in,
     load_module,
@@ -85,7 +85,7 @@ def recipe_of(file: str) -> "Recipe":
     Raises:
         ValueError: the recipe's class takes arguments without defaults.
     """
-    from shoal.study.code.given import as_recipe
+    from shoal.study.code.arguments import as_recipe
     from shoal.train.adapt.found import recipe_in
 
     path, name = file_and_name(file)

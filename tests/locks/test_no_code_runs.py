@@ -264,8 +264,8 @@ GUARDED = {
     "shoal/train/tools/timed.py": "comes through a pipe from the parent process",
     "shoal/train/workers/memory.py": "shared memory of this user's own processes",
     "shoal/train/wide/parcel.py": "arrays and plain values only",
-    "shoal/train/recipe/pickled.py": "a recipe that its user trusts",
-    "shoal/train/recipe/stored/texts.py": "a recipe that its user trusts",
+    "shoal/train/recipe/pickling.py": "a recipe that its user trusts",
+    "shoal/train/recipe/text_modules.py": "a recipe that its user trusts",
 }
 UNPICKLES = re.compile(
     r"pickle\.loads?\(|pickle\.Unpickler|torch\.load\(|joblib\.load|shelve\.open|marshal\.load"

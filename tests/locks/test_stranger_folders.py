@@ -35,7 +35,7 @@ from stranger_kit import (
 )
 
 import shoal
-from shoal.study.code.files import load_module, recipe_class
+from shoal.study.code.recipe_file import load_module, recipe_class
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs links and FIFOs")
 

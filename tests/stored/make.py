@@ -385,7 +385,7 @@ CODE = Path("/home/user/code")  # manifests and pickles name it: no place of thi
 
 def code(name: str) -> Any:
     """A module of tests/stored/code, as `shoal run` imports it from a user's home."""
-    from shoal.study.code.files import load_module
+    from shoal.study.code.recipe_file import load_module
 
     shutil.copytree(kit.STORED / "code", CODE, dirs_exist_ok=True)
     return load_module(CODE / f"{name}.py")

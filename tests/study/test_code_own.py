@@ -20,8 +20,8 @@ from shoal import reporting
 from shoal.cli import app
 from shoal.core.event import Opened
 from shoal.engine.journal import Journal, read
-from shoal.study.code.loading import NotOwn
 from shoal.study.code.mark import key_file
+from shoal.study.code.recipe_store import NotOwn
 from shoal.study.folder import StudyError
 
 NET = """
@@ -314,12 +314,12 @@ def test_a_trusted_path_that_leads_out_of_the_folder_is_refused(
 
 
 def test_a_pickle_of_an_earlier_shoal_is_trusted_once(tmp_path: Path, blobs: Any) -> None:
-    from shoal.train.recipe import pickled
+    from shoal.train.recipe import pickling
 
     made = shoal.create_study(blobs(), storage=tmp_path / "s")
     made.optimize(progress=False)
     shutil.rmtree(tmp_path / "s" / "recipe")
-    (tmp_path / "s" / "recipe.pkl").write_bytes(pickled.dumps(blobs()))
+    (tmp_path / "s" / "recipe.pkl").write_bytes(pickling.dumps(blobs()))
     with pytest.raises(NotOwn, match="an earlier Shoal stored it without a mark"):
         shoal.load_study(tmp_path / "s").best_model()
     assert same_weights(shoal.load_study(tmp_path / "s", trust=True), made)
@@ -398,17 +398,17 @@ def test_changed_files_of_ones_own_are_used_and_those_of_others_are_not(
 
 def as_pickle(study: Path) -> None:
     """The study's recipe is stored as a pickle, as of a notebook."""
-    from shoal.study.code import manifest as manifests
-    from shoal.study.code.files import describe_recipe, sha256
+    from shoal.study.code import recipe_store
     from shoal.study.code.mark import MADE, make_key
-    from shoal.train.recipe import pickled
+    from shoal.study.code.recipe_file import describe_recipe, sha256
+    from shoal.train.recipe import pickling
 
     recipe = shoal.load_study(study).recipe
-    content, about = pickled.dumps(recipe), describe_recipe(recipe)
-    named = manifests.Manifest(
+    content, about = pickling.dumps(recipe), describe_recipe(recipe)
+    named = recipe_store.Manifest(
         1, "Net", "pickle", pickle="a.pkl", sha256=sha256(content), about=about
     )
-    kept = manifests.new(study / "recipe", named)
+    kept = recipe_store.new(study / "recipe", named)
     (kept.place / "a.pkl").write_bytes(content)
     kept.write(make_key(), MADE)
 
@@ -418,19 +418,19 @@ def test_the_code_that_runs_is_what_was_looked_at(
     study: Path, file: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody puts another file in its place after the look at its owner."""
-    from shoal.study.code import loading
+    from shoal.study.code import recipe_store
 
     if kind == "pickle":
         as_pickle(study)
     file.write_text(NET + "\n# another\n")
-    look = loading.why_foreign
+    look = recipe_store.why_foreign
 
     def then_swapped(found: os.stat_result) -> str | None:
         if found.st_ino == file.stat().st_ino:
             file.write_text(f"import os\nos.system('touch {tmp_path}/HACKED')\n")
         return look(found)
 
-    monkeypatch.setattr(loading, "why_foreign", then_swapped)
+    monkeypatch.setattr(recipe_store, "why_foreign", then_swapped)
     with pytest.warns(UserWarning, match="net.py has changed since the study began; g"):
         found = shoal.load_study(study).recipe
     assert "HACKED" in file.read_text() and type(found).__name__ == "Net"

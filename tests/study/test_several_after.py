@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
-from shoal.study.code.files import load_module
+from shoal.study.code.recipe_file import load_module
 from shoal.study.folder import StudyError
 
 TWO = """

@@ -12,7 +12,7 @@ import shoal
 from shoal.core.event import Planned
 from shoal.core.plan import Gang
 from shoal.engine.journal import read
-from shoal.study.code.files import describe_recipe
+from shoal.study.code.recipe_file import describe_recipe
 from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
 from shoal.tools.parse import space_of

@@ -31,7 +31,7 @@ from shoal.train.data.survey import (
     look,
     tasks_of,
 )
-from shoal.train.recipe.pickled import dumps
+from shoal.train.recipe.pickling import dumps
 
 # What Ray raises when a process or a node is lost: with the task, or with what it has answered.
 LOST = (

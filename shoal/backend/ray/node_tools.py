@@ -32,7 +32,7 @@ from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
 from shoal.train.data.parts import Index
 from shoal.train.data.placed import PlacedFiles, Survey
-from shoal.train.recipe.pickled import dumps
+from shoal.train.recipe.pickling import dumps
 
 BUSY: Seconds = 5.0  # until it is told that a node's CPUs or GPUs are awaited
 Answer = tuple[Columns | None, str | None]  # samples, or why there are none

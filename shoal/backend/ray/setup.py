@@ -17,7 +17,7 @@ from shoal.engine.process import cpus_here
 from shoal.options import Options
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.recipe.pickled import dumps
+from shoal.train.recipe.pickling import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.slot.setup import Pace, StationSetup, resting_memory

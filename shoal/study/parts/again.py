@@ -9,7 +9,7 @@ from typing import Any
 from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.options import Options
-from shoal.study.code.files import function_in
+from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.function.keep import unpacked, without_place

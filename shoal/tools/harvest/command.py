@@ -32,7 +32,7 @@ from shoal.simulate.read import read_log
 from shoal.simulate.site.learnt import elastic_for
 from shoal.study.auto import policy_of
 from shoal.study.checks import try_objectives
-from shoal.study.code.files import function_in
+from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import rebuild
 from shoal.study.holder import HARVEST

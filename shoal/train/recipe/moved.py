@@ -34,6 +34,11 @@ MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
         "Items",
     ),
     ("shoal.train.recipe.npz", "Files"): ("shoal.train.data.npz", "Files"),
+    ("shoal.train.recipe.pickled", "_prepare_to_import"): (
+        "shoal.train.recipe.pickling",
+        "_prepare_to_import",
+    ),
+    ("shoal.train.recipe.pickled", "_second"): ("shoal.train.recipe.pickling", "_second"),
     ("shoal.train.sources", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
 }
 

@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 
 from shoal.core.cluster import GiB
 from shoal.train.data.data import Data
-from shoal.train.recipe.pickled import dumps
+from shoal.train.recipe.pickling import dumps
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.workers.memory import place
 from shoal.train.workers.process import WorkerSetup

@@ -32,7 +32,7 @@ from shoal.policy import Fifo, Hop
 from shoal.testing.backends import Setting, check_backend
 from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun
-from shoal.train.recipe.pickled import dumps
+from shoal.train.recipe.pickling import dumps
 
 INLINE = (
     100 * 1024

@@ -22,7 +22,7 @@ from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import reaper
 from shoal.backend.ray.shard_register import mend, spread
 from shoal.core.cluster import ShardId, SlotId
-from shoal.train.recipe.pickled import dumps
+from shoal.train.recipe.pickling import dumps
 
 SHARDS = tuple(ShardId(f"s{i}") for i in range(5))
 A, B, C = (SlotId(x) for x in "abc")

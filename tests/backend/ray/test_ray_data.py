@@ -135,7 +135,7 @@ import os, pathlib, sys
 sys.path.insert(0, {str(tmp_path)!r})
 from own_items import Own
 from shoal.backend.node import data_copy
-from shoal.train.recipe.pickled import dumps
+from shoal.train.recipe.pickling import dumps
 folder = pathlib.Path({str(tmp_path)!r}) / "shelf"
 data_copy.prepare(folder, {os.getpid()})
 recipe = Own()

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.train.recipe.stored.form import Encoder, NotPlain, restored
-from shoal.train.recipe.stored.statements import chosen, modules_read, names_read
+from shoal.train.recipe.plain_form import Encoder, NotPlain, restored
+from shoal.train.recipe.text_modules import chosen, modules_read, names_read
 
 
 def twice(value: float) -> float:

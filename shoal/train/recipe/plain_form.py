@@ -20,7 +20,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from shoal.train.recipe.moved import now_at
-from shoal.train.recipe.stored.own import MAIN
+from shoal.train.recipe.user_modules import MAIN
 
 MARK = "="
 PLAIN = (bool, int, str)

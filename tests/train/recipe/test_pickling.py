@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.train.recipe import moved, pickled
-from shoal.train.recipe.stored import form
+from shoal.train.recipe import moved, pickling, plain_form
 
 
 @pytest.mark.parametrize("place", moved.MOVED.values(), ids=".".join)
@@ -27,20 +26,20 @@ def test_so_is_what_was_in_a_module(module: str) -> None:
 
 def test_an_old_name_gives_the_class_of_today() -> None:
     named = pickle.GLOBAL + b"shoal.train.recipe\nLRSchedule\n" + pickle.STOP
-    assert pickled.loads(named) is shoal.LRSchedule
+    assert pickling.loads(named) is shoal.LRSchedule
 
 
 def test_so_does_a_form() -> None:
     named = {"=": "name", "of": "shoal.train.recipe", "name": "LRSchedule"}
-    assert form.restored(named) is shoal.LRSchedule
+    assert plain_form.restored(named) is shoal.LRSchedule
     method = {"=": "name", "of": "shoal.train.data", "name": "Data.csv"}
-    assert form.restored(method) == shoal.Data.csv
+    assert plain_form.restored(method) == shoal.Data.csv
 
 
 def test_what_is_not_there_any_more_is_named() -> None:
     named = pickle.GLOBAL + b"shoal.train.recipe\nNever\n" + pickle.STOP
     with pytest.raises(AttributeError, match="Never"):
-        pickled.loads(named)
+        pickling.loads(named)
 
 
 # A user's modules: files by name. Each has `train`, which another process is to call.
@@ -84,8 +83,7 @@ IN_ZIP = ("zipped.py", "beside_zipped.py")
 # A script's code goes into the pickle, and a lock is of one process.
 SCRIPT = """
 import threading
-from shoal.train.recipe import moved, pickled
-from shoal.train.recipe.stored import form
+from shoal.train.recipe import pickling
 LOCK, AGAIN, HELD = threading.Lock(), threading.RLock(), threading.local()
 WORDS = open(__file__, "a")
 def train(config):
@@ -95,18 +93,17 @@ def writes(config):
     WORDS.write("word")
 if __name__ == "__main__":
     with LOCK:
-        print(pickled.loads(pickled.dumps(train))({})["loss"])
+        print(pickling.loads(pickling.dumps(train))({})["loss"])
     class Calls:
         call = writes
-    print(pickled.culprit(Calls()))
+    print(pickling.culprit(Calls()))
 """
 CALL = """
 import sys
 from pathlib import Path
-from shoal.train.recipe import moved, pickled
-from shoal.train.recipe.stored import form
+from shoal.train.recipe import pickling
 for file in sorted(Path(sys.argv[1]).glob("*.pkl")):
-    print(file.stem, pickled.loads(file.read_bytes())({})["loss"])
+    print(file.stem, pickling.loads(file.read_bytes())({})["loss"])
 """
 
 
@@ -134,7 +131,7 @@ def test_what_a_function_names_is_called_in_another_process(
     called = ("locked", "things", "words", "zipped")
     try:
         for name in called:
-            blob = pickled.dumps(import_module(name).train)
+            blob = pickling.dumps(import_module(name).train)
             (tmp_path / f"{name}.pkl").write_bytes(blob)
     finally:
         for name in MODULES:

@@ -7,9 +7,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from shoal.study.folder import StudyError
-from shoal.train.recipe import pickled
+from shoal.train.recipe.pickling import import_from
 from shoal.train.recipe.several.parts import parts_of
-from shoal.train.recipe.stored.texts import RECIPE, Text, imported, text_of
+from shoal.train.recipe.text_modules import RECIPE, Text, imported, text_of
 
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
@@ -26,7 +26,7 @@ def load_module(file: Path) -> ModuleType:
             f"there is no file {file}: give the path of a Python file with a shoal.Recipe in it"
         )
     content = file.read_bytes()
-    pickled.import_from(file.parent)
+    import_from(file.parent)
     return module_of(file, content)
 
 

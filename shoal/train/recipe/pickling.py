@@ -22,8 +22,8 @@ from typing import Any
 import cloudpickle
 
 from shoal.train.recipe.moved import now_at
-from shoal.train.recipe.stored.own import MAIN, modules_of, root_of
-from shoal.train.recipe.stored.texts import Text, know, known, text_of
+from shoal.train.recipe.text_modules import Text, know, known, text_of
+from shoal.train.recipe.user_modules import MAIN, modules_of, root_of
 
 # Variables of the environment by which a recipe's modules are another thing.
 ENVIRONMENT = ("KERAS_BACKEND",)

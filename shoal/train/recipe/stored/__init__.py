@@ -1,1 +1,0 @@
-"""A recipe as source: the texts of the user's own modules, and its attributes as plain data."""
