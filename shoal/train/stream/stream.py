@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import zip_longest
 from time import perf_counter
 from typing import Protocol
 
@@ -45,385 +46,9 @@ from shoal.train.stream.chunks import (
 Key = tuple[ShardId, int, int | None, str]
 Asked = tuple[DataKey, Key]  # the chunk of which stream
 TIMED = 16  # chunks by which the time that training takes is estimated
-
-
-class Feed(Protocol):
-    """Where a stream gets chunks that other streams use, too."""
-
-    ahead: Samples  # that are to be prepared beyond the chunk asked for
-
-    def of(self, key: DataKey) -> Feed | None:
-        """Where a stream of trials with this data key asks; None: it makes its chunks itself."""
-        ...
-
-    def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
-        """What `Stream.made` gives for the first key; None: the caller has to make it.
-
-        The chunks of the other keys are wanted next, in this order. `trained`: seconds per sample
-        of the training on the chunks before; None: there was none yet.
-        """
-        ...
-
-    def made(self, seconds: Seconds) -> None:
-        """The slot made a chunk itself, in so many seconds per sample."""
-        ...
-
-
-def _none_kept(_part: ShardId, _number: int) -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class PassOrder:
-    """The chunks of a pass, by number, in their order."""
-
-    blocks: Blocks
-    numbers: Sequence[int]
-    turn: int | None  # None: the chunks are the same in all passes
-    shuffle: str
-    then: PassOrder | None = None  # the pass that probably follows
-    kept: Callable[[ShardId, int], bool] = _none_kept  # whether a chunk is at hand
-
-    def keys(self, number: int, more: int) -> list[Key]:
-        """The key of a chunk, and of at most so many that will be wanted after it."""
-        at = self.numbers.index(number)
-        first = self._key(number)
-        return [first, *self._wanted(self.numbers[at + 1 :], more)]
-
-    def _wanted(self, numbers: Sequence[int], most: int) -> list[Key]:
-        """At most so many of these chunks, and of the pass that follows."""
-        name = self.blocks.name
-        coming = [n for n in numbers[:most] if not self.kept(name, n)]
-        keys = [self._key(number) for number in coming]
-        left = most - len(numbers)
-        if self.then is not None and left > 0:
-            keys += self.then._wanted(self.then.numbers, left)
-        return keys
-
-    def _key(self, number: int) -> Key:
-        return (self.blocks.part, number, self.turn, self.shuffle)
-
-    def plain(self, kept: Callable[[ShardId, int], bool]) -> PassOrder:
-        """The same chunks as they are in all passes."""
-        then = self.then
-        if then is not None:
-            then = then.plain(kept)
-        shuffle = lasting(self.shuffle)
-        return replace(self, turn=None, shuffle=shuffle, then=then, kept=kept)
-
-
-class FeedClient:
-    """Asks a feed for chunks, and makes what the feed does not have. Without a feed it makes all.
-
-    `answered`: whether there is a feed that had the chunk it was asked for last.
-    """
-
-    def __init__(self, feed: Feed | None, data: Data) -> None:
-        self._feed = feed
-        self._data = data
-        self.answered = feed is not None
-        # seconds that training on each of the last chunks took, and their samples
-        self._trained: deque[tuple[Seconds, int]] = deque(maxlen=TIMED)
-
-    def trained(self, seconds: Seconds, samples: int) -> None:
-        """A chunk of so many samples was in use for so long."""
-        self._trained.append((seconds, samples))
-
-    def chunk(self, order: PassOrder, number: int, make: Callable[[], Columns]) -> Columns:
-        """The chunk from the feed, if that has it; otherwise `make` makes it.
-
-        Raises:
-            UnreadError: the feed does not have it, and this thread may not read the data.
-        """
-        if self._feed is None:
-            return make()
-        blocks = order.blocks
-        if number not in blocks.missed:
-            fed = self._ask(self._feed, order, number)
-            if fed is not None:
-                blocks.forget(number)
-                return fed
-            if self._data.serial and blocks.lacks(number):
-                blocks.missed.add(number)
-                raise UnreadError
-        begin = perf_counter()
-        chunk = make()
-        seconds = perf_counter() - begin + blocks.forget(number)
-        self._feed.made(seconds / blocks.rows(number))
-        return chunk
-
-    def _ask(self, feed: Feed, order: PassOrder, number: int) -> Columns | None:
-        """Ask for the chunk, and say which are wanted after it."""
-        more = int(-(-feed.ahead // self._data.chunk))
-        fed = feed.chunk(order.keys(number, more), self._seconds())
-        self.answered = fed is not None
-        return fed
-
-    def _seconds(self) -> Seconds | None:
-        """Seconds per sample of the training on the last chunks; None if there was none."""
-        took = tuple(self._trained)  # at once, for two threads use it
-        samples = sum(count for _, count in took)
-        if not samples:
-            return None
-        return sum(seconds for seconds, _ in took) / samples
-
-
 READING = 2  # parts whose blocks are kept at hand
 Chunks = Generator[Columns, None, None]
-
-
-class PassOrders:
-    """The chunks of each pass, in order, of one stream.
-
-    `drawn`: each pass has samples, or an order of them, of its own.
-    """
-
-    def __init__(self, data: Data, seed: int) -> None:
-        self._data = data
-        self._seed = seed
-        self._blocks: OrderedDict[tuple[ShardId, str], Blocks] = OrderedDict()
-        self._dealt = data.arrangement.reshuffles
-        self._drawn = data.arrangement.draws is not None
-        self.drawn = self._dealt or self._drawn or data.anew
-
-    def name(self, shuffle: str, turn: int) -> str:
-        """The order of a pass: `shuffle`, unless each pass has an order or samples of its own."""
-        order = f"{DRAWS}{turn}" if self._drawn else shuffle
-        if self._data.anew or (self._dealt and turn):
-            order += f"{OF_PASS}{turn}"
-        return order
-
-    def of(self, shard: ShardId, turn: int, shuffle: str) -> PassOrder:
-        """The chunks of a training pass."""
-        blocks = Blocks(self._data, shard, self._seed, lasting(shuffle))
-        numbers = list(range(blocks.count))
-        if mixes(shuffle):
-            drawn = draw(EACH, self._seed, shard, turn)
-            numbers = drawn.permutation(blocks.count).tolist()
-        return PassOrder(blocks, numbers, turn, shuffle)
-
-    def scored(self, part: ShardId, order: str) -> PassOrder:
-        """The chunks of a validation part."""
-        blocks = Blocks(self._data, part, None, order)
-        return PassOrder(blocks, range(blocks.count), None, order)
-
-    def blocks(self, part: ShardId, order: str) -> Blocks:
-        """The blocks of the part; those of the last few parts stay."""
-        key = (part, order)
-        if key not in self._blocks:
-            seed = None
-            if part in self._data.shards:
-                seed = self._seed
-            self._blocks[key] = Blocks(self._data, part, seed, order)
-            while len(self._blocks) > READING:
-                self._blocks.popitem(last=False)
-        self._blocks.move_to_end(key)
-        return self._blocks[key]
-
-
-class Lots:
-    """Makes lots of the chunks of data whose batches are made by collate.
-
-    `varies`: two passes in one order may see unlike batches.
-    """
-
-    def __init__(self, data: Data, seed: int, device: torch.device) -> None:
-        self._collator: Collator | None = None
-        self._scored: Collator | None = None
-        self._validation = data.validation
-        if data.collates:
-            scored = data.scored_collate or data.collate
-            self._collator = Collator(data.form, data.collate, seed, device)
-            form = data.scored_form or data.form
-            self._scored = Collator(form, scored, seed, device)
-        self.varies = self._collator is not None and self._collator.may_draw
-
-    def of(self, chunks: Chunks, part: ShardId, turn: int, at: int) -> Chunks:
-        """The chunks, of which the first begins at that sample of the pass; as lots if need be."""
-        collator = self._collator
-        if part in self._validation:
-            collator = self._scored
-        if collator is None:
-            return chunks
-        return _lots(chunks, collator, (stable(part), turn), at)
-
-
-def _lots(chunks: Chunks, collator: Collator, place: tuple[int, int], at: int) -> Chunks:
-    """The chunks as lots, the first of which begins at that sample of the pass."""
-    with closing(chunks):
-        for chunk in chunks:
-            yield as_lot(chunk, collator, place, at)
-            at += cols.rows(chunk)
-
-
-def without(chunks: Chunks, skip: int) -> Chunks:
-    """The chunks; the first one without so many samples."""
-    with closing(chunks):
-        for chunk in chunks:
-            yield cols.cut(chunk, skip, cols.rows(chunk))
-            skip = 0
-
-
-def versions(chunk: Columns) -> list[int]:
-    """How often each column's tensor was written to."""
-    tensors = [each for each in cols.parts(chunk) if isinstance(each, torch.Tensor)]
-    return [writes(tensor) for tensor in tensors]
-
-
-Begun = Callable[[], Columns]  # waits for the chunk
-
-
-class SideThread:
-    """The thread beside training in which a stream makes its chunks; it starts when needed."""
-
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-
-    def submit(self, make: Callable[[int], Columns], number: int) -> Future[Columns]:
-        """Begin to make the chunk."""
-        if self._pool is None:
-            self._pool = _one_thread()
-        return self._pool.submit(make, number)
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyPass:
-    """A pass that was begun before the pass before it was over."""
-
-    order: PassOrder
-    first: Future[Columns] | None  # its first chunk, if that was begun
-
-    def fits(self, shard: ShardId, turn: int, shuffle: str) -> bool:
-        """Whether it is this pass."""
-        order = self.order
-        return (order.blocks.part, order.turn, order.shuffle) == (shard, turn, shuffle)
-
-
-class PassChunks:
-    """Hands out the chunks of one pass in order.
-
-    `make` makes a chunk, in the thread beside training. `at_once`: whether a chunk is rather made
-    when it is asked for, in the thread that trains. `reads_here`: whether what a chunk is made of
-    must be read now, in the thread that trains. `begun`: the first chunk, if it was begun early.
-    `go_on` is called when the last chunk is about to be handed out.
-    """
-
-    def __init__(
-        self,
-        blocks: Blocks,
-        numbers: Sequence[int],
-        make: Callable[[int], Columns],
-        thread: SideThread,
-        *,
-        at_once: Callable[[int], bool],
-        reads_here: Callable[[int], bool],
-        begun: Future[Columns] | None = None,
-        go_on: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._early = begun
-        self._go_on = go_on
-        self._blocks = blocks
-        self._numbers = numbers
-        self._make = make
-        self._thread = thread
-        self._at_once = at_once
-        self._reads_here = reads_here
-        self._pending: list[Future[Columns]] = []  # the last two that were begun
-
-    def chunks(self) -> Generator[Columns, None, None]:
-        """The chunks. The next one is begun when a chunk is handed out."""
-        try:
-            coming = self._begin(self._numbers[0])
-            for following in self._numbers[1:]:
-                ready = coming
-                coming = self._begin(following)
-                yield ready()
-            ready = coming
-            last = ready()
-            self._go_on()
-            yield last
-        finally:
-            # If the caller stops early, nothing may go on beside what comes next.
-            wait(self._pending)
-
-    def _begin(self, number: int) -> Begun:
-        """Begin to make a chunk."""
-        if self._early is not None:
-            begun = self._early
-            self._early = None
-            return partial(self._finish, begun.result, number)
-        if len(self._numbers) == 1 or self._at_once(number):
-            make = partial(self._make, number)
-            return partial(self._finish, make, number)
-        if self._reads_here(number):
-            self._blocks.bring(number)
-        begun = self._thread.submit(self._make, number)
-        self._pending = [*self._pending[-1:], begun]
-        return partial(self._finish, begun.result, number)
-
-    def _finish(self, begun: Begun, number: int) -> Columns:
-        """Wait for the chunk. If it could not be made for want of the data, read that here."""
-        try:
-            return begun()
-        except UnreadError:
-            wait(self._pending)  # one chunk is prepared at a time
-            self._blocks.bring(number)
-            return self._make(number)
-
-
-def _one_thread() -> ThreadPoolExecutor:
-    """A thread in which torch may use as many threads as in this one."""
-    count = torch.get_num_threads()
-    return ThreadPoolExecutor(1, "shoal-chunks", torch.set_num_threads, (count,))
-
-
 Batch = tuple[Columns, int]  # with its number of samples
-
-
-class Batches:
-    """Batches of one size, as views of the chunks.
-
-    Samples at the end of a chunk that make no whole batch wait for the next chunk.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._rest: Columns | None = None  # samples that wait
-
-    def of(self, chunk: Columns) -> Iterator[Batch]:
-        """The batches that end in this chunk."""
-        size = self._size
-        count = cols.rows(chunk)
-        start = 0
-        if self._rest is not None:
-            start = self._fill(self._rest, chunk)
-            if cols.rows(self._rest) < size:
-                return
-            batch = self._rest
-            self._rest = None
-            yield batch, size
-
-        end = count - (count - start) % size
-        for at in range(start, end, size):
-            yield cols.cut(chunk, at, at + size), size
-        if end < count:
-            self._rest = cols.apply(cols.cut(chunk, end, count), copied)
-
-    def _fill(self, rest: Columns, chunk: Columns) -> int:
-        """Add the first samples of the chunk to those that wait; returns how many."""
-        missing = self._size - cols.rows(rest)
-        count = min(missing, cols.rows(chunk))
-        head = cols.cut(chunk, 0, count)
-        self._rest = cols.combine([rest, head], joined)
-        return count
-
-    def end(self) -> Batch | None:
-        """The smaller batch that is left at the end of the pass; None if there is none."""
-        rest = self._rest
-        if rest is None:
-            return None
-        self._rest = None
-        return rest, cols.rows(rest)
 
 
 class Stream:
@@ -459,7 +84,6 @@ class Stream:
         self._maker = ChunkMaker(recipe, data, seed, device)
         self._orders = PassOrders(data, seed)
         self._lots = Lots(data, seed, device)
-        self._thread = SideThread()
         self._early: EarlyPass | None = None
         self.augments = self._maker.augments
         # whether passes in one order may see unlike batches
@@ -552,6 +176,12 @@ class Stream:
         chunks = self._ahead(order, partial(self._plain, order))
         return self._lots.of(chunks, part, 0, 0)
 
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        """The thread beside training in which chunks are made; torch may use as many there."""
+        count = torch.get_num_threads()
+        return ThreadPoolExecutor(1, "shoal-chunks", torch.set_num_threads, (count,))
+
     # -- a pass --------------------------------------------------------------------------------
 
     def _ahead(
@@ -560,34 +190,52 @@ class Stream:
         make: Callable[[int], Columns],
         first: Future[Columns] | None = None,
     ) -> Chunks:
-        """The chunks of a pass. `first`: the first one, if it was begun early."""
-        blocks = order.blocks
+        """The chunks of a pass. The next one is begun when a chunk is handed out.
+
+        `make` makes a chunk. `first`: the first one, if it was begun early.
+        """
+        blocks, numbers = order.blocks, order.numbers
         # To make a chunk of a training pass takes time even if it is in the cache.
         always = self.augments and order.turn is not None
         may_be_fed = self._takes_work or always
+        pending: list[Future[Columns]] = []  # the last two that were begun
 
-        def at_once(number: int) -> bool:
+        def begin(number: int) -> Callable[[], Columns]:
+            """Begin to make a chunk; what waits for it."""
+            nonlocal pending
             at_hand = not always and self._is_kept(blocks.name, number)
-            return at_hand or not self._maker.is_ready
+            if len(numbers) == 1 or at_hand or not self._maker.is_ready:
+                return partial(make, number)  # when it is asked for, in the thread that trains
+            # What a chunk is made of may have to be read in the thread that trains.
+            fed = may_be_fed and self._feed.answered
+            if self._data.serial and not fed and not self._is_kept(blocks.name, number):
+                blocks.bring(number)
+            begun = self._thread.submit(make, number)
+            pending = [*pending[-1:], begun]
+            return begun.result
 
-        def reads_here(number: int) -> bool:
-            if not self._data.serial or self._is_kept(blocks.name, number):
-                return False
-            return not (may_be_fed and self._feed.answered)
+        def finished(begun: Callable[[], Columns], number: int) -> Columns:
+            """The chunk. If it could not be made for want of the data, that is read here."""
+            try:
+                return begun()
+            except UnreadError:
+                wait(pending)  # one chunk is prepared at a time
+                blocks.bring(number)
+                return make(number)
 
-        coming = PassChunks(
-            blocks,
-            order.numbers,
-            make,
-            self._thread,
-            at_once=at_once,
-            reads_here=reads_here,
-            begun=first,
-            go_on=partial(self._begin_early, order.then),
-        )
-        with closing(coming.chunks()) as chunks:
-            for chunk in chunks:
+        try:
+            coming = begin(numbers[0]) if first is None else first.result
+            for number, following in zip_longest(numbers, numbers[1:]):
+                ready = coming
+                if following is not None:
+                    coming = begin(following)
+                chunk = finished(ready, number)
+                if following is None:
+                    self._begin_early(order.then)
                 yield from self._guarded(blocks.name, chunk)
+        finally:
+            # If the caller stops early, nothing may go on beside what comes next.
+            wait(pending)
 
     def _is_kept(self, part: ShardId, number: int) -> bool:
         """Whether the prepared chunk is in the cache."""
@@ -755,3 +403,287 @@ def feeding_streams(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> 
     if data.in_memory and not overrides(recipe, "prepare"):
         memory_gb = 0.0
     return Streams(recipe, data, seed=seed, device=device, memory_gb=memory_gb)
+
+
+# -- the order of a pass ------------------------------------------------------------------
+
+
+class PassOrders:
+    """The chunks of each pass, in order, of one stream.
+
+    `drawn`: each pass has samples, or an order of them, of its own.
+    """
+
+    def __init__(self, data: Data, seed: int) -> None:
+        self._data = data
+        self._seed = seed
+        self._blocks: OrderedDict[tuple[ShardId, str], Blocks] = OrderedDict()
+        self._dealt = data.arrangement.reshuffles
+        self._drawn = data.arrangement.draws is not None
+        self.drawn = self._dealt or self._drawn or data.anew
+
+    def name(self, shuffle: str, turn: int) -> str:
+        """The order of a pass: `shuffle`, unless each pass has an order or samples of its own."""
+        order = f"{DRAWS}{turn}" if self._drawn else shuffle
+        if self._data.anew or (self._dealt and turn):
+            order += f"{OF_PASS}{turn}"
+        return order
+
+    def of(self, shard: ShardId, turn: int, shuffle: str) -> PassOrder:
+        """The chunks of a training pass."""
+        blocks = Blocks(self._data, shard, self._seed, lasting(shuffle))
+        numbers = list(range(blocks.count))
+        if mixes(shuffle):
+            drawn = draw(EACH, self._seed, shard, turn)
+            numbers = drawn.permutation(blocks.count).tolist()
+        return PassOrder(blocks, numbers, turn, shuffle)
+
+    def scored(self, part: ShardId, order: str) -> PassOrder:
+        """The chunks of a validation part."""
+        blocks = Blocks(self._data, part, None, order)
+        return PassOrder(blocks, range(blocks.count), None, order)
+
+    def blocks(self, part: ShardId, order: str) -> Blocks:
+        """The blocks of the part; those of the last few parts stay."""
+        key = (part, order)
+        if key not in self._blocks:
+            seed = None
+            if part in self._data.shards:
+                seed = self._seed
+            self._blocks[key] = Blocks(self._data, part, seed, order)
+            while len(self._blocks) > READING:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(key)
+        return self._blocks[key]
+
+
+@dataclass(frozen=True, slots=True)
+class PassOrder:
+    """The chunks of a pass, by number, in their order."""
+
+    blocks: Blocks
+    numbers: Sequence[int]
+    turn: int | None  # None: the chunks are the same in all passes
+    shuffle: str
+    then: PassOrder | None = None  # the pass that probably follows
+    # whether a chunk is at hand; None: none is
+    kept: Callable[[ShardId, int], bool] | None = None
+
+    def keys(self, number: int, more: int) -> list[Key]:
+        """The key of a chunk, and of at most so many that will be wanted after it."""
+        at = self.numbers.index(number)
+        first = self._key(number)
+        return [first, *self._wanted(self.numbers[at + 1 :], more)]
+
+    def _wanted(self, numbers: Sequence[int], most: int) -> list[Key]:
+        """At most so many of these chunks, and of the pass that follows."""
+        name = self.blocks.name
+        coming = [n for n in numbers[:most] if self.kept is None or not self.kept(name, n)]
+        keys = [self._key(number) for number in coming]
+        left = most - len(numbers)
+        if self.then is not None and left > 0:
+            keys += self.then._wanted(self.then.numbers, left)
+        return keys
+
+    def _key(self, number: int) -> Key:
+        return (self.blocks.part, number, self.turn, self.shuffle)
+
+    def plain(self, kept: Callable[[ShardId, int], bool]) -> PassOrder:
+        """The same chunks as they are in all passes."""
+        then = self.then
+        if then is not None:
+            then = then.plain(kept)
+        shuffle = lasting(self.shuffle)
+        return replace(self, turn=None, shuffle=shuffle, then=then, kept=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyPass:
+    """A pass that was begun before the pass before it was over."""
+
+    order: PassOrder
+    first: Future[Columns] | None  # its first chunk, if that was begun
+
+    def fits(self, shard: ShardId, turn: int, shuffle: str) -> bool:
+        """Whether it is this pass."""
+        order = self.order
+        return (order.blocks.part, order.turn, order.shuffle) == (shard, turn, shuffle)
+
+
+def without(chunks: Chunks, skip: int) -> Chunks:
+    """The chunks; the first one without so many samples."""
+    with closing(chunks):
+        for chunk in chunks:
+            yield cols.cut(chunk, skip, cols.rows(chunk))
+            skip = 0
+
+
+def versions(chunk: Columns) -> list[int]:
+    """How often each column's tensor was written to."""
+    tensors = [each for each in cols.parts(chunk) if isinstance(each, torch.Tensor)]
+    return [writes(tensor) for tensor in tensors]
+
+
+# -- chunks that another process makes ----------------------------------------------------
+
+
+class Feed(Protocol):
+    """Where a stream gets chunks that other streams use, too."""
+
+    ahead: Samples  # that are to be prepared beyond the chunk asked for
+
+    def of(self, key: DataKey) -> Feed | None:
+        """Where a stream of trials with this data key asks; None: it makes its chunks itself."""
+        ...
+
+    def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
+        """What `Stream.made` gives for the first key; None: the caller has to make it.
+
+        The chunks of the other keys are wanted next, in this order. `trained`: seconds per sample
+        of the training on the chunks before; None: there was none yet.
+        """
+        ...
+
+    def made(self, seconds: Seconds) -> None:
+        """The slot made a chunk itself, in so many seconds per sample."""
+        ...
+
+
+class FeedClient:
+    """Asks a feed for chunks, and makes what the feed does not have. Without a feed it makes all.
+
+    `answered`: whether there is a feed that had the chunk it was asked for last.
+    """
+
+    def __init__(self, feed: Feed | None, data: Data) -> None:
+        self._feed = feed
+        self._data = data
+        self.answered = feed is not None
+        # seconds that training on each of the last chunks took, and their samples
+        self._trained: deque[tuple[Seconds, int]] = deque(maxlen=TIMED)
+
+    def trained(self, seconds: Seconds, samples: int) -> None:
+        """A chunk of so many samples was in use for so long."""
+        self._trained.append((seconds, samples))
+
+    def chunk(self, order: PassOrder, number: int, make: Callable[[], Columns]) -> Columns:
+        """The chunk from the feed, if that has it; otherwise `make` makes it.
+
+        Raises:
+            UnreadError: the feed does not have it, and this thread may not read the data.
+        """
+        if self._feed is None:
+            return make()
+        blocks = order.blocks
+        if number not in blocks.missed:
+            fed = self._ask(self._feed, order, number)
+            if fed is not None:
+                blocks.forget(number)
+                return fed
+            if self._data.serial and blocks.lacks(number):
+                blocks.missed.add(number)
+                raise UnreadError
+        begin = perf_counter()
+        chunk = make()
+        seconds = perf_counter() - begin + blocks.forget(number)
+        self._feed.made(seconds / blocks.rows(number))
+        return chunk
+
+    def _ask(self, feed: Feed, order: PassOrder, number: int) -> Columns | None:
+        """Ask for the chunk, and say which are wanted after it."""
+        more = int(-(-feed.ahead // self._data.chunk))
+        fed = feed.chunk(order.keys(number, more), self._seconds())
+        self.answered = fed is not None
+        return fed
+
+    def _seconds(self) -> Seconds | None:
+        """Seconds per sample of the training on the last chunks; None if there was none."""
+        took = tuple(self._trained)  # at once, for two threads use it
+        samples = sum(count for _, count in took)
+        if not samples:
+            return None
+        return sum(seconds for seconds, _ in took) / samples
+
+
+# -- batches ------------------------------------------------------------------------------
+
+
+class Lots:
+    """Makes lots of the chunks of data whose batches are made by collate.
+
+    `varies`: two passes in one order may see unlike batches.
+    """
+
+    def __init__(self, data: Data, seed: int, device: torch.device) -> None:
+        self._collator: Collator | None = None
+        self._scored: Collator | None = None
+        self._validation = data.validation
+        if data.collates:
+            scored = data.scored_collate or data.collate
+            self._collator = Collator(data.form, data.collate, seed, device)
+            form = data.scored_form or data.form
+            self._scored = Collator(form, scored, seed, device)
+        self.varies = self._collator is not None and self._collator.may_draw
+
+    def of(self, chunks: Chunks, part: ShardId, turn: int, at: int) -> Chunks:
+        """The chunks, of which the first begins at that sample of the pass; as lots if need be."""
+        collator = self._collator
+        if part in self._validation:
+            collator = self._scored
+        if collator is None:
+            return chunks
+        return _lots(chunks, collator, (stable(part), turn), at)
+
+
+def _lots(chunks: Chunks, collator: Collator, place: tuple[int, int], at: int) -> Chunks:
+    """The chunks as lots, the first of which begins at that sample of the pass."""
+    with closing(chunks):
+        for chunk in chunks:
+            yield as_lot(chunk, collator, place, at)
+            at += cols.rows(chunk)
+
+
+class Batches:
+    """Batches of one size, as views of the chunks.
+
+    Samples at the end of a chunk that make no whole batch wait for the next chunk.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._rest: Columns | None = None  # samples that wait
+
+    def of(self, chunk: Columns) -> Iterator[Batch]:
+        """The batches that end in this chunk."""
+        size = self._size
+        count = cols.rows(chunk)
+        start = 0
+        if self._rest is not None:
+            start = self._fill(self._rest, chunk)
+            if cols.rows(self._rest) < size:
+                return
+            batch = self._rest
+            self._rest = None
+            yield batch, size
+
+        end = count - (count - start) % size
+        for at in range(start, end, size):
+            yield cols.cut(chunk, at, at + size), size
+        if end < count:
+            self._rest = cols.apply(cols.cut(chunk, end, count), copied)
+
+    def _fill(self, rest: Columns, chunk: Columns) -> int:
+        """Add the first samples of the chunk to those that wait; returns how many."""
+        missing = self._size - cols.rows(rest)
+        count = min(missing, cols.rows(chunk))
+        head = cols.cut(chunk, 0, count)
+        self._rest = cols.combine([rest, head], joined)
+        return count
+
+    def end(self) -> Batch | None:
+        """The smaller batch that is left at the end of the pass; None if there is none."""
+        rest = self._rest
+        if rest is None:
+            return None
+        self._rest = None
+        return rest, cols.rows(rest)
