@@ -199,22 +199,22 @@ def test_no_token_is_shown_after_somebody_else_shut_ray_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then a cluster that this process starts asks for it, and what joins without it is refused."""
-    from shoal.backend.ray import backend, cluster
+    from shoal.backend.ray import cluster, fleet
 
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cluster, "_own_folder", lambda: tmp_path)
     monkeypatch.setattr(cluster.reaper, "close", lambda shutdown, patience: None)
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
-    run = backend.Ray.__new__(backend.Ray)
+    run = fleet.RayFleet.__new__(fleet.RayFleet)
     run._pulse = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
-    run._own = run._joined = True
+    run.own = run.joined = True
     run._shelf = tmp_path / "shelf"
     cluster._own_token()
-    run.close()
+    run.close([], [])
     assert not cluster.asks_for_token()
     cluster._own_token()  # of a cluster that is joined later
-    run.close()
+    run.close([], [])
     assert cluster.asks_for_token()
     cluster._forget_token()
 

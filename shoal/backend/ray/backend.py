@@ -1,29 +1,23 @@
 """How long the engine decides between two moments of a backend that lives in real time."""
 
-import shutil
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
-from queue import Empty, SimpleQueue
 from time import monotonic
 
-import ray
 from ray.exceptions import RayError
 
 from shoal.backend.cluster_start import slots_text
-from shoal.backend.node import data_copy
 from shoal.backend.positions import Positions
-from shoal.backend.ray import cluster, reaper
-from shoal.backend.ray.cluster import lends
-from shoal.backend.ray.cluster_pulse import ClusterPulse
-from shoal.backend.ray.fleet import Fleet
+from shoal.backend.ray.cluster import Unanswered
+from shoal.backend.ray.fleet import Fleet, RayFleet
 from shoal.backend.ray.gangs import OneSlotGangs, Work
 from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.shard_register import NodeShards, ShardRegister
+from shoal.backend.ray.slot_process import Events, SlotProcess
 from shoal.backend.ray.slot_watch import Hangs, due
-from shoal.backend.ray.slots import Events, SlotProcess, check_known
+from shoal.backend.ray.slots import Slots, check_known
 from shoal.backend.ray.states import States
 from shoal.backend.ray.wide_gangs import WideGangs, gradients
 from shoal.core.cluster import SlotId
@@ -75,48 +69,6 @@ class DecidingTime:
         self._told = self._moments
         self._tell_at = monotonic() + TELL
         return Decided(self._seconds)
-
-
-Happening = Callable[[], Events]  # works off what happened; returns its events
-
-
-class EventQueue:
-    """A queue of happenings. `put` works from any thread, `gather` from one."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[Happening] = SimpleQueue()
-        self._failure: Exception | None = None
-
-    def put(self, happening: Happening) -> None:
-        """Have it worked off by the next `gather`."""
-        self._queue.put(happening)
-
-    def gather(self, wait: Seconds) -> Events:
-        """Work off what is there, and return the events of all of it.
-
-        `wait`: seconds to wait for something if there is nothing.
-
-        Raises:
-            Exception: whatever a happening raised, but only after the events of those before it
-                were returned.
-        """
-        if self._failure is not None:
-            raise self._failure
-
-        events: Events = []
-        try:
-            happening = self._queue.get(timeout=wait)
-            while True:
-                events += happening()
-                happening = self._queue.get_nowait()
-        except Empty:
-            return events
-        except Exception as failure:
-            if not events:
-                raise
-            self._failure = failure
-
-        return events
 
 
 class Waking:
@@ -207,24 +159,11 @@ OPENING_PATIENCE = 60.0
 OPENING_AGAIN = 10.0  # seconds until it is said again what is awaited
 
 
-def await_node(say: Callable[[str], None]) -> None:
-    """Wait until some node of the cluster lends a CPU or a GPU: nodes may have to come first.
-
-    Only then it is known whether slots are GPUs.
-    """
-    said = False
-    while not lends():
-        if not said:
-            say("no node of the cluster lends CPUs or GPUs yet: waiting for one …")
-            said = True
-        time.sleep(0.2)
-
-
 class SlotsOpening:
-    """The slots of a fleet, from the time `since` at which their processes were started."""
+    """The slots, from the time `since` at which their processes were started."""
 
-    def __init__(self, fleet: Fleet, tell: Tell, since: Seconds) -> None:
-        self._fleet = fleet
+    def __init__(self, slots: Slots, tell: Tell, since: Seconds) -> None:
+        self._slots = slots
         self._tell = tell
         self._since = since
         self._said = since
@@ -234,14 +173,14 @@ class SlotsOpening:
         ray = "Ray is there"
         if joined:
             ray = f"Ray is there after {self._since - before:.1f} s"
-        waits = f"opening {slots_text(len(self._fleet.processes))} …"
+        waits = f"opening {slots_text(len(self._slots.processes))} …"
         self._tell(self._since, f"{ray}; {waits}")
 
     def awaited(self, now: Seconds) -> bool:
         """Whether the run waits for the others; if that was said long ago, it is said again."""
-        if not self._fleet.opening:
+        if not self._slots.opening:
             return False
-        enough = self._fleet.ready or self._fleet.look_at is not None
+        enough = self._slots.ready or self._slots.look_at is not None
         if enough and now - self._since > OPENING_PATIENCE:
             return False
         if now - self._said >= OPENING_AGAIN:
@@ -255,7 +194,7 @@ class SlotsOpening:
 
     def _open(self) -> str:
         """How many slots are open."""
-        ready, all_ = len(self._fleet.ready), len(self._fleet.processes)
+        ready, all_ = len(self._slots.ready), len(self._slots.processes)
         if ready == all_:
             return f"{slots_text(all_)} open"
         return f"{ready} of {slots_text(all_)} open"
@@ -269,36 +208,35 @@ class Looks:
 
     def __init__(
         self,
-        pulse: ClusterPulse,
         hangs: Hangs,
         work: Work,
         waking: Waking,
         remove: Callable[[list[SlotId]], Events],
     ) -> None:
-        self._pulse = pulse
         self._hangs = hangs
         self._work = work
         self._fleet = work.fleet
+        self._slots = work.slots
         self._waking = waking
         self._remove = remove
 
     @property
     def times(self) -> tuple[float | None, ...]:
         """When to look next, by the monotonic clock."""
-        return self._fleet.look_at, self._hangs.look_at
+        return self._slots.look_at, self._hangs.look_at
 
     def look(self) -> Events:
         """Look if it is time, and return what follows."""
         now = monotonic()
         events: Events = []
         if now >= self._hangs.look_at:
-            events = self._hangs.look(self._fleet.ready)
-            ends = due(self._fleet.ready, self._work.times, self._waking.now())
+            events = self._hangs.look(self._slots.ready)
+            ends = due(self._slots.ready, self._work.times, self._waking.now())
             events += self._remove(ends)
-        if self._fleet.look_at is not None and now >= self._fleet.look_at:
-            self._fleet.look_at = now + 1.0
-            if self._pulse.answers():  # else the next question would block
-                self._fleet.look()
+        if self._slots.look_at is not None and now >= self._slots.look_at:
+            self._slots.look_at = now + 1.0
+            if self._fleet.answers():  # else the next question would block
+                self._slots.look()
         return events
 
 
@@ -311,60 +249,47 @@ class Ray:
         ValueError: no node has room for a slot.
     """
 
-    def __init__(self, recipe: Recipe, data: Data, course: Positions, setup: RaySetup) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        course: Positions,
+        setup: RaySetup,
+        connect: Callable[..., Fleet] = RayFleet,
+    ) -> None:
         self.course = course
         self._waking = Waking(setup.since)
         self.now = self._waking.now
-        self._inbox = EventQueue()
-        options = setup.options
-        about = options.address, options.slots, options.threads
-        self._joined = not ray.is_initialized()
-        store = setup.store_gb(recipe, data)
-        self._own, limit = cluster.join(*about, store, setup.cpus)
-        self._pulse = ClusterPulse(self._own)
+        self._fleet = connect(recipe, data, setup, course.seed, self.now)
         try:
-            await_node(partial(setup.tell, self.now()))
-            self._open(recipe, data, setup, limit)
-            self._starting = SlotsOpening(self._fleet, setup.tell, self.now())
-            self._starting.began(setup.since, self._joined)
+            self._open(recipe, data, setup)
         except BaseException:
-            self._leave()
+            self._fleet.leave()
             raise
 
-    def _open(self, recipe: Recipe, data: Data, setup: RaySetup, limit: int | None) -> None:
-        """Start the slots, up to `limit`; the data that this process has serves those here."""
-        own_slots = limit if self._own else None
-        share = cluster.share_of(
-            setup.cpus_per_slot, setup.gpus_per_slot, setup.options.threads, own_slots
-        )
-        slot = setup.slot(recipe, data, self.course.seed, share.gpus)
-        self._fleet = Fleet(
-            slot,
-            data,
-            setup.register(data),
-            share,
-            self._inbox.put,
-            self.now,
-            self._on_loss,
-            self._on_news,
-        )
-        self.size = self._fleet.size
+    def _open(self, recipe: Recipe, data: Data, setup: RaySetup) -> None:
+        """Start the slots."""
+        shards = setup.register(data)
+        self._slots = Slots(self._fleet, shards, self.now, self._on_loss, self._on_news)
+        self.size = self._slots.size
         self._deciding = DecidingTime()
-        hangs = Hangs(self.course, setup.silence_limits(recipe), self._fleet.died)
+        hangs = Hangs(self.course, setup.silence_limits(recipe), self._slots.died, self._fleet.end)
         self.silent = hangs.silent
-        self._waiting = NodeWait(self._fleet.shards)
-        self._states = States(self.course, self._fleet, setup)
+        self._waiting = NodeWait(shards)
+        self._states = States(self.course, self._fleet, self._slots, setup)
         self.forget = self._states.release
-        self._work = Work(self.course, self._fleet, self._states, self._depart, self._settled)
+        self._work = Work(
+            self.course, self._fleet, self._slots, self._states, self._depart, self._settled
+        )
         looks = self._work, self._waking, self._remove
-        self._looks = Looks(self._pulse, hangs, *looks)
+        self._looks = Looks(hangs, *looks)
         self._narrow = OneSlotGangs(self._work)
-        self._wides = WideGangs(self._work, gradients(share.gpus))
-        self._shelf = data_copy.place(slot.token, cluster.here(), slot.cache)
-        reaper.clear_up(self._shelf)
-        self._fleet.man(limit, self._own, elastic=setup.options.address is not None)
-        if data.catalogue is None and self._fleet.at(cluster.here()):  # it is here
-            data_copy.offer(data, self._shelf, recipe)
+        self._wides = WideGangs(self._work, gradients(self._fleet.gpus))
+        self._slots.man(elastic=setup.options.address is not None)
+        if self._slots.at(self._fleet.here):
+            self._fleet.offer_data()
+        self._starting = SlotsOpening(self._slots, setup.tell, self.now())
+        self._starting.began(setup.since, self._fleet.joined)
 
     # -- the protocol --------------------------------------------------------------------------
 
@@ -373,7 +298,7 @@ class Ray:
 
         Safe to call from a signal handler or another thread.
         """
-        self._inbox.put(lambda: [event])
+        self._fleet.put(lambda: [event])
 
     def submit(self, trial: Trial) -> None:
         """See `Backend`."""
@@ -381,12 +306,12 @@ class Ray:
 
     def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
         """See `Backend`."""
-        self._waking.set(at, until, self._fleet.coming)
+        self._waking.set(at, until, self._slots.coming)
 
     def change(self, before: Gang | None, after: Gang | None) -> None:
         """See `Backend`."""
         wide = after is not None and self._wides.takes(after)
-        self._fleet.shards.check(after, self._fleet.processes)
+        self._slots.shards.check(after, self._slots.processes)
         if before is None or after is None or not self._turns(before, after):
             if before is not None:
                 self._wides.stop(before)
@@ -417,7 +342,7 @@ class Ray:
 
     def add_slots(self, n: int) -> None:
         """Start so many more slots, where there is room for them; they join when they are ready."""
-        self._inbox.put(partial(self._fleet.add, n))
+        self._fleet.put(partial(self._slots.add, n))
 
     def remove_slots(self, slots: Iterable[SlotId]) -> None:
         """Have these slots leave after the units they are at, once what only they hold is durable.
@@ -426,12 +351,12 @@ class Ray:
             ValueError: there is no such slot.
         """
         gone = list(slots)
-        check_known(gone, self._fleet.processes)
-        self._inbox.put(partial(self._remove, gone))
+        check_known(gone, self._slots.processes)
+        self._fleet.put(partial(self._remove, gone))
 
     def resize(self, n: int) -> None:
         """Have so many slots from now on, as far as there is room; idle ones leave first."""
-        self._inbox.put(lambda: self._remove(self._fleet.aim(n)))
+        self._fleet.put(lambda: self._remove(self._slots.aim(n)))
 
     @property
     def moved(self) -> int:
@@ -440,22 +365,11 @@ class Ray:
 
     def pids(self) -> dict[SlotId, int]:
         """The slots that are ready, and their processes."""
-        return {process.id: process.pid for process in self._fleet.ready}
+        return {process.id: process.pid for process in self._slots.ready}
 
     def close(self) -> None:
         """End the slots' processes, and the cluster if it was started here."""
-        if ray.is_initialized():
-            self._fleet.close()
-        self._leave()
-        shutil.rmtree(self._shelf, ignore_errors=True)
-
-    def _leave(self) -> None:
-        """Leave the cluster, or end it if it was started here."""
-        self._pulse.close()
-        lost = ray.is_initialized() and self._pulse.lost()
-        cluster.leave(self._own, self._joined, lost)
-        # What this process joins later is not ours to leave.
-        self._own = self._joined = False
+        self._slots.close()
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -471,7 +385,7 @@ class Ray:
                     others.append(event)
 
         self._starting.over(self.now())
-        return [Joined(self._fleet.assembled()), *others]
+        return [Joined(self._slots.assembled()), *others]
 
     def _patience(self) -> Seconds:
         """How long to wait for something to happen, before slots are looked at again."""
@@ -481,21 +395,20 @@ class Ray:
 
     def _gather(self, wait: Seconds) -> Events:
         """All that happened meanwhile; raises ConnectionError if the cluster is lost."""
-        self._pulse.check()
         try:
-            return self._inbox.gather(wait) + self._looks.look()
-        except cluster.Unanswered as error:
-            raise self._pulse.explained(error) from error
+            return self._fleet.gather(wait) + self._looks.look()
+        except Unanswered as error:
+            raise self._fleet.explained(error) from error
 
     def _going(self) -> bool:
         """Whether anything is under way, or a slot may come for what is left to do."""
         going = [self._narrow.waiting, self._wides.waiting, self._states.saving]
-        if any(going) or any(each.at_work for each in self._fleet.processes.values()):
+        if any(going) or any(each.at_work for each in self._slots.processes.values()):
             self._waiting.over()
             return True
-        waits = self._fleet.coming and self._waking.awaits
-        if waits and self._waking.idle and not self._fleet.opening:
-            return self._waiting.goes_on(self._fleet.ready)
+        waits = self._slots.coming and self._waking.awaits
+        if waits and self._waking.idle and not self._slots.opening:
+            return self._waiting.goes_on(self._slots.ready)
         return waits
 
     def _begin(self) -> None:
@@ -531,7 +444,7 @@ class Ray:
 
     def _remove(self, slots: list[SlotId]) -> Events:
         """Have these slots leave, at once if they are idle."""
-        processes = self._fleet.processes
+        processes = self._slots.processes
         leaving = [processes[slot] for slot in slots if slot in processes]
         events: Events = []
         for process in leaving:
@@ -547,5 +460,5 @@ class Ray:
         try:
             events = self._states.secure(process)
         except RayError as error:
-            return self._fleet.died(process, error)
-        return events + self._fleet.part(process)
+            return self._slots.died(process, error)
+        return events + self._slots.part(process)

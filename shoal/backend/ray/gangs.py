@@ -14,8 +14,9 @@ from ray.exceptions import RayTaskError
 from shoal.backend.node.messages import Broken, Cut, Lost, Outcome, Trained, Unreadable
 from shoal.backend.positions import GangRun, Position, Positions, fallen
 from shoal.backend.ray.fleet import Fleet
+from shoal.backend.ray.slot_process import Call, Events, SlotProcess
 from shoal.backend.ray.slot_watch import UnitTimes, is_over
-from shoal.backend.ray.slots import Call, Events, SlotProcess
+from shoal.backend.ray.slots import Slots
 from shoal.backend.ray.states import States, Stored, carries, durable_name
 from shoal.core.cluster import SlotId
 from shoal.core.event import Ended, Event, Failed, Finished, Joined, Retired, Unread
@@ -34,6 +35,7 @@ class Work:
 
     course: Positions
     fleet: Fleet
+    slots: Slots
     states: States
     # A slot that is to leave has nothing to do any more.
     depart: Callable[[SlotProcess], Events]
@@ -84,8 +86,8 @@ class Work:
         waiting = run.waiting(units, about.shard)
         events: Events = [Unread(process.id, about.shard, about.why, waiting)]
         if not waiting:
-            self.fleet.shards.bar(process, about.shard)
-            events += self.fleet.shards.again(self.fleet.ready, ())
+            self.slots.shards.bar(process, about.shard)
+            events += self.slots.shards.again(self.slots.ready, ())
         return [*events, Ended(run.gang)]
 
     def note_ends(self, events: Events) -> None:
@@ -93,7 +95,7 @@ class Work:
         for event in events:
             if isinstance(event, Joined):
                 slot = event.slots[0]
-                self.fleet.processes[slot.id].slot = slot
+                self.slots.processes[slot.id].slot = slot
             elif isinstance(event, Finished | Failed | Retired):
                 self.unfinished.discard(event.trial)
 
@@ -106,7 +108,7 @@ class Work:
             return False
         if process.known.until == inf:
             return True
-        return not is_over(process, self.fleet.now(), self.times.needed(trials))
+        return not is_over(process, self.slots.now(), self.times.needed(trials))
 
     def reported(
         self,
@@ -121,14 +123,14 @@ class Work:
         Raises:
             Exception: disk, data or Shoal itself failed, not a trial.
         """
-        if not self.fleet.is_current(process) or call not in calls:
+        if not self.slots.is_current(process) or call not in calls:
             return []
 
         error = future.exception()
         if isinstance(error, RayTaskError):
             raise error.cause
         if error is not None:
-            return self.fleet.died(process, error)
+            return self.slots.died(process, error)
 
         process.finish(calls, call)
         outcome = future.result()
@@ -292,13 +294,13 @@ class OneSlotGangs:
     def wait(self, gang: Gang) -> None:
         """Have the gang begin as soon as it can."""
         slot = _slot_of(gang)
-        if slot in self._work.fleet.processes:
+        if slot in self._work.slots.processes:
             self.waiting[slot] = GangRun.of(gang)
 
     def begin(self) -> None:
         """Start the gangs that need not wait any more."""
         for slot, run in list(self.waiting.items()):
-            process = self._work.fleet.processes[slot]
+            process = self._work.slots.processes[slot]
             over = frozenset(run.gang.trials) - self._work.unfinished
             rest = prune(run.gang, over)
             if rest is None:
@@ -361,7 +363,7 @@ class OneSlotGangs:
 
     def _process_of(self, gang: Gang) -> SlotProcess | None:
         """The process that the gang is at work on, if it is."""
-        process = self._work.fleet.processes.get(_slot_of(gang))
+        process = self._work.slots.processes.get(_slot_of(gang))
         if process is None or process.run is None or process.run.gang != gang:
             return None
         return process

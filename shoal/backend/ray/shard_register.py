@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from shoal.backend.ray.slots import Events, Reading, SlotProcess
+from shoal.backend.ray.slot_process import Events, Reading, SlotProcess
 from shoal.core.check import PlanError
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Joined

@@ -11,13 +11,9 @@ from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
-import ray
-
-from shoal.backend.node.process import end
 from shoal.backend.positions import Positions
-from shoal.backend.ray.cluster import here, only_at
 from shoal.backend.ray.silence import SilenceLimits, Silences, WorkUnderWay, why_hung
-from shoal.backend.ray.slots import Call, Events, SlotProcess
+from shoal.backend.ray.slot_process import Call, Events, SlotProcess
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Event
 from shoal.core.trial import Seconds, TrialId
@@ -148,30 +144,20 @@ def _lasts(processes: Iterable[SlotProcess]) -> dict[TrialId, Seconds]:
     return found
 
 
-def end_at(node: str, pid: int, born: str) -> None:
-    """End the process at the node at once. Ray itself only asks it to end, which it may not hear.
-
-    `born`: when it began; a process of that number that began at another time is left alone.
-    """
-    if node == here():
-        end(pid, born)
-        return
-    task = ray.remote(num_cpus=0, max_retries=0)(end)
-    task.options(scheduling_strategy=only_at(node)).remote(pid, born)
-
-
 EVERY: Seconds = 1.0  # between two looks
 
 Died = Callable[[SlotProcess, TimeoutError], Events]
+End = Callable[[str, int, str], None]  # a process: its node, its number, when it began
 
 
 class Hangs:
     """Which processes hang. They are ended, and then `died` is called with each."""
 
-    def __init__(self, course: Positions, limits: SilenceLimits, died: Died) -> None:
+    def __init__(self, course: Positions, limits: SilenceLimits, died: Died, end: End) -> None:
         self._course = course
         self._limits = limits
         self._died = died
+        self._end = end
         self._silences = Silences()
         # How often each slot, and each trial's slot, hung since it made a round.
         self._hangs: Counter[str] = Counter()
@@ -204,7 +190,7 @@ class Hangs:
             why = why_hung(process.signs, now, self._limits, work)
             if why is not None:
                 self._hangs.update((process.id, *_trials(process)))
-                end_at(process.node, process.pid, process.born)
+                self._end(process.node, process.pid, process.born)
                 events += self._died(process, TimeoutError(why))
         return events
 

@@ -1,163 +1,35 @@
-"""The slots as the driver sees them: their processes, and the shards registered with them."""
+"""The slots of a run: started, followed, replaced when they die, and their shards registered."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from math import inf
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from time import monotonic
 from typing import Any
 
-from shoal.backend.node.messages import Hello, Trained
-from shoal.backend.positions import GangRun
-from shoal.backend.ray.silence import Signs
-from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Event
+from ray.exceptions import ActorUnschedulableError, RayTaskError
+
+from shoal.backend.node.messages import Broken, Hello
+from shoal.backend.ray.cluster import (
+    Node,
+)
+from shoal.backend.ray.fleet import Fleet
+from shoal.backend.ray.shard_register import NodeShards, ShardRegister
+from shoal.backend.ray.slot_process import Events, SlotProcess
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Left, Unread
 from shoal.core.trial import Seconds, TrialId
-from shoal.train.recipe.unit import Unit
+from shoal.train.recipe.unit import Reached
 
-Events = list[Event]
-Shards = frozenset[ShardId]
-Reading = tuple[SlotId, ShardId]  # a shard, and where it is being read
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """A round given to a slot, a unit of each lane of its gang, and not yet reported.
-
-    Ray runs the rounds of a slot in the order of the calls. So a slot may be given a round while
-    it is still at the one before, and `SlotActor.call_off` reaches it in between.
-    """
-
-    number: int
-    units: Mapping[TrialId, Unit]
-    # For units that go on from a state in the object store: the slot that made it.
-    origins: Mapping[TrialId, SlotId]
-    # References to the states that the round returns.
-    states: Mapping[TrialId, Any] = field(default_factory=dict)
-    void: bool = False  # whatever comes of it does not count
-    # Trials whose units came after one that failed: they come to nothing.
-    dropped: set[TrialId] = field(default_factory=set)
-    # When a slot without other work was given it, and when the answer came, which is a moment
-    # before the driver turns to it.
-    begun: Seconds | None = None
-    ended: Seconds | None = None
-    # Seconds that the state of one trial was under way: see `measure_way`.
-    way: Seconds = 0.0
-
-    def note_end(self, _: object) -> None:
-        """The answer came."""
-        self.ended = monotonic()
-
-    def measure_way(self, outcomes: Mapping[TrialId, object]) -> None:
-        """Learn how long states were under way, from what came of all units of the round.
-
-        That is the time in which the slot neither trained nor did anything else that it tells of.
-        States came out of the object store and went back there, and calls went to and fro.
-        """
-        if self.begun is None:
-            return
-        told = 0.0
-        for outcome in outcomes.values():
-            if not isinstance(outcome, Trained):
-                return
-            told += sum(outcome.done.spent.values())
-        rest = (self.ended or monotonic()) - self.begun - told
-        self.way = max(0.0, rest) / max(1, len(outcomes))
-
-
-@dataclass(eq=False, slots=True)
-class SlotProcess:
-    """A slot's process.
-
-    A process that dies is replaced by another one, of the same slot. Whoever holds the old one
-    asks `Fleet.is_current` before it counts on it.
-    """
-
-    id: SlotId
-    node: str
-    actor: Any
-    tries: int = 1
-    until: Seconds = inf  # when its node will leave, in seconds of the study
-    slot: Slot | None = None  # once it is ready
-    pid: int = 0
-    born: str = ""  # when the process with that number began
-    meeting: str = ""  # where processes of wide lanes meet
-    holds: Shards = frozenset()  # shards that lie at its node, of data that stays there
-    run: GangRun | None = None  # the gang at work here alone
-    calls: list[Call] = field(default_factory=list)  # of that gang
-    # Units that it makes together with other slots.
-    shares: list[Call] = field(default_factory=list)
-    stopping: bool = False  # the gang, after the round under way
-    leaving: bool = False  # the slot, after the round under way
-    # It leaves because its time is over: another one may take its place.
-    ends: bool = False
-    worked: bool = False  # it made a round, or a part of one
-    # What was heard of the process, since it is ready.
-    signs: Signs = field(default_factory=lambda: Signs.at(monotonic()))
-    # Calls that it answered, and the longest silence in each; `Hangs` learns from them.
-    answered: list[tuple[Call, Seconds]] = field(default_factory=list)
-
-    @property
-    def at_work(self) -> bool:
-        """Whether anything is under way here."""
-        return bool(self.calls or self.shares)
-
-    @property
-    def known(self) -> Slot:
-        """The slot of a process that is ready."""
-        assert self.slot is not None, "only of a process that is ready"
-        return self.slot
-
-    def call(self, group: str, method: str, *arguments: Any, results: int = 1) -> Any:
-        """A reference to the method's result, or to each of them.
-
-        `group`: the threads that run the method.
-        """
-        remote = getattr(self.actor, method)
-        remote = remote.options(concurrency_group=group, num_returns=results)
-        return remote.remote(*arguments)
-
-    def begin(self, calls: list[Call], call: Call) -> None:
-        """The process was given the call, which is one of `calls` or of `shares` from now on."""
-        if not self.at_work:
-            self.signs.begin(monotonic())
-        calls.append(call)
-
-    def finish(self, calls: list[Call], call: Call) -> None:
-        """The process answered the call."""
-        calls.remove(call)
-        self.worked = True
-        self.answered.append((call, self.signs.finish(monotonic())))
-
-    def halt(self, call: Call) -> None:
-        """Stop the round between two of its parts; it is void."""
-        self.call("control", "halt", call.number)
-
-    def call_off(self, call: Call) -> None:
-        """Leave the round out, unless it has begun."""
-        self.call("control", "call_off", call.number)
-
-    def forget(self, trial: TrialId) -> None:
-        """The trial goes on elsewhere."""
-        self.call("train", "forget", trial)
-
-    def opened(self, hello: Hello) -> None:
-        """The process is ready."""
-        self.pid = hello.pid
-        self.born = hello.born
-        self.signs = Signs.at(monotonic())
-        self.meeting = hello.meeting
-        self.holds = hello.shards
-        self.slot = Slot(self.id, hello.host, hello.kind, hello.memory, until=self.until)
-
-    def reading(self) -> set[Reading]:
-        """The slot with each shard that a gang of one shard after another reads here."""
-        if self.run is None or self.run.left is None:
-            return set()
-        shards: set[Reading] = set()
-        for call in self.calls:
-            for unit in call.units.values():
-                shards.update((self.id, shard) for shard in unit.visit.shards)
-        return shards
+POLL = 1.0  # seconds between two looks at a cluster's nodes
+NO_ROOM = (
+    "no node of the Ray cluster (that holds shards) has room for a slot: lower "
+    "cpus_per_slot or gpus_per_slot, or add nodes"
+)
+TRIES = 3  # times that a slot's process may die while it starts
 
 
 def check_known(slots: Iterable[SlotId], known: Iterable[SlotId]) -> None:
@@ -196,3 +68,281 @@ def balance(processes: Collection[SlotProcess], n: int) -> tuple[int, list[SlotI
     gone = [each.id for each in there[: max(0, len(there) - n)]]
     leaving = sum(each.leaving and not each.ends for each in processes)
     return max(0, n - len(there)), gone, leaving
+
+
+class Slots:
+    """All slots of a backend.
+
+    `now`: the time of the study. `on_loss`: what else follows when a slot died or left, asked
+    before its shards are registered elsewhere. `on_news`: what follows when a slot says how far the
+    units of a round are.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        shards: ShardRegister | NodeShards,
+        now: Callable[[], Seconds],
+        on_loss: Callable[[SlotProcess], Events],
+        on_news: Callable[[SlotProcess, int, Mapping[TrialId, Reached]], Events],
+    ) -> None:
+        self._fleet = fleet
+        self.shards = shards
+        self.now = now
+        self._on_loss = on_loss
+        self._on_news = on_news
+        self._numbers = count()
+        self._nodes: dict[str, Node] = {}
+        self.room = 0  # slots that fit the nodes, as they were seen last
+        self._limit = fleet.limit
+        self._assembled = False
+        # When to look for new nodes, by the monotonic clock.
+        self.look_at: float | None = None
+        self.processes: dict[SlotId, SlotProcess] = {}
+
+    @property
+    def ready(self) -> list[SlotProcess]:
+        """The processes that can train."""
+        return [each for each in self.processes.values() if each.slot is not None]
+
+    @property
+    def opening(self) -> bool:
+        """Whether a process is still starting."""
+        return any(process.slot is None for process in self.processes.values())
+
+    def size(self) -> FleetSize:
+        """How many slots there are to be, and how many fit; safe to call from other threads."""
+        return FleetSize(len(staying([*self.processes.values()])), self.room)
+
+    @property
+    def coming(self) -> bool:
+        """Whether a slot may join unasked: one starts, or the cluster may get new nodes."""
+        return self.opening or self.look_at is not None
+
+    def at(self, node: str) -> bool:
+        """Whether there are slots at the node."""
+        return any(process.node == node for process in self.processes.values())
+
+    def is_current(self, process: SlotProcess) -> bool:
+        """Whether the process was not replaced, and its slot has not left."""
+        return self.processes.get(process.id) is process
+
+    # -- coming --------------------------------------------------------------------------------
+
+    def man(self, elastic: bool) -> None:
+        """Start the slots, all of them here in a cluster of our own.
+
+        `elastic`: nodes come and go.
+
+        Raises:
+            ValueError: no node has room for one.
+        """
+        fleet = self._fleet
+        if fleet.own:
+            self.room = fleet.own_room()
+            self.add(self._limit or 1)
+        else:
+            self.look()
+
+        self.look_at = monotonic() + POLL if elastic else None
+        if not self.processes and (fleet.lends() or not elastic):
+            raise ValueError(NO_ROOM)
+
+    def look(self) -> None:
+        """See which nodes are there, and start slots on new ones."""
+        self.look_at = monotonic() + POLL
+        known = self._nodes
+        seen = self._suited()
+        self.room = sum(node.room for node in seen.values())
+        served = known.keys() | {each.node for each in self.processes.values()}
+        self._fill([node for name, node in seen.items() if name not in served])
+        # Nodes without slots are looked at again: they may be of use later.
+        self._nodes = {name: node for name, node in seen.items() if name in known or self.at(name)}
+
+    def _fill(self, fresh: Sequence[Node]) -> None:
+        """Start slots on these nodes, in turn, until they or the limit are full.
+
+        Those who validate for them on what does not lie at their nodes start beside them.
+        """
+        most = max((node.room for node in fresh), default=0)
+        for turn in range(most):
+            for node in fresh:
+                full = self._limit is not None and len(self.processes) >= self._limit
+                if turn < node.room and not full:
+                    self.start(node.id)
+        self._fleet.serve([node for node in fresh if self.at(node.id)])
+
+    def _suited(self) -> dict[str, Node]:
+        """The live nodes at which slots are of use."""
+        nodes = self._fleet.nodes()
+        return {name: node for name, node in nodes.items() if self.shards.suits(node.names)}
+
+    def add(self, n: int) -> Events:
+        """Start so many slots, or as many as there is room for."""
+        if self._fleet.own:
+            places = [self._fleet.here] * n
+        else:
+            suited = self._suited().values()
+            places = _room(suited, self.processes.values())[:n]
+        for node in places:
+            self.start(node)
+        return []
+
+    def aim(self, n: int) -> list[SlotId]:
+        """Start slots until there are so many; returns those that have to leave instead."""
+        missing, gone, leaving = balance(self.processes.values(), n)
+        self.add(missing)
+        self._limit = n + leaving + len(gone)  # each slot that parts lowers it again
+        return gone
+
+    def start(self, node: str, slot: SlotId | None = None, tries: int = 1) -> SlotId:
+        """Start a process there, of a new slot or of one that lost its own."""
+        name = slot or SlotId(f"slot{next(self._numbers)}")
+        actor = self._fleet.start(node)
+        until = self.now() + self._fleet.seconds_left(node)
+        process = SlotProcess(name, node, actor, tries, until)
+        self.processes[name] = process
+        self._fleet.follow(process.call("watch", "watch"), partial(self._ended, process))
+        self._fleet.follow(process.call("train", "open"), partial(self._opened, process))
+        return name
+
+    def _opened(self, process: SlotProcess, future: Any) -> Events:
+        """The slot is ready, or cannot be."""
+        if not self.is_current(process):
+            return []
+
+        error = future.exception()
+        if isinstance(error, RayTaskError):
+            raise error.cause
+        if error is not None:
+            return self.died(process, error)
+
+        hello: Hello | Broken = future.result()
+        if isinstance(hello, Broken):
+            raise hello.error
+
+        process.opened(hello)
+        self._listen(process)
+        if self._assembled:
+            joined = self.shards.again(self.ready, [process])
+            return [*joined, *_damaged(process, hello)]
+        return []
+
+    def assembled(self) -> tuple[Slot, ...]:
+        """The slots that are ready at the start; from now on others join as they come."""
+        self._assembled = True
+        return self.shards.first(self.ready)
+
+    def _listen(self, process: SlotProcess) -> None:
+        """Ask the slot how far its units are."""
+        self._fleet.follow(process.call("news", "news"), partial(self._told, process))
+
+    def _told(self, process: SlotProcess, future: Any) -> Events:
+        """How far the slot's units are."""
+        if not self.is_current(process) or future.exception() is not None:
+            return []
+        self._listen(process)
+        process.signs.reach(future.result(), monotonic())
+        return self._on_news(process, *future.result())
+
+    # -- going ---------------------------------------------------------------------------------
+
+    def _ended(self, process: SlotProcess, future: Any) -> Events:
+        """The slot left in good order, or its process is gone."""
+        error = future.exception()
+        if error is None:
+            return []
+        return self.died(process, error)
+
+    def died(self, process: SlotProcess, error: BaseException) -> Events:
+        """The process is gone; where its node is still there, another one takes its place.
+
+        Raises:
+            OSError: it died while it started, time and again.
+        """
+        if not self.is_current(process):
+            return []
+        del self.processes[process.id]
+        if process.leaving and not process.ends and self._limit is not None:
+            self._limit -= 1
+        with suppress(Exception):
+            # It may only be out of reach, and holds what the next one needs.
+            self._fleet.kill(process.actor)
+
+        there = not _never_ran(error) and process.node in self._fleet.nodes()
+        if not there:
+            # should it be there after all, it is new
+            self._nodes.pop(process.node, None)
+        died = there or not self._fleet.taken_back(process.node)
+        events = self._without(process, died, why=_why(error))
+        tries = process.tries + 1 if process.slot is None else 1
+        if tries > TRIES:
+            _go_on_without(process, error, self.ready)
+        elif there and not process.leaving:
+            self.start(process.node, process.id, tries)
+        return events
+
+    def part(self, process: SlotProcess) -> Events:
+        """Let go of a slot that has nothing left to do."""
+        del self.processes[process.id]
+        if not process.ends and self._limit is not None:
+            self._limit -= 1
+        process.call("control", "leave", False)
+        self._fleet.kill(process.actor)
+        return self._without(process, died=False)
+
+    def _without(self, process: SlotProcess, died: bool, why: str = "") -> Events:
+        """What follows when the slot is gone: nothing, if it was never ready."""
+        if process.slot is None:
+            return []
+        events: Events = [Left(frozenset((process.id,)), died, why)]
+        events += self._on_loss(process)
+        return events + self.shards.again(self.ready, ())
+
+    def close(self) -> None:
+        """End all processes, and clear the nodes of their copies of the data."""
+        one_each = {process.node: process.actor for process in self.ready}
+        actors = [process.actor for process in self.processes.values()]
+        self.processes = {}
+        self._fleet.close(actors, [*one_each.values()])
+
+
+def _go_on_without(
+    process: SlotProcess, error: BaseException, others: Sequence[SlotProcess]
+) -> None:
+    """Processes of this slot die while they start.
+
+    Raises:
+        OSError: there are no others to go on with.
+    """
+    why = f"{process.id} died {TRIES} times while it started at {process.node}"
+    if not others:
+        raise OSError(f"{why}: {error}")
+    warnings.warn(f"{why}: going on without it", stacklevel=2)
+
+
+def _never_ran(error: BaseException) -> bool:
+    """Whether there was no process: its node is gone, though Ray may not have noticed yet."""
+    return isinstance(error, ActorUnschedulableError) or "never ran" in str(error)
+
+
+def _why(error: BaseException) -> str:
+    """What the journal says of a slot's end, beside that it died."""
+    if isinstance(error, TimeoutError):
+        return str(error)
+    return ""
+
+
+def _room(suited: Iterable[Node], processes: Iterable[SlotProcess]) -> list[str]:
+    """The nodes that have room for more slots, once for each."""
+    used = Counter(process.node for process in processes)
+    places: list[str] = []
+    for node in suited:
+        places += [node.id] * (node.room - used[node.id])
+    return places
+
+
+def _damaged(process: SlotProcess, hello: Hello) -> Events:
+    """The shards that should lie at the slot's node, and cannot be read there."""
+    about = hello.damaged.items()
+    return [Unread(process.id, shard, why) for shard, why in about]

@@ -4,43 +4,21 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, cycle
-from math import inf
 from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from shoal.backend.node.messages import Trained
 from shoal.backend.positions import GangRun, Position, Positions
-from shoal.backend.ray.cluster import GIB, SMALLEST_STORE
+from shoal.backend.ray.cluster import GIB
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.setup import RaySetup
-from shoal.backend.ray.slots import Call, Events, SlotProcess
+from shoal.backend.ray.slot_process import Call, Events, SlotProcess
+from shoal.backend.ray.slots import Slots
 from shoal.core.cluster import SlotId
 from shoal.core.event import Kept
 from shoal.core.trial import Samples, Seconds, TrialId, Visit
 from shoal.train.recipe.unit import Done
-
-
-def answer(process: SlotProcess, ref: Any, patience: Seconds) -> Any:
-    """What the call returns, or raises. It may take as long as it likes.
-
-    `patience`: seconds in which the process must answer another call meanwhile.
-
-    Raises:
-        GetTimeoutError: it did not.
-    """
-    timeout = None
-    if patience < inf:
-        timeout = patience
-    while not ray.wait([ref], timeout=timeout)[0]:
-        sign = process.actor.__ray_ready__.remote()
-        if not ray.wait([ref, sign], timeout=timeout)[0]:
-            raise GetTimeoutError(f"{process.id} gave no answer for {patience:g} s")
-    try:
-        return ray.get(ref)
-    except RayTaskError as error:
-        raise error.cause from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +48,14 @@ class States:
     It is `Stored`, `Resident`, or None if the newest state is durable or there is none.
     """
 
-    def __init__(self, course: Positions, fleet: Fleet, setup: RaySetup) -> None:
+    def __init__(self, course: Positions, fleet: Fleet, slots: Slots, setup: RaySetup) -> None:
         self._course = course
         self._fleet = fleet
+        self._slots = slots
         self._room_gb = setup.resting_gb()
         self._patience = setup.options.hang_after
         self.active: set[TrialId] = set()  # trials at work
-        self._store = _store_room()
+        self._store = fleet.store_room
         self._numbers = count()
         self.saving: set[TrialId] = set()
         self.moved = 0  # bytes of states that went from slot to slot
@@ -184,18 +163,18 @@ class States:
         for trial in self._only_at(process):
             try:
                 ref = process.call("train", "keep", trial)
-                name = answer(process, ref, self._patience)
+                name = self._fleet.answer(process, ref, self._patience)
                 events.append(self._course.keep(trial, name))
             except LookupError:  # it was given up here, for another slot had it, too
                 events.append(self._course.fall(trial))
 
-        last = self._fleet.ready == [process]
+        last = self._slots.ready == [process]
         for trial, at in self._course.positions.items():
             if not isinstance(at.carried, Stored) or is_durable(at):
                 continue
             if last or (process.ends and at.carried.slot == process.id):
                 ref = self._save(trial, at, process)
-                name = answer(process, ref, self._patience)
+                name = self._fleet.answer(process, ref, self._patience)
                 events.append(self._course.keep(trial, name))
 
         return events
@@ -219,7 +198,7 @@ class States:
         """
         stored = self._stored()
         excess = sum(state.size for state, _ in stored) - self._room()
-        if excess <= 0 or not self._fleet.ready:
+        if excess <= 0 or not self._slots.ready:
             return
 
         stored.sort(key=lambda item: item[0].number)
@@ -240,7 +219,7 @@ class States:
 
     def _room(self) -> float:
         """Bytes of the object store that states at rest may take."""
-        return min(self._store, self._room_gb * GIB * len(self._fleet.ready))
+        return min(self._store, self._room_gb * GIB * len(self._slots.ready))
 
     def _put_away(self, trial: TrialId) -> None:
         """Let the object store forget the state, once it is durable."""
@@ -249,7 +228,7 @@ class States:
             at.carried = None
         elif trial not in self.saving:
             self.saving.add(trial)
-            saved = self._save(trial, at, _maker(at, self._fleet.ready))
+            saved = self._save(trial, at, _maker(at, self._slots.ready))
             self._fleet.follow(saved, partial(self._saved, trial, at.visits, at.samples))
 
     def _save(self, trial: TrialId, at: Position, process: SlotProcess) -> Any:
@@ -289,7 +268,7 @@ class States:
         events: Events = []
         for trial, (process, ref) in self._keeping().items():
             try:
-                name = answer(process, ref, self._patience)
+                name = self._fleet.answer(process, ref, self._patience)
                 events.append(self._course.keep(trial, name))
             except (RayError, LookupError):
                 continue  # its slot died: what was not durable is trained again
@@ -298,7 +277,7 @@ class States:
     def _keeping(self) -> dict[TrialId, tuple[SlotProcess, Any]]:
         """The trials whose states slots now make durable: which slot, and the name to come."""
         refs: dict[TrialId, tuple[SlotProcess, Any]] = {}
-        processes = self._fleet.ready
+        processes = self._slots.ready
         turns = cycle(processes)
         for trial, at in self._course.positions.items():
             if not at.visits or is_durable(at):
@@ -311,12 +290,6 @@ class States:
                 refs[trial] = process, self._save(trial, at, process)
 
         return refs
-
-
-def _store_room() -> int:
-    """Bytes of the object store that states at rest may take, lest others find no way through."""
-    store = ray.cluster_resources().get("object_store_memory", SMALLEST_STORE)
-    return int(0.6 * store)
 
 
 def with_way(done: Done, way: Seconds) -> Done:

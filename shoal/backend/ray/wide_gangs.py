@@ -23,7 +23,7 @@ from shoal.backend.node.messages import (
 from shoal.backend.positions import GangRun, fall_back
 from shoal.backend.ray.cluster import Gradients
 from shoal.backend.ray.gangs import Work
-from shoal.backend.ray.slots import Call, Events, SlotProcess
+from shoal.backend.ray.slot_process import Call, Events, SlotProcess
 from shoal.backend.ray.states import Resident, Stored, carries, durable_name
 from shoal.core.check import PlanError
 from shoal.core.cluster import Slot
@@ -348,7 +348,7 @@ class WideLanes:
 
     def place(self, joint: GangAtWork) -> None:
         """Each lane of the gang to the slots that the gang says."""
-        there = self._work.fleet.processes
+        there = self._work.slots.processes
         for planned in joint.run.gang.lanes:
             members = [there[slot] for slot in planned.slots if slot in there]
             lane = joint.lanes.get(planned.trial)
@@ -720,7 +720,7 @@ class WideGangs:
                 continue
             if lane.trial not in self._work.unfinished:
                 self._lanes.leave(lane)
-                self._work.fleet.post(self.advance)
+                self._work.fleet.put(self.advance)
             elif lane.trial not in self._work.active and self._is_free(lane):
                 lane.begun = True
                 self._work.active.add(lane.trial)
@@ -751,7 +751,7 @@ class WideGangs:
 
         joint.run.turn_into(after)
         self._lanes.place(joint)
-        self._work.fleet.post(self.advance)  # the others may be through
+        self._work.fleet.put(self.advance)  # the others may be through
         return True
 
     def stop(self, gang: Gang) -> None:

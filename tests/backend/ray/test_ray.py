@@ -20,7 +20,7 @@ from shoal.backend.positions import Positions
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
-from shoal.backend.ray.slots import Call
+from shoal.backend.ray.slot_process import Call
 from shoal.core.cluster import ShardId, SlotId
 from shoal.core.event import Advanced, Decided, Fell, Joined, Kept, Left, Measured
 from shoal.core.plan import solo
@@ -425,7 +425,7 @@ def test_lost_data_a_broken_folder_and_a_newer_run(tmp_path: Path) -> None:
         assert unit("s000") == ["Advanced", "Measured", "Kept", "Ended"]
         # That is not the trial's fault: its slot counts as without the shard from now on.
         assert unit("s001") == ["Fell", "Unread", "Ended"]
-        assert backend._fleet.ready[0].known.shards == {"s000", "s002"}
+        assert backend._slots.ready[0].known.shards == {"s000", "s002"}
         checkpoints.rename(tmp_path / "aside")
         checkpoints.write_text("not a folder")
         with pytest.raises(OSError, match="checkpoints"):
@@ -442,6 +442,6 @@ def test_lost_data_a_broken_folder_and_a_newer_run(tmp_path: Path) -> None:
 
 def _clear(backend: Ray) -> None:
     """Go on with its slots although a study would pause: starting others takes seconds."""
-    for process in backend._fleet.ready:
+    for process in backend._slots.ready:
         process.run = None
     backend._work.active.clear()

@@ -9,7 +9,7 @@ import pytest
 from shoal.backend.node.messages import Cut, Trained
 from shoal.backend.positions import Positions
 from shoal.backend.ray.gangs import OneSlotGangs, Work
-from shoal.backend.ray.slots import Call, SlotProcess
+from shoal.backend.ray.slot_process import Call, SlotProcess
 from shoal.backend.ray.states import with_way
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.plan import Gang, Lane

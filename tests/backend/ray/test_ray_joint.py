@@ -17,7 +17,7 @@ from test_ray_placed import NODES, Placed, at_local, placed, written
 from torch import nn
 
 import shoal
-from shoal.backend.ray import fleet as ray_fleet
+from shoal.backend.ray import slots as ray_slots
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.node_survey import survey_of
 from shoal.core.event import Ended, Left
@@ -52,7 +52,7 @@ class Exact(Placed):
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster as of `headed`, and slots that follow it soon."""
-    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    monkeypatch.setattr(ray_slots, "POLL", 0.5)
     cluster = headed()
     try:
         yield cluster

@@ -10,9 +10,9 @@ import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, believe, trials_of
 
-from shoal.backend.ray import backend as ray_backend
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import fleet as ray_fleet
+from shoal.backend.ray import slots as ray_slots
 from shoal.backend.ray.backend import Ray
 from shoal.core.event import Advanced, Commanded, Ended, Failed, Fell, Joined, Left
 from shoal.engine.journal import Journal
@@ -41,7 +41,7 @@ def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """A state whose node is gone is lost, and its trial falls back to the durable one; data()
     runs once on each node.
     """
-    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    monkeypatch.setattr(ray_slots, "POLL", 0.5)
     (marks := tmp_path / "marks").mkdir()
     cluster = headed()
     nodes = [cluster.add_node(num_cpus=2)]
@@ -89,8 +89,8 @@ def test_a_node_that_left_before_slots_opened_is_followed_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a batch system takes the first node back at once."""
-    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
-    monkeypatch.setattr(ray_backend, "await_node", lambda say: None)
+    monkeypatch.setattr(ray_slots, "POLL", 0.5)
+    monkeypatch.setattr(ray_fleet, "await_node", lambda say: None)
     cluster = headed()
     bench = Bench(tmp_path, Tiny())
     came: list[Any] = []
@@ -117,7 +117,7 @@ def test_nodes_that_are_taken_back_are_no_strikes_against_trials(
     """A trial whose slot dies three times without anything durable fails; but not where a batch
     system takes back the nodes, as often as it likes.
     """
-    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    monkeypatch.setattr(ray_slots, "POLL", 0.5)
     cluster = headed()
     nodes = [cluster.add_node(num_cpus=1)]
     bench = Bench(tmp_path, Tiny(slow=0.03))
@@ -150,7 +150,7 @@ def test_a_run_left_without_nodes_can_be_ended(
     """It waits for nodes to come back; told to stop, or at its deadline, it ends with what it
     has.
     """
-    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    monkeypatch.setattr(ray_slots, "POLL", 0.5)
     cluster = headed()
     node = cluster.add_node(num_cpus=1)
     bench = Bench(tmp_path, Tiny(slow=0.03))
@@ -210,7 +210,7 @@ def test_with_copies_a_lost_node_costs_no_finished_visit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether its trial stays at a slot or hops, and whatever of the node ends first."""
-    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    monkeypatch.setattr(ray_slots, "POLL", 0.5)
     cluster = headed()
     cluster.add_node(num_cpus=1)
     ways = (

@@ -15,7 +15,7 @@ from test_ray_nodes import headed
 
 import shoal
 from shoal.backend.ray import cluster as ray_cluster
-from shoal.backend.ray import fleet as ray_fleet
+from shoal.backend.ray import slots as ray_slots
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.node_survey import survey_of
 from shoal.core.event import Joined, Left, Unread
@@ -105,8 +105,8 @@ def written(file: Path, tables: Tables) -> Path:
 
 def opened(backend: Ray) -> None:
     """Start slots at the new nodes, and wait until they are open: meanwhile nobody gets work."""
-    backend._fleet.look()
-    fresh = [each for each in backend._fleet.processes.values() if each.slot is None]
+    backend._slots.look()
+    fresh = [each for each in backend._slots.processes.values() if each.slot is None]
     assert len(fresh) == 2
     ray.get([each.call("train", "forget", TrialId("none")) for each in fresh])
 
@@ -114,7 +114,7 @@ def opened(backend: Ray) -> None:
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster as of `headed`, and slots that follow it soon."""
-    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    monkeypatch.setattr(ray_slots, "POLL", 0.5)
     cluster = headed()
     try:
         yield cluster

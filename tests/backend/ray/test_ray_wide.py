@@ -252,7 +252,7 @@ def test_churn(tmp_path: Path) -> None:
             if len(done) == 20:
                 (tmp_path / "traces" / "held").unlink(missing_ok=True)
             elif here and monotonic() > churned[0] + 0.5 and any(state.visits.values()):
-                few, many = len(backend._fleet.processes) < 3, len(here) > 4
+                few, many = len(backend._slots.processes) < 3, len(here) > 4
                 if not few and len(here) < 2:
                     return  # others are starting
                 churned[0] = monotonic()

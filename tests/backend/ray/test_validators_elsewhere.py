@@ -1,5 +1,6 @@
 """Asking for what validation parts give, while nodes that hold them are lost."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,6 @@ from shoal.backend.node import validator
 from shoal.backend.ray import cluster
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray.cluster import Node
-from shoal.backend.ray.shard_register import NodeShards
 from shoal.core.trial import Trial, Visit
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError
@@ -83,28 +83,19 @@ def test_a_fleet_starts_validators_beside_its_slots(validators, monkeypatch):
     catalogue = elsewhere.data.catalogue
     here = SimpleNamespace(catalogue=catalogue, validation=("v0", "v1"), is_here=lambda part: False)
     killed = []
-    fake = SimpleNamespace(put=lambda value: value, kill=killed.append)
+    fake = SimpleNamespace(kill=killed.append, is_initialized=lambda: True)
     monkeypatch.setattr(ray_fleet, "ray", fake)
     monkeypatch.setattr(validator, "ray", fake)
-    monkeypatch.setattr(ray_fleet, "FeederSetup", SimpleNamespace(of=lambda setup: 0))
-    windows = SimpleNamespace(fed=list, close=list)
-    monkeypatch.setattr(ray_fleet, "Windows", lambda *_: windows)
-    node = Node("d", "d", 2, ("d",))
-    monkeypatch.setattr(ray_fleet, "nodes", lambda share: {"d": node})
-    data = SimpleNamespace(at=lambda names: here)
-    shards = NodeShards(catalogue, whole=False)
-    fleet = ray_fleet.Fleet(None, data, shards, None, *[None] * 4)
-    slots = fleet.processes
-
-    def start(node):
-        slots[len(slots)] = SimpleNamespace(node=node, slot=None, leaving=False)
-
-    monkeypatch.setattr(fleet, "start", start)
-    fleet.look()
-    assert [each.slot for each in slots.values()] == [None, None], "they open"
+    fleet = ray_fleet.RayFleet.__new__(ray_fleet.RayFleet)
+    fleet._data = SimpleNamespace(at=lambda names: here)
+    fleet._elsewhere_of = partial(validator.elsewhere_of, elsewhere.setup)
+    fleet._validators = {}
+    fleet._windows = SimpleNamespace(close=list)
+    fleet._shelf = "no folder"
+    monkeypatch.setattr(fleet, "leave", list)
+    fleet.serve([Node("d", "d", 2, ("d",))])
     assert asked == [("a", ()), ("c", ())]
-    slots.clear()
-    fleet.close()
+    fleet.close([], [])
     assert len(killed) == 2
 
 
