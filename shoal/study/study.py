@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from shoal.train.data.data import Data
     from shoal.train.recipe.recipe import Recipe
 
+
 # What users of other tools look for, and what to use here.
 MEANT = {
     "fit": "optimize()",
@@ -68,13 +69,41 @@ MEANT = {
 }
 
 
-class StoredStudy:
-    """A study as it is stored: what can be read of it."""
+# Where to give what Optuna's `ask` takes.
+SPACE_FIRST = (
+    'a study knows its space before it is asked: create_study(search_space={"lr": '
+    "shoal.loguniform(1e-4, 1e-1)}), then study.ask(); or trial.suggest_float(…) on what it gives"
+)
 
-    def __init__(self, setup: Setup) -> None:
+
+class Study:
+    """A search: a recipe, where it is stored, and what is to be optimized.
+
+    Made by `create_study` or `load_study`. `searcher`: what `optimize` and `ask` use if they are
+    given none.
+    """
+
+    def __init__(self, setup: Setup, searcher: Searcher[Any] | str | None = None) -> None:
         self.setup = setup
+        self._searcher = searcher
+        self._own: OwnLoop | None = None
         # The journal's size in bytes, and what it says.
         self._state: tuple[int, State] | None = None
+
+    def __repr__(self) -> str:
+        """Where the study lies, and how its trials stand; it loads no recipe."""
+        folder = self.folder.path
+        try:
+            state = self.state
+        except (ValueError, OSError, JournalError) as error:
+            return f"<Study in {folder}: {printable(str(error))}>"
+        ended = Counter(how.partition(": ")[0] for how in state.ended.values())
+        counts = [f"{count} {how}" for how, count in sorted(ended.items())]
+        stands = ", ".join([plural(len(state.known), "trial"), *counts])
+        if not self.folder.size():
+            stands = "not begun"
+        aim = "" if self.setup.metric is None else f", {self.setup.mode} {self.setup.metric}"
+        return f"<Study in {folder}: {stands}{printable(aim)}>"
 
     def __getattr__(self, name: str) -> Any:
         meant = MEANT.get(name)
@@ -101,205 +130,134 @@ class StoredStudy:
         """The name of the validation value to rank by."""
         return self.setup.metric
 
-    # -- what came out -------------------------------------------------------------------------
+    # -- train -------------------------------------------------------------------------------------
 
-    @property
-    def state(self) -> State:
-        """What the journal says now."""
-        if self.folder.live is not None:
-            return self.folder.live
-        size = self.folder.size()
-        if self._state is None or self._state[0] != size:
-            self._state = size, self.folder.past().state
-        return self._state[1]
+    def optimize(
+        self,
+        searcher: Searcher[Any] | str | Callable[..., Any] | None = None,
+        policy: Policy[Any] | Searcher[Any] | str | int = "auto",
+        *,
+        num_samples: int | None = None,
+        n_trials: int | None = None,
+        max_epochs: int | None = None,
+        max_concurrent: int | None = None,
+        widths: tuple[int, int] | None = None,
+        priority: float | None = None,
+        timeout: float | None = None,
+        profile: Profile | str | Path | None = None,
+        progress: bool = True,
+        optuna_log: bool | str | Path = False,
+        callbacks: Sequence[Any] = (),
+        loggers: Sequence[Any] = (),
+        retry_failed: bool = False,
+        **options: Any,
+    ) -> None:
+        """Train until every trial is done, going on where a former call or process stopped.
 
-    @property
-    def trials(self) -> list[TrialResult]:
-        """All trials, in the order of their submission."""
-        return results.results_of(self.setup, self.state)
+        `searcher`, `policy`: an object, or its name, as "hyperband(reduction_factor=4)", "fifo" or
+        "auto:fifo,hop-lrw". By default a grid if the search space is one, else random; and the
+        policy that is quickest in a simulation. What a searcher leaves open (None) is the study's,
+        or given here. A study without a recipe takes a function in the searcher's place, and then a
+        searcher or the number of trials in the policy's.
 
-    @property
-    def best_trial(self) -> TrialResult:
-        """The trial with the best last score; of equal ones the first.
-
-        Raises:
-            StudyError: no metric was named, several recipes have unlike ones, or no trial has a
-                score yet.
-        """
-        return results.ranked(self.setup, self.state)[0]
-
-    @property
-    def best_by_recipe(self) -> Mapping[str, TrialResult]:
-        """Of several recipes by name, the best trial of each, by its own metric.
-
-        A recipe is left out as long as none of its trials has a score.
-
-        Raises:
-            StudyError: the study has one recipe.
-        """
-        return results.best_by_recipe(self.setup, self.state)
-
-    @property
-    def best_config(self) -> Mapping[str, Any]:
-        """The configuration of `best_trial`."""
-        return self.best_trial.config
-
-    @property
-    def best_params(self) -> Mapping[str, Any]:
-        """`best_config`, as Optuna calls it."""
-        return self.best_config
-
-    @property
-    def best_value(self) -> float:
-        """The last score of `best_trial`."""
-        return self.best_trial.value
-
-    def get_trials(self, *others: Any, **given: Any) -> list[TrialResult]:
-        """`trials`, as Optuna calls it. There are no arguments: they are errors.
+        `max_concurrent`: trials under way at once. `widths`: the fewest and most slots of each
+        trial. `priority`: of each trial, for grid and random search.
+        `timeout`: seconds, after which the study stops at the end of the units under way; call
+        again to go on. `profile`: given speeds and costs, a Table or a TOML file (what it leaves
+        open is measured). `optuna_log`: also write Optuna's journal; True: to optuna.log in the
+        study's folder. `callbacks`: objects with some methods of `shoal.Callback`, or functions
+        f(study, trial) to call when a trial ends. `loggers`: names ("csv", "tensorboard", "mlflow",
+        "wandb"), perhaps with a place as "csv:logs", or objects. `retry_failed`: failed
+        trials go on from their newest durable state, or begin again. `options`: the fields of
+        `shoal.options.Options`.
 
         Raises:
-            StudyError: there are some.
+            StudyError: the study is open elsewhere, its data changed, an argument or the recipe is
+                wrong (then nothing was written), or every trial failed.
+            ValueError: a searcher's or policy's name is wrong, or evaluations lack the metric.
+            PlanError: the backend cannot do what the policy asks for.
+            Stalled: work is left, but the policy starts none of it.
+            StudyPaused: disk, data or folder failed; durable work is kept.
         """
-        if given.get("states") is not None or others:
+        named, rule, count = self._arguments_by_place(
+            searcher, "auto" if policy is None else policy
+        )
+        chosen = Options.of(**with_own(self.recipe, options))
+        check_timeout(timeout)
+        wishes = Wishes(
+            num_samples=either(num_samples, n_trials, count),
+            max_epochs=epochs_of(self.recipe, max_epochs),
+            max_concurrent=max_concurrent,
+            widths=widths,
+            priority=priority,
+        )
+        search = searcher_of(self.setup, named or self._searcher, wishes)
+        asked = widths_of(search)
+        check_widths(asked, chosen)
+        check_one_slot(self.recipe, asked)
+        check_used(chosen, widths)
+        deciders = Deciders(search, rule, chosen)
+        request = Request(
+            deciders,
+            timeout,
+            profile,
+            progress is None or progress,
+            optuna_log or False,
+            self,
+            callbacks or (),
+            loggers or (),
+            bool(retry_failed),
+        )
+        self._train(request)
+
+    def resume(
+        self,
+        *,
+        timeout: float | None = None,
+        progress: bool = True,
+        callbacks: Sequence[Any] = (),
+        loggers: Sequence[Any] | None = None,
+        retry_failed: bool = False,
+    ) -> None:
+        """Go on as the last run was set up: same searcher, policy, backend and options.
+
+        Callbacks are not kept: give them again. `loggers`: None: those that the last run had by
+        name. `retry_failed`: as for `optimize`.
+
+        Raises:
+            StudyError: nothing was run yet, or it was set up with the user's own searcher or
+                policy objects.
+        """
+        former = self.folder.head()
+        if not former:
             raise StudyError(
-                "get_trials gives all trials: choose by their status, as "
-                '[t for t in study.trials if t.status == "finished"] (or "running", "retired", '
-                'and of failed ones t.status.startswith("failed"))'
+                f"nothing to resume in {self.folder.path}: no run was begun; use optimize()"
             )
-        return self.trials
+        _ = self.recipe  # if it is refused, that is said before anything else
+        check_timeout(timeout)
+        self.folder.check_places(former, *([] if loggers is None else ["loggers"]))
+        if loggers is None:
+            loggers = former.get("loggers") or ()
+        request = Request(
+            rebuild(former),
+            timeout,
+            former.get("profile"),
+            progress is None or progress,
+            study=self,
+            callbacks=callbacks or (),
+            loggers=loggers,
+            retry_failed=bool(retry_failed),
+        )
+        self._train(request)
 
-    def best_model(self, which: str = "last") -> "nn.Module":
-        """The best trial's model in evaluation mode; `which`: as of `load_model`."""
-        return self.load_model(self.best_trial, which)
+    def _train(self, request: Request) -> None:
+        """Run the study here; a loop of the user's own is over."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+        train(self.setup, request)
 
-    def models(self, top: int) -> list["nn.Module"]:
-        """The models of the best `top` trials, best first."""
-        if not is_whole(top) or top < 0:
-            raise StudyError(f"top must be a number of trials >= 0; got {shown(top)}")
-        return [self.load_model(trial) for trial in results.ranked(self.setup, self.state)[:top]]
-
-    def load_model(self, trial: TrialResult | TrialId | str, which: str = "last") -> "nn.Module":
-        """A trial's model in evaluation mode, with its newest durable weights.
-
-        `which`: "best" takes the best of the weights that were kept instead.
-
-        Raises:
-            StudyError: there is no such trial, or nothing durable of it.
-        """
-        return results.load_model(self.setup, self.state, id_of(trial), which)
-
-    def data(self) -> "Data":
-        """The recipe's data, read again; its method `encode` gives new rows to predict on.
-
-        Raises:
-            StudyError: it is other data than trials were trained on, it cannot be read, or the
-                study trains a function.
-        """
-        return results.data_as_trained(self.setup)
-
-    def trials_dataframe(self) -> Any:
-        """One row a trial.
-
-        Its columns: id, status, value, best_value, epochs, samples, config.<name>, and
-        last.<name> for each metric.
-        """
-        rows = [results.row_of(trial) for trial in self.trials]
-        return _frame(rows, "trials_dataframe")
-
-    def learning_curves(self) -> Any:
-        """One row for each value of each trial and epoch, read from the journal alone.
-
-        Its columns: trial, epoch, name, value, and split: "train" for means over the epoch's
-        training samples, "validation" for scores.
-        """
-        return _frame(curve_rows(self.lines()), "learning_curves")
-
-    def report(self, path: str | Path | None = None, *, whole: bool = False) -> Path:
-        """Write the report, one HTML file made from the journal alone; returns its path.
-
-        By default it goes into the study's folder. Of a journal of more than 100 000 entries the
-        use of slots is that of the newest of them, and of more than 10 000 trials a sample is
-        drawn; the page says so. `whole`: the use of slots of the whole journal, which takes longer.
-
-        Raises:
-            StudyError: the study has not begun.
-        """
-        self.folder.check_begun()
-        target = whole_path(path or self.folder.report)
-        since, lines = self.folder.snapshots.recent(whole)
-        facts = reporting.account(lines, since=since)
-        folder = str(self.folder.path)
-        return reporting.save(facts, target, None, folder, named=path is not None)
-
-    def replay(
-        self, trials: Sequence[str] | None = None, *, address: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Train trials again, alone, over their recorded visits, and compare with what was kept.
-
-        `trials`: by default all that have durable weights. `address`: of the Ray cluster whose
-        nodes hold the shards (`Data.shards`): trials are trained at one of these nodes, and the
-        others read for it.
-
-        Returns a row a trial: trial, visits, verdict, why (of the last three verdicts), equal (the
-        verdict is "equal"), agrees (it is one of the first two), difference (the largest absolute
-        one), fused (trained in a fused pack), wide (it had several slots), elsewhere (of one that
-        differs: in what the processor, the libraries or the threads are others than in the study).
-        The verdicts are
-
-        - "equal": to the last bit;
-        - "agrees": of a fused or wide trial; what is exact is equal (visits, samples, steps,
-          schedules, random states, integers), and numbers are as near as rounding leaves them;
-        - "not comparable": what is exact is equal, but rounding moves the numbers too far, or
-          other random numbers were drawn;
-        - "differs";
-        - "missing": its checkpoint is not there, or damaged.
-
-        Raises:
-            StudyError: there is nothing durable of a trial, or this process trains already.
-            ConnectionError: no cluster is at the address, or the process at its node ended.
-        """
-        if address is not None and isinstance(self.setup.recipe, FunctionRecipe):
-            raise StudyError(
-                "address= (--address) names the nodes where a recipe's shards lie, and functions "
-                "read their data themselves: leave it out"
-            )
-        chosen = [id_of(trial) for trial in trials or ()]
-        with alone_in_process(self.folder), at_holders(address) as perform:
-            return replayed(self.setup, self.state, chosen, perform)
-
-    def lines(self) -> list[Line]:
-        """The journal."""
-        return self.folder.lines()
-
-
-def _frame(rows: Sequence[Mapping[str, Any]], method: str) -> Any:
-    """The rows as a dataframe, for that method."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise StudyError(f"{method}() needs pandas: pip install pandas") from error
-    return pandas.DataFrame(rows)
-
-
-# Where to give what Optuna's `ask` takes.
-SPACE_FIRST = (
-    'a study knows its space before it is asked: create_study(search_space={"lr": '
-    "shoal.loguniform(1e-4, 1e-1)}), then study.ask(); or trial.suggest_float(…) on what it gives"
-)
-
-
-def check_ask(space: Any, others: Mapping[str, Any]) -> None:
-    """Raise StudyError if `ask` was given more than it takes."""
-    if space is not None or "fixed_distributions" in others:
-        raise StudyError(SPACE_FIRST)
-    for name in others:
-        raise StudyError(f"ask has no argument {name}=: it takes open_first=True only")
-
-
-class OwnCode(StoredStudy):
-    """The part of a `Study` that is for functions."""
-
-    def by_place(self, searcher: Any, policy: Any) -> tuple[Any, Any, int | None]:
+    def _arguments_by_place(self, searcher: Any, policy: Any) -> tuple[Any, Any, int | None]:
         """The searcher, the policy and the number of trials that `optimize` was given by place.
 
         After a function, which becomes what is trained, a searcher may follow, or the number of
@@ -339,6 +297,174 @@ class OwnCode(StoredStudy):
         self.setup = replace(self.setup, source=recipe)
         return None
 
+    # -- a loop of one's own -----------------------------------------------------------------------
+
+    def ask(self, space: Any = None, *, open_first: bool = False, **others: Any) -> AskedTrial:
+        """The next trial of a loop of your own, with its `config`; `tell` what came of it.
+
+        Trials that were enqueued come first, then the searcher's. Trials that were asked for and
+        not told before a crash stay open: with `open_first` they come before all others; or tell
+        them by number. Until all trials that were asked for are told, no other process can open
+        the study. A `space` and `others` are errors that say what to write.
+
+        Raises:
+            StudyError: the study trains a recipe or `train(config)`, it is open elsewhere, the
+                searcher has no more trials or cannot be asked so, or somebody stopped the study.
+        """
+        check_ask(space, others)
+        return self._loop().ask(open_first)
+
+    def tell(
+        self,
+        trial: "AskedTrial | TrialResult | str | int",
+        values: float | Mapping[str, float] | None = None,
+        state: Any = None,
+    ) -> None:
+        """What came of a trial: its final value, or several by name; it has ended.
+
+        `trial`: as `ask` gave it, or its name or number. `state`: "complete", "pruned" or "fail",
+        or Optuna's TrialState; a trial that is pruned or failed needs no value.
+
+        Raises:
+            StudyError: there is no such trial, it was told already, it has no value of the study's
+                metric, or as for `ask`.
+            TypeError: the values are no numbers.
+        """
+        self._loop().tell(trial, values, state)
+
+    def _loop(self) -> OwnLoop:
+        """The loop of this object."""
+        if self._own is None:
+            self._own = OwnLoop(self.setup, self._searcher)
+        return self._own
+
+    # -- what came out -----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What the journal says now."""
+        if self.folder.live is not None:
+            return self.folder.live
+        size = self.folder.size()
+        if self._state is None or self._state[0] != size:
+            self._state = size, self.folder.past().state
+        return self._state[1]
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials, in the order of their submission."""
+        return results.results_of(self.setup, self.state)
+
+    def get_trials(self, *others: Any, **given: Any) -> list[TrialResult]:
+        """`trials`, as Optuna calls it. There are no arguments: they are errors.
+
+        Raises:
+            StudyError: there are some.
+        """
+        if given.get("states") is not None or others:
+            raise StudyError(
+                "get_trials gives all trials: choose by their status, as "
+                '[t for t in study.trials if t.status == "finished"] (or "running", "retired", '
+                'and of failed ones t.status.startswith("failed"))'
+            )
+        return self.trials
+
+    @property
+    def best_trial(self) -> TrialResult:
+        """The trial with the best last score; of equal ones the first.
+
+        Raises:
+            StudyError: no metric was named, several recipes have unlike ones, or no trial has a
+                score yet.
+        """
+        return results.ranked(self.setup, self.state)[0]
+
+    @property
+    def best_by_recipe(self) -> Mapping[str, TrialResult]:
+        """Of several recipes by name, the best trial of each, by its own metric.
+
+        A recipe is left out as long as none of its trials has a score.
+
+        Raises:
+            StudyError: the study has one recipe.
+        """
+        return results.best_by_recipe(self.setup, self.state)
+
+    @property
+    def best_config(self) -> Mapping[str, Any]:
+        """The configuration of `best_trial`."""
+        return self.best_trial.config
+
+    @property
+    def best_params(self) -> Mapping[str, Any]:
+        """`best_config`, as Optuna calls it."""
+        return self.best_config
+
+    @property
+    def best_value(self) -> float:
+        """The last score of `best_trial`."""
+        return self.best_trial.value
+
+    def learning_curves(self) -> Any:
+        """One row for each value of each trial and epoch, read from the journal alone.
+
+        Its columns: trial, epoch, name, value, and split: "train" for means over the epoch's
+        training samples, "validation" for scores.
+        """
+        return _frame(curve_rows(self.lines()), "learning_curves")
+
+    def trials_dataframe(self) -> Any:
+        """One row a trial.
+
+        Its columns: id, status, value, best_value, epochs, samples, config.<name>, and
+        last.<name> for each metric.
+        """
+        rows = [results.row_of(trial) for trial in self.trials]
+        return _frame(rows, "trials_dataframe")
+
+    def report(self, path: str | Path | None = None, *, whole: bool = False) -> Path:
+        """Write the report, one HTML file made from the journal alone; returns its path.
+
+        By default it goes into the study's folder. Of a journal of more than 100 000 entries the
+        use of slots is that of the newest of them, and of more than 10 000 trials a sample is
+        drawn; the page says so. `whole`: the use of slots of the whole journal, which takes longer.
+
+        Raises:
+            StudyError: the study has not begun.
+        """
+        self.folder.check_begun()
+        target = whole_path(path or self.folder.report)
+        since, lines = self.folder.snapshots.recent(whole)
+        facts = reporting.account(lines, since=since)
+        folder = str(self.folder.path)
+        return reporting.save(facts, target, None, folder, named=path is not None)
+
+    def lines(self) -> list[Line]:
+        """The journal."""
+        return self.folder.lines()
+
+    # -- models and data ---------------------------------------------------------------------------
+
+    def load_model(self, trial: TrialResult | TrialId | str, which: str = "last") -> "nn.Module":
+        """A trial's model in evaluation mode, with its newest durable weights.
+
+        `which`: "best" takes the best of the weights that were kept instead.
+
+        Raises:
+            StudyError: there is no such trial, or nothing durable of it.
+        """
+        return results.load_model(self.setup, self.state, id_of(trial), which)
+
+    def best_model(self, which: str = "last") -> "nn.Module":
+        """The best trial's model in evaluation mode; `which`: as of `load_model`."""
+        return self.load_model(self.best_trial, which)
+
+    def models(self, top: int) -> list["nn.Module"]:
+        """The models of the best `top` trials, best first."""
+        if not is_whole(top) or top < 0:
+            raise StudyError(f"top must be a number of trials >= 0; got {shown(top)}")
+        return [self.load_model(trial) for trial in results.ranked(self.setup, self.state)[:top]]
+
     def checkpoint(self, trial: TrialResult | TrialId | str, which: str = "last") -> Any:
         """What a function's trial gave as its newest checkpoint; of a path, the path of a copy.
 
@@ -350,9 +476,52 @@ class OwnCode(StoredStudy):
         """
         return results.checkpoint(self.setup, self.state, id_of(trial), which)
 
+    def data(self) -> "Data":
+        """The recipe's data, read again; its method `encode` gives new rows to predict on.
 
-class BesideSearcher(OwnCode):
-    """The part of a `Study` that adds, copies, extends and stops trials, and changes its slots."""
+        Raises:
+            StudyError: it is other data than trials were trained on, it cannot be read, or the
+                study trains a function.
+        """
+        return results.data_as_trained(self.setup)
+
+    def replay(
+        self, trials: Sequence[str] | None = None, *, address: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Train trials again, alone, over their recorded visits, and compare with what was kept.
+
+        `trials`: by default all that have durable weights. `address`: of the Ray cluster whose
+        nodes hold the shards (`Data.shards`): trials are trained at one of these nodes, and the
+        others read for it.
+
+        Returns a row a trial: trial, visits, verdict, why (of the last three verdicts), equal (the
+        verdict is "equal"), agrees (it is one of the first two), difference (the largest absolute
+        one), fused (trained in a fused pack), wide (it had several slots), elsewhere (of one that
+        differs: in what the processor, the libraries or the threads are others than in the study).
+        The verdicts are
+
+        - "equal": to the last bit;
+        - "agrees": of a fused or wide trial; what is exact is equal (visits, samples, steps,
+          schedules, random states, integers), and numbers are as near as rounding leaves them;
+        - "not comparable": what is exact is equal, but rounding moves the numbers too far, or
+          other random numbers were drawn;
+        - "differs";
+        - "missing": its checkpoint is not there, or damaged.
+
+        Raises:
+            StudyError: there is nothing durable of a trial, or this process trains already.
+            ConnectionError: no cluster is at the address, or the process at its node ended.
+        """
+        if address is not None and isinstance(self.setup.recipe, FunctionRecipe):
+            raise StudyError(
+                "address= (--address) names the nodes where a recipe's shards lie, and functions "
+                "read their data themselves: leave it out"
+            )
+        chosen = [id_of(trial) for trial in trials or ()]
+        with alone_in_process(self.folder), at_holders(address) as perform:
+            return replayed(self.setup, self.state, chosen, perform)
+
+    # -- trials beside the searcher's, and slots, also while the study runs ------------------------
 
     def enqueue(
         self,
@@ -431,198 +600,6 @@ class BesideSearcher(OwnCode):
                 slot would stay, or the nodes have no room for so many.
         """
         control.slots(self.setup, add, remove, count)
-
-
-class Study(BesideSearcher):
-    """A search: a recipe, where it is stored, and what is to be optimized.
-
-    Made by `create_study` or `load_study`. `searcher`: what `optimize` and `ask` use if they are
-    given none.
-    """
-
-    def __init__(self, setup: Setup, searcher: Searcher[Any] | str | None = None) -> None:
-        super().__init__(setup)
-        self._searcher = searcher
-        self._own: OwnLoop | None = None
-
-    def __repr__(self) -> str:
-        """Where the study lies, and how its trials stand; it loads no recipe."""
-        folder = self.folder.path
-        try:
-            state = self.state
-        except (ValueError, OSError, JournalError) as error:
-            return f"<Study in {folder}: {printable(str(error))}>"
-        ended = Counter(how.partition(": ")[0] for how in state.ended.values())
-        counts = [f"{count} {how}" for how, count in sorted(ended.items())]
-        stands = ", ".join([plural(len(state.known), "trial"), *counts])
-        if not self.folder.size():
-            stands = "not begun"
-        aim = "" if self.setup.metric is None else f", {self.setup.mode} {self.setup.metric}"
-        return f"<Study in {folder}: {stands}{printable(aim)}>"
-
-    def optimize(
-        self,
-        searcher: Searcher[Any] | str | Callable[..., Any] | None = None,
-        policy: Policy[Any] | Searcher[Any] | str | int = "auto",
-        *,
-        num_samples: int | None = None,
-        n_trials: int | None = None,
-        max_epochs: int | None = None,
-        max_concurrent: int | None = None,
-        widths: tuple[int, int] | None = None,
-        priority: float | None = None,
-        timeout: float | None = None,
-        profile: Profile | str | Path | None = None,
-        progress: bool = True,
-        optuna_log: bool | str | Path = False,
-        callbacks: Sequence[Any] = (),
-        loggers: Sequence[Any] = (),
-        retry_failed: bool = False,
-        **options: Any,
-    ) -> None:
-        """Train until every trial is done, going on where a former call or process stopped.
-
-        `searcher`, `policy`: an object, or its name, as "hyperband(reduction_factor=4)", "fifo" or
-        "auto:fifo,hop-lrw". By default a grid if the search space is one, else random; and the
-        policy that is quickest in a simulation. What a searcher leaves open (None) is the study's,
-        or given here. A study without a recipe takes a function in the searcher's place, and then a
-        searcher or the number of trials in the policy's.
-
-        `max_concurrent`: trials under way at once. `widths`: the fewest and most slots of each
-        trial. `priority`: of each trial, for grid and random search.
-        `timeout`: seconds, after which the study stops at the end of the units under way; call
-        again to go on. `profile`: given speeds and costs, a Table or a TOML file (what it leaves
-        open is measured). `optuna_log`: also write Optuna's journal; True: to optuna.log in the
-        study's folder. `callbacks`: objects with some methods of `shoal.Callback`, or functions
-        f(study, trial) to call when a trial ends. `loggers`: names ("csv", "tensorboard", "mlflow",
-        "wandb"), perhaps with a place as "csv:logs", or objects. `retry_failed`: failed
-        trials go on from their newest durable state, or begin again. `options`: the fields of
-        `shoal.options.Options`.
-
-        Raises:
-            StudyError: the study is open elsewhere, its data changed, an argument or the recipe is
-                wrong (then nothing was written), or every trial failed.
-            ValueError: a searcher's or policy's name is wrong, or evaluations lack the metric.
-            PlanError: the backend cannot do what the policy asks for.
-            Stalled: work is left, but the policy starts none of it.
-            StudyPaused: disk, data or folder failed; durable work is kept.
-        """
-        named, rule, count = self.by_place(searcher, "auto" if policy is None else policy)
-        chosen = Options.of(**with_own(self.recipe, options))
-        check_timeout(timeout)
-        wishes = Wishes(
-            num_samples=either(num_samples, n_trials, count),
-            max_epochs=epochs_of(self.recipe, max_epochs),
-            max_concurrent=max_concurrent,
-            widths=widths,
-            priority=priority,
-        )
-        search = searcher_of(self.setup, named or self._searcher, wishes)
-        asked = widths_of(search)
-        check_widths(asked, chosen)
-        check_one_slot(self.recipe, asked)
-        check_used(chosen, widths)
-        deciders = Deciders(search, rule, chosen)
-        request = Request(
-            deciders,
-            timeout,
-            profile,
-            progress is None or progress,
-            optuna_log or False,
-            self,
-            callbacks or (),
-            loggers or (),
-            bool(retry_failed),
-        )
-        self._train(request)
-
-    def resume(
-        self,
-        *,
-        timeout: float | None = None,
-        progress: bool = True,
-        callbacks: Sequence[Any] = (),
-        loggers: Sequence[Any] | None = None,
-        retry_failed: bool = False,
-    ) -> None:
-        """Go on as the last run was set up: same searcher, policy, backend and options.
-
-        Callbacks are not kept: give them again. `loggers`: None: those that the last run had by
-        name. `retry_failed`: as for `optimize`.
-
-        Raises:
-            StudyError: nothing was run yet, or it was set up with the user's own searcher or
-                policy objects.
-        """
-        former = self.folder.head()
-        if not former:
-            raise StudyError(
-                f"nothing to resume in {self.folder.path}: no run was begun; use optimize()"
-            )
-        _ = self.recipe  # if it is refused, that is said before anything else
-        check_timeout(timeout)
-        self.folder.check_places(former, *([] if loggers is None else ["loggers"]))
-        if loggers is None:
-            loggers = former.get("loggers") or ()
-        request = Request(
-            rebuild(former),
-            timeout,
-            former.get("profile"),
-            progress is None or progress,
-            study=self,
-            callbacks=callbacks or (),
-            loggers=loggers,
-            retry_failed=bool(retry_failed),
-        )
-        self._train(request)
-
-    def _train(self, request: Request) -> None:
-        """Run the study here; a loop of the user's own is over."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
-        train(self.setup, request)
-
-    # -- a loop of one's own -------------------------------------------------------------------
-
-    def ask(self, space: Any = None, *, open_first: bool = False, **others: Any) -> AskedTrial:
-        """The next trial of a loop of your own, with its `config`; `tell` what came of it.
-
-        Trials that were enqueued come first, then the searcher's. Trials that were asked for and
-        not told before a crash stay open: with `open_first` they come before all others; or tell
-        them by number. Until all trials that were asked for are told, no other process can open
-        the study. A `space` and `others` are errors that say what to write.
-
-        Raises:
-            StudyError: the study trains a recipe or `train(config)`, it is open elsewhere, the
-                searcher has no more trials or cannot be asked so, or somebody stopped the study.
-        """
-        check_ask(space, others)
-        return self._loop().ask(open_first)
-
-    def tell(
-        self,
-        trial: "AskedTrial | TrialResult | str | int",
-        values: float | Mapping[str, float] | None = None,
-        state: Any = None,
-    ) -> None:
-        """What came of a trial: its final value, or several by name; it has ended.
-
-        `trial`: as `ask` gave it, or its name or number. `state`: "complete", "pruned" or "fail",
-        or Optuna's TrialState; a trial that is pruned or failed needs no value.
-
-        Raises:
-            StudyError: there is no such trial, it was told already, it has no value of the study's
-                metric, or as for `ask`.
-            TypeError: the values are no numbers.
-        """
-        self._loop().tell(trial, values, state)
-
-    def _loop(self) -> OwnLoop:
-        """The loop of this object."""
-        if self._own is None:
-            self._own = OwnLoop(self.setup, self._searcher)
-        return self._own
 
 
 def create_study(
@@ -711,3 +688,20 @@ def load_study(
             seed=int(former.get("seed", 0)),
         )
     )
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], method: str) -> Any:
+    """The rows as a dataframe, for that method."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise StudyError(f"{method}() needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows)
+
+
+def check_ask(space: Any, others: Mapping[str, Any]) -> None:
+    """Raise StudyError if `ask` was given more than it takes."""
+    if space is not None or "fixed_distributions" in others:
+        raise StudyError(SPACE_FIRST)
+    for name in others:
+        raise StudyError(f"ask has no argument {name}=: it takes open_first=True only")
