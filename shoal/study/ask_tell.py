@@ -40,24 +40,23 @@ from shoal.search import ASHA, Trace, nested, rebuild
 from shoal.search.registry import completed, parse
 from shoal.study import control
 from shoal.study.code.mark import places_mark
-from shoal.study.code.recipe_file import code_name, function_in
 from shoal.study.code.recipe_store import save
-from shoal.study.control import meaning
+from shoal.study.control import note_reader
 from shoal.study.folder import StudyError, last_head
-from shoal.study.head import Deciders, Head, check_same, head
-from shoal.study.inbox import Inbox, answers
+from shoal.study.head import Deciders, Head, check_same_study, head
+from shoal.study.inbox import Inbox, note_entries
 from shoal.study.results import check_known
-from shoal.study.search_extension import with_last, with_past
+from shoal.study.search_extension import with_core, with_history
 from shoal.study.searcher import (
     BY_RUNGS,
-    Wishes,
-    check_drawn,
+    SearcherArguments,
+    check_space_known,
+    grid_or_random,
     searcher_of,
-    usual_searcher,
     with_own_draws,
 )
-from shoal.study.setup import Setup, data_of, pausing
-from shoal.study.watchers import Log, Repeats
+from shoal.study.setup import Setup, data_of, pause_on_failure
+from shoal.study.watchers import Log, RepeatWarner
 from shoal.train.function.objective import ObjectiveTrial, numbered
 from shoal.train.function.recipe import UNLIMITED, nothing
 from shoal.train.function.talk import TrialContext, Values, numbers
@@ -74,7 +73,7 @@ ENDS = {
 }
 
 
-class OwnLoop:
+class AskTellLoop:
     """Hands out trials of the study, and takes what is said of them.
 
     The study is held while trials of this loop are out, so that no other process opens it.
@@ -90,7 +89,7 @@ class OwnLoop:
                 f"this study trains {code_name(setup.recipe)} itself, with optimize(): for a loop "
                 "of your own, create a study without a recipe"
             )
-        self._study = HeldStudy(setup, searcher)
+        self._study = LoopJournal(setup, searcher)
         # The trials that are out, and when their next reports began.
         self._out: dict[TrialId, Seconds] = {}
         self._turn = threading.RLock()
@@ -152,9 +151,9 @@ class OwnLoop:
             self._study.leave()
 
     @contextmanager
-    def _holding(self) -> "Iterator[HeldStudy]":
+    def _holding(self) -> "Iterator[LoopJournal]":
         """Within, the study is this loop's; afterwards, too, if trials are out."""
-        with self._turn, pausing(self._study.setup.folder):
+        with self._turn, pause_on_failure(self._study.setup.folder):
             self._study.take()
             try:
                 yield self._study
@@ -335,7 +334,7 @@ def _ending(trial: TrialId, how: str) -> Entry:
     return Failed(trial, "told to have failed")
 
 
-class HeldStudy:
+class LoopJournal:
     """The study, which no other process can open between `take` and `leave`.
 
     A run begins in its journal when it is first taken, and after others have run it meanwhile.
@@ -347,17 +346,17 @@ class HeldStudy:
         # Trials that ever had a slot.
         self.begun: set[TrialId] = set()
         self._searcher = searcher
-        self._asking: Asking | None = None
+        self._asking: SearcherWithRoom | None = None
         # The number of this loop's run in the journal; 0: it has not begun.
         self._run = 0
         self._size = 0  # of the journal, in bytes, when it was left
         self._zero: Seconds = 0.0  # the clock's time at which the study's was 0
         self._log = Log(setup.folder.log)
-        self._repeats = Repeats(())
+        self._repeats = RepeatWarner(())
         self._free: Callable[[], Any] | None = None  # lets go of the study, once
 
     @property
-    def asking(self) -> "Asking":
+    def asking(self) -> "SearcherWithRoom":
         """The searcher."""
         assert self._asking is not None
         return self._asking
@@ -422,17 +421,17 @@ class HeldStudy:
         inbox = Inbox(self.setup.folder.path)
         if not inbox:
             return
-        paths, entries = answers(inbox, self.state, meaning(self.setup))
+        paths, entries = note_entries(inbox, self.state, note_reader(self.setup))
         self.note(entries)
         inbox.remove(paths)
 
     def _read(self) -> None:
         """Read the journal; a run begins, unless this loop's is the newest there."""
-        control.take(self.setup)
+        control.take_notes(self.setup)
         lines = self.setup.folder.lines()
         self.state = replay(lines)
-        self._repeats = Repeats(self.state.known.values())
-        self.begun = _begun(lines)
+        self._repeats = RepeatWarner(self.state.known.values())
+        self.begun = _trials_that_had_a_slot(lines)
         if self._run == 0 or self.state.run != self._run:
             self._begin(lines)
 
@@ -446,14 +445,14 @@ class HeldStudy:
         before = last_head(lines)
         searcher = searcher_for(setup, self._searcher, before)
         if before:
-            searcher = with_past(searcher, before["searcher"], self.state)
+            searcher = with_history(searcher, before["searcher"], self.state)
         searcher = with_own_draws(setup, searcher)
         data = data_of(setup.recipe)
         now = _head(setup, data, Deciders(searcher, Fifo(), Options()), before)
         now["marks"] = places_mark(now, setup.folder.path)
-        check_same(before, now, self.state)
+        check_same_study(before, now, self.state)
         now["recipe"] = {**now["recipe"], **save(setup.folder, setup.recipe)}
-        self._asking = Asking(searcher)
+        self._asking = SearcherWithRoom(searcher)
         self._run = self.state.run + 1
         since = 0.0
         if lines:
@@ -479,7 +478,7 @@ def _head(setup: Setup, data: Any, deciders: Deciders, before: Head) -> dict[str
     return now
 
 
-def _begun(lines: Sequence[Line]) -> set[TrialId]:
+def _trials_that_had_a_slot(lines: Sequence[Line]) -> set[TrialId]:
     """The trials that ever had a slot."""
     found: set[TrialId] = set()
     for _, entry in lines:
@@ -501,26 +500,26 @@ def searcher_for(setup: Setup, asked: Searcher[Any] | str | None, before: Head) 
         ValueError: no searcher has that name, or its arguments do not fit.
     """
     if asked is None and "name" in before.get("searcher", {}):
-        asked = _former(before)
+        asked = _former_searcher(before)
     if isinstance(asked, str):
         asked = parse(asked)
-    usual = usual_searcher(setup.space)
+    usual = grid_or_random(setup.space)
     if asked is not None:
-        usual = completed(asked, {}, lambda: usual_searcher(setup.space))
-    searcher = searcher_of(setup, usual, Wishes(max_epochs=UNLIMITED))
-    check_drawn(setup, searcher)
+        usual = completed(asked, {}, lambda: grid_or_random(setup.space))
+    searcher = searcher_of(setup, usual, SearcherArguments(max_epochs=UNLIMITED))
+    check_space_known(setup, searcher)
     for each in nested(searcher):
         _check_asks_once(each)
     return searcher
 
 
-def _former(before: Head) -> Searcher[Any]:
+def _former_searcher(before: Head) -> Searcher[Any]:
     """The searcher of the run before. What `optimize` drew says nothing of how many are asked."""
     searcher = rebuild(before["searcher"])
     core: Any = [*nested(searcher)][-1]
     if before.get("loop") or not hasattr(core, "num_samples"):
         return searcher
-    return with_last(searcher, replace(core, num_samples=None))
+    return with_core(searcher, replace(core, num_samples=None))
 
 
 def _check_asks_once(searcher: Searcher[Any]) -> None:
@@ -539,7 +538,7 @@ def _check_asks_once(searcher: Searcher[Any]) -> None:
         )
 
 
-class Asking:
+class SearcherWithRoom:
     """A searcher that is given room for so many trials, and asked for them without an end.
 
     Searchers remember what they saw, so one is kept for each room.
@@ -576,7 +575,7 @@ class Asking:
             changes["num_samples"] = samples
         if not changes:
             return self._searcher
-        return with_last(self._searcher, replace(self._core, **changes))
+        return with_core(self._searcher, replace(self._core, **changes))
 
 
 class Listener(Protocol):

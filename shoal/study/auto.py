@@ -186,7 +186,7 @@ def auto(
         ValueError: an argument is not known, or has another value than it may have.
     """
     objective = objective_of(policy)
-    names = named(policy)
+    names = candidate_names(policy)
     if not names or NAME in names:
         raise StudyError(f'say what to choose among, as in "auto:fifo,hop-lrw"; got {policy!r}')
     if any(re.search(FILE, name) for name in names):
@@ -205,7 +205,7 @@ def auto(
         candidates,
         foresee,
         GAIN,
-        Among(names),
+        CandidateFilter(names),
         foresee.price,
         objective=objective,
         simple=_simple(policy, names),
@@ -222,7 +222,7 @@ def _simple(policy: str, names: Sequence[str]) -> str | None:
     return next((name for name in ("fifo", "hop") if name in names), None)
 
 
-def named(policy: str) -> tuple[str, ...]:
+def candidate_names(policy: str) -> tuple[str, ...]:
     """The candidates' names in "auto" or "auto:…"."""
     if ":" not in policy:
         return (*USUAL, *WIDE)
@@ -275,19 +275,19 @@ def _split(listed: str) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def described(policy: str) -> dict[str, Any]:
-    """The choice for a journal's head; `said` gives the name back."""
+def describe(policy: str) -> dict[str, Any]:
+    """The choice for a journal's head; `policy_text` gives the name back."""
     found: dict[str, Any] = {"name": NAME}
     objective = objective_of(policy)
     if objective != MAKESPAN:
         found["objective"] = objective
     if ":" in policy:
-        found["candidates"] = list(named(policy))
+        found["candidates"] = list(candidate_names(policy))
     return found
 
 
-def said(data: Mapping[str, Any]) -> str:
-    """What the user said, as `described` wrote it down."""
+def policy_text(data: Mapping[str, Any]) -> str:
+    """What the user said, as `describe` wrote it down."""
     text = NAME
     if "objective" in data:
         text += f"(objective={data['objective']})"
@@ -338,7 +338,7 @@ def check_place_of_data(policy: Policy[Any], catalogue: Catalogue, asked: object
 
 
 @dataclass(frozen=True, slots=True)
-class Among:
+class CandidateFilter:
     """Chooses from these candidates the ones that suit the slots and shards, the usual one first.
 
     Hopping needs several slots and several shards; it is usual if there is a shard for every slot.

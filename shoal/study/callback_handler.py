@@ -25,7 +25,7 @@ from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.recipe.unit import Tree
 
 
-def checked(callbacks: Iterable[Any]) -> tuple[Any, ...]:
+def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Any, ...]:
     """The callbacks.
 
     Raises:
@@ -87,7 +87,9 @@ def takes_model(function: Callable[..., Any] | None) -> bool:
         return False
 
 
-def check_models(callbacks: Iterable[Any], setup: Setup, options: Options, shards: int) -> bool:
+def check_model_arguments(
+    callbacks: Iterable[Any], setup: Setup, options: Options, shards: int
+) -> bool:
     """Whether any callback takes the models of trials.
 
     Raises:
@@ -158,7 +160,7 @@ class TrialMoment:
         raise StudyError(f"the state of {self.trial} after {self.epoch:g} epochs {why}: {remedy}")
 
 
-class Called:
+class CallbackHandler:
     """Calls the callbacks.
 
     `made`: the run's backend. `after`: called when some of them were. `epochs`: those to which the

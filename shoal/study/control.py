@@ -22,9 +22,9 @@ from shoal.reporting.format import plural
 from shoal.search.space import value_of
 from shoal.study.checks import check_added, check_one_slot
 from shoal.study.folder import StudyBusy, StudyError
-from shoal.study.inbox import Inbox, Meaning, Note, answers
+from shoal.study.inbox import Inbox, Meaning, Note, note_entries
 from shoal.study.results import check_known
-from shoal.study.schedules import check_within
+from shoal.study.schedules import check_schedule_end
 from shoal.study.setup import Setup, epochs_of, trains_itself
 from shoal.train.function.recipe import UNLIMITED
 from shoal.train.lane.checkpoint import Checkpoints
@@ -129,11 +129,11 @@ def stop(setup: Setup, trial: str | None) -> str:
 
 def slots(setup: Setup, add: int | None, remove: int | None, count: int | None) -> None:
     """Have a run get more or fewer slots; see `Study.slots`."""
-    change = change_of(add, remove, count)
+    change = slot_change(add, remove, count)
     _ask(setup, lambda names: {"slots": change})
 
 
-def take(setup: Setup) -> bool:
+def take_notes(setup: Setup) -> bool:
     """Write down what notes ask for that no run has read; whether there were any.
 
     The caller holds the study's lock.
@@ -144,7 +144,7 @@ def take(setup: Setup) -> bool:
     past = setup.folder.past()
     if not past.runs:
         return False
-    paths, entries = answers(inbox, past.state, meaning(setup))
+    paths, entries = note_entries(inbox, past.state, note_reader(setup))
     # A note that asks for an end, or for slots, was for a run that is over.
     _write(setup, [entry for entry in entries if not isinstance(entry, Commanded)])
     inbox.remove(paths)
@@ -186,7 +186,7 @@ def _leave_first(setup: Setup, said: Callable[[Names], Note]) -> Note:
 
 def _write_now(setup: Setup, said: Callable[[Names], Note]) -> Note:
     """Write it down here, as nobody runs the study."""
-    take(setup)
+    take_notes(setup)
     state = setup.folder.past().state
     note = said(frozenset(state.known))
     if note.get("stop", "") is None:
@@ -198,7 +198,7 @@ def _write_now(setup: Setup, said: Callable[[Names], Note]) -> Note:
             f"the study in {setup.folder.path} is not running: say how many slots it is to have "
             "when you run it again, with slots="
         )
-    _write(setup, meaning(setup)(state, note))
+    _write(setup, note_reader(setup)(state, note))
     return note
 
 
@@ -210,14 +210,14 @@ def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
     for other in waiting:
         state = _after(setup, state, other)
     note = said(frozenset(state.known))
-    fold(state, map(as_read, meaning(setup)(state, note)))  # raises if it cannot be done
+    fold(state, map(as_read, note_reader(setup)(state, note)))  # raises if it cannot be done
     inbox.leave(note)
     return note
 
 
 def _after(setup: Setup, state: State, note: Note) -> State:
     try:
-        return fold(state, meaning(setup)(state, note))
+        return fold(state, note_reader(setup)(state, note))
     except (*WRONG, RuntimeError):  # the run will say so
         return state
 
@@ -250,19 +250,19 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value_of(value) for name, value in config.items()}
 
 
-def meaning(setup: Setup) -> Meaning:
+def note_reader(setup: Setup) -> Meaning:
     """What notes to this study ask for, as entries of its journal."""
 
     def entries(state: State, note: Note) -> Iterable[Entry]:
         if "stop" in note:
-            return _stopped(state, note["stop"])
+            return _stop_entries(state, note["stop"])
         if "slots" in note:
-            return slots_asked(setup, state, note["slots"])
+            return slot_entries(setup, state, note["slots"])
         if "extend" in note:
-            return _extended(setup, state, TrialId(note["extend"]), note["max_epochs"])
-        made = _added
+            return _extend_entries(setup, state, TrialId(note["extend"]), note["max_epochs"])
+        made = _added_trial
         if "copy" in note:
-            made = _copied
+            made = _copied_trial
         name = TrialId(note.get("add") or note["copy"])
         if name in state.known:  # the note was taken before a crash
             return ()
@@ -271,7 +271,7 @@ def meaning(setup: Setup) -> Meaning:
     return entries
 
 
-def _stopped(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
+def _stop_entries(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
     """What ends this trial, or the run; nothing if the trial has ended."""
     if trial is None:
         return (Commanded("stop", "asked for"),)
@@ -281,7 +281,9 @@ def _stopped(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
     return (Retired(trial),)
 
 
-def _extended(setup: Setup, state: State, trial: TrialId, max_epochs: float) -> tuple[Entry, ...]:
+def _extend_entries(
+    setup: Setup, state: State, trial: TrialId, max_epochs: float
+) -> tuple[Entry, ...]:
     """The trial once more, with more samples; nothing if it is to train that long already."""
     known = check_known(state, trial)
     how = state.ended.get(trial)
@@ -304,7 +306,7 @@ def _extended(setup: Setup, state: State, trial: TrialId, max_epochs: float) -> 
             "extended: give max_epochs= when a study begins, or make the number of epochs a "
             "dimension of its search space"
         )
-    check_within(setup.folder.head(), max_epochs)
+    check_schedule_end(setup.folder.head(), max_epochs)
     if samples < known.samples:
         raise StudyError(
             f"trial {trial} is to train {known.samples / size:g} epochs already: "
@@ -327,10 +329,10 @@ def _instead(state: State, trial: TrialId) -> str:
     return "make a copy with warm_start=False, as nothing of it is durable"
 
 
-def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
+def _added_trial(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     fewest, most = note["widths"]
     former = setup.folder.head()
-    check_within(former, note["max_epochs"])
+    check_schedule_end(former, note["max_epochs"])
     options = Options.of(**former["options"])
     check_widths((fewest, most), options)
     own = shards_of(state.shards, note["config"])
@@ -345,7 +347,7 @@ def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     )
 
 
-def _copied(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
+def _copied_trial(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     known = check_known(state, TrialId(note["of"]))
     config = changed(setup.space or {}, known.config, note["modify"])
     own_config(setup.recipe, config)  # raises if it has one dimension twice
@@ -353,7 +355,7 @@ def _copied(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     before = epoch_size(state.shards, known.config)
     samples = known.samples * (size / before)
     if note["max_epochs"] is not None:
-        check_within(setup.folder.head(), note["max_epochs"])
+        check_schedule_end(setup.folder.head(), note["max_epochs"])
         samples = note["max_epochs"] * size
     shards = frozenset(shards_of(state.shards, config))
     start = None
@@ -423,7 +425,7 @@ def _check_there(setup: Setup, state: State, kept: Kept, remedy: str) -> None:
 CHANGE = re.compile(r"([+-]?)(\d+)")
 
 
-def change_of(add: int | None, remove: int | None, count: int | None) -> str:
+def slot_change(add: int | None, remove: int | None, count: int | None) -> str:
     """What is asked for, as the journal writes it.
 
     Raises:
@@ -444,7 +446,7 @@ def change_of(add: int | None, remove: int | None, count: int | None) -> str:
     return f"{sign}{number}"
 
 
-def changed_count(change: str, now: int) -> int:
+def slot_count(change: str, now: int) -> int:
     """How many slots there are to be, of a run that has so many `now`.
 
     Raises:
@@ -459,7 +461,7 @@ def changed_count(change: str, now: int) -> int:
     return now + int(f"{sign}{number}")
 
 
-def slots_asked(setup: Setup, state: State, change: str) -> tuple[Entry, ...]:
+def slot_entries(setup: Setup, state: State, change: str) -> tuple[Entry, ...]:
     """What has the run get more or fewer slots.
 
     Raises:
@@ -469,7 +471,7 @@ def slots_asked(setup: Setup, state: State, change: str) -> tuple[Entry, ...]:
     there = len(state.slots)
     board = setup.folder.slots() or {}
     asked = board.get("asked") or there  # with those that are starting
-    wanted = changed_count(change, max(there, asked))
+    wanted = slot_count(change, max(there, asked))
     if wanted < 1:
         raise StudyError(
             f"the run has {plural(there, 'slot')}, and one must stay: remove fewer, "
@@ -511,14 +513,14 @@ class Sizable(Protocol):
         ...
 
 
-def resizing(backend: Any) -> "list[Resizing]":
+def slot_resizers(backend: Any) -> "list[SlotResizer]":
     """What sees to it that the backend gets the slots that are asked for, if it can."""
     if not hasattr(backend, "resize"):
         return []
-    return [Resizing(backend)]
+    return [SlotResizer(backend)]
 
 
-class Resizing:
+class SlotResizer:
     """Tells the backend how many slots to have when the journal says what somebody asked for."""
 
     def __init__(self, backend: Sizable) -> None:
@@ -533,5 +535,5 @@ class Resizing:
         wanted = self._backend.size().asked
         for change in changes:
             # The last slot stays, whoever asked at the same time.
-            wanted = max(1, changed_count(change, wanted))
+            wanted = max(1, slot_count(change, wanted))
         self._backend.resize(wanted)

@@ -112,7 +112,7 @@ class Folder:
         if are_own_places(head, self.path):
             self.elsewhere = place
         else:
-            self._why_not = not_own_places(self, head, "checkpoints")
+            self._why_not = foreign_places_text(self, head, "checkpoints")
 
     def check_places(self, head: Mapping[str, Any], *other: str) -> None:
         """Check that what a run is to take from this head lies in the folder, or is the user's own.
@@ -126,7 +126,7 @@ class Folder:
         for name in ("checkpoints", *other):
             places.pop(name, None)
         if places and not are_own_places(head, self.path):
-            raise StudyError(not_own_places(self, head, *places))
+            raise StudyError(foreign_places_text(self, head, *places))
 
     def make(self) -> None:
         """Create the folder, and see that it can be written to.
@@ -198,7 +198,7 @@ class Folder:
         try:
             check_head(opened.head)
         except ValueError as error:
-            raise not_ours(error) from error
+            raise foreign_head_error(error) from error
         return opened.head
 
     @contextmanager
@@ -219,7 +219,7 @@ class Folder:
             yield
 
 
-def not_own_places(folder: Folder, head: Mapping[str, Any], *names: str) -> str:
+def foreign_places_text(folder: Folder, head: Mapping[str, Any], *names: str) -> str:
     """Why these places that a head names are not used, and what to do."""
     places = places_outside(head)
     said = ", ".join(f"{name} {str(places[name])[:200]!r}" for name in names)
@@ -232,7 +232,7 @@ def not_own_places(folder: Folder, head: Mapping[str, Any], *names: str) -> str:
     )
 
 
-def not_ours(error: Exception) -> StudyError:
+def foreign_head_error(error: Exception) -> StudyError:
     """What to say of a head in the journal that cannot be used, for this reason."""
     return StudyError(
         "the journal says of its newest run what Shoal does not write "

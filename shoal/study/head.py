@@ -23,8 +23,8 @@ from shoal.search.space import describe_space, rebuild_space
 from shoal.simulate.objective_file import with_objective
 from shoal.study import auto
 from shoal.study.code.recipe_file import describe_recipe
-from shoal.study.folder import StudyError, not_ours, timestamp, versions
-from shoal.study.search_extension import failed_in, refused
+from shoal.study.folder import StudyError, foreign_head_error, timestamp, versions
+from shoal.study.search_extension import failed_trials, refused_changes
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.lane.device import device_of, instructions, kind_of_name
@@ -69,7 +69,7 @@ def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = Non
         "options": asdict(deciders.options),
         "checkpoints": setup.folder.elsewhere,
         "versions": versions(),
-        "place": place(deciders.options.device),
+        "place": platform_facts(deciders.options.device),
         "host": platform.node(),
         "cwd": current_folder(),
         "started": timestamp(),
@@ -105,7 +105,7 @@ def _code(now: dict[str, Any], before: Head) -> Head:
 
 def _policy(policy: Policy[Any] | str) -> dict[str, Any]:
     if isinstance(policy, str):
-        return auto.described(policy)
+        return auto.describe(policy)
     return _described(policies.describe, policy)
 
 
@@ -126,7 +126,7 @@ def rebuild(head: Head) -> Deciders:
     try:
         return _rebuilt(head)
     except WRONG as error:
-        raise not_ours(error) from error
+        raise foreign_head_error(error) from error
 
 
 def _rebuilt(head: Head) -> Deciders:
@@ -139,7 +139,7 @@ def _rebuilt(head: Head) -> Deciders:
     rule = head["policy"]
     chosen: Policy[Any] | str
     if rule["name"] == auto.NAME:
-        chosen = auto.said(rule)
+        chosen = auto.policy_text(rule)
     else:
         chosen = policies.rebuild(_with_objective(rule))
     return Deciders(search.rebuild(head["searcher"]), chosen, Options.of(**head["options"]))
@@ -163,7 +163,7 @@ def _with_objective(rule: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def reading(head: Head) -> Iterator[None]:
+def refusing_foreign_head(head: Head) -> Iterator[None]:
     """Something is made with what the head of the run before says.
 
     Raises:
@@ -174,10 +174,10 @@ def reading(head: Head) -> Iterator[None]:
     except (TypeError, LookupError, AttributeError, OverflowError) as error:
         if not head:
             raise
-        raise not_ours(error) from error
+        raise foreign_head_error(error) from error
 
 
-def space_in(head: Head) -> Mapping[str, Any] | None:
+def head_space(head: Head) -> Mapping[str, Any] | None:
     """The search space that the head describes.
 
     Raises:
@@ -189,7 +189,7 @@ def space_in(head: Head) -> Mapping[str, Any] | None:
     try:
         return rebuild_space(described)
     except WRONG as error:
-        raise not_ours(error) from error
+        raise foreign_head_error(error) from error
 
 
 def _code_of(head: Head) -> str:
@@ -198,7 +198,7 @@ def _code_of(head: Head) -> str:
     return repr(about.get("command") or about["name"])
 
 
-def check_same(before: Head, now: Head, state: State) -> None:
+def check_same_study(before: Head, now: Head, state: State) -> None:
     """Refuse to go on with a study on other data, seeds or searches; warn of changed code.
 
     Raises:
@@ -222,7 +222,7 @@ def check_same(before: Head, now: Head, state: State) -> None:
             f"this study was begun with the command {command!r}, and would go on with "
             f"{_code_of(now)}: give the same command, or start a new study with another storage="
         )
-    changes = refused(before, now, state)
+    changes = refused_changes(before, now, state)
     if changes:
         raise StudyError(
             f"this study was begun with another search, and what is on record would become untrue "
@@ -326,13 +326,13 @@ def warn_of_former_code(former: Iterable[TrialId], before: State, now: State) ->
 
 def _stay_failed(state: State) -> str:
     """What a warning of changed code says of trials that failed."""
-    failed = failed_in(state)
+    failed = failed_trials(state)
     if not failed:
         return ""
     return f"; failed trials ({len(failed)}) stay failed unless retry_failed=True"
 
 
-def place(device: str) -> dict[str, str]:
+def platform_facts(device: str) -> dict[str, str]:
     """What the numbers depend on beside libraries and threads. `device`: "auto" or a name.
 
     With a cluster of several machines this is the one that runs the study.

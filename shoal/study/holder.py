@@ -78,7 +78,7 @@ NAME = "running"  # of a file that is there while a run is
 
 
 @contextmanager
-def at_work(folder: Folder) -> Iterator[None]:
+def running_mark(folder: Folder) -> Iterator[None]:
     """A run is at work on the study within. However it ends, it ends here, unless it is killed."""
     mark = folder.path / NAME
     with suppress(OSError):  # without room for it nothing is known of the end

@@ -113,7 +113,7 @@ class Inbox:
         return found
 
 
-def answers(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Path], list[Entry]]:
+def note_entries(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Path], list[Entry]]:
     """The files of the notes, and what is to be journalled for them.
 
     It warns of what cannot be done.
@@ -135,7 +135,7 @@ def answers(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Path], l
     return list(notes), entries
 
 
-class Reachable:
+class InboxBackend:
     """A backend through which notes reach the study: their entries come as its events.
 
     `state`: with which the run begins; as a watcher of the run it follows the state. A thread looks
@@ -152,7 +152,7 @@ class Reachable:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="shoal-inbox", daemon=True)
 
-    def __enter__(self) -> "Reachable":
+    def __enter__(self) -> "InboxBackend":
         self._thread.start()
         return self
 
@@ -188,7 +188,7 @@ class Reachable:
             if len(said) == len(events):
                 yield now, events
                 continue
-            paths, more = answers(self._inbox, fold(self._state, said), self._meaning)
+            paths, more = note_entries(self._inbox, fold(self._state, said), self._meaning)
             came: tuple[Event, ...] = (*said, *more)  # type: ignore[arg-type]
             yield now, came
             self._inbox.remove(paths)  # the journal has them by now
@@ -196,7 +196,7 @@ class Reachable:
 
 
 @contextmanager
-def stopping(tell: Callable[[Commanded], None], warned: bool = False) -> Iterator[None]:
+def stop_signals(tell: Callable[[Commanded], None], warned: bool = False) -> Iterator[None]:
     """Ctrl-C, or a scheduler's SIGTERM, stops the study at the next moment; a second one, now.
 
     `warned`: the scheduler's warning does so, too.

@@ -23,7 +23,7 @@ from shoal.study.backends import Perform, perform_here
 from shoal.study.checkpoint_retention import Retention
 from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import StudyError, last_head, versions
-from shoal.study.head import code_now, place, trained_by_other_code
+from shoal.study.head import code_now, platform_facts, trained_by_other_code
 from shoal.study.results import data_as_trained
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
@@ -81,7 +81,7 @@ def _without_places(saved: Saved) -> Saved:
     return {**saved, "checkpoint": without_place(saved["checkpoint"])}
 
 
-class FunctionsAgain:
+class FunctionReplay:
     """Calls functions of a study again, and compares what they keep."""
 
     def __init__(self, setup: Setup, state: State, options: Options) -> None:
@@ -152,24 +152,24 @@ LIBRARIES = ("torch", "numpy", "shoal")
 UNKNOWN = "the processor was not recorded"
 
 
-def unlike_here(lines: Sequence[Line]) -> list[str]:
+def platform_differences(lines: Sequence[Line]) -> list[str]:
     """In what the places of a study's runs differ from this process, in words."""
     heads = [line.entry.head for line in lines if isinstance(line.entry, Opened)]
     if not heads:
         return []
     options = heads[-1]["options"]
     here = {
-        **place(options["device"]),
+        **platform_facts(options["device"]),
         **{name: versions().get(name, "none") for name in LIBRARIES},
         "threads": str(options["threads"]),
     }
     found: dict[str, None] = {}
     for head in heads:
-        found |= dict.fromkeys(_unlike(head, here))
+        found |= dict.fromkeys(_differences_of_run(head, here))
     return list(found)
 
 
-def _unlike(head: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
+def _differences_of_run(head: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
     """In what a run's place differs from this one."""
     there = {
         **head.get("place", {}),
@@ -282,13 +282,13 @@ def _replay_rows(
             f"{platform.node()} does not see the checkpoints in {setup.folder.checkpoints}"
         )
     options = Options.of(**last_head(lines)["options"])
-    again: FunctionsAgain | TrialsAgain
+    again: FunctionReplay | RecipeReplay
     if data is None:
-        again = FunctionsAgain(setup, state, options)
+        again = FunctionReplay(setup, state, options)
     else:
-        again = TrialsAgain(setup, data, state, lines, options)
+        again = RecipeReplay(setup, data, state, lines, options)
     rows = [_row(setup, state, trial, again, trial in former) for trial in trials]
-    unlike = unlike_here(lines)
+    unlike = platform_differences(lines)
     return [{**row, "elsewhere": unlike if row["verdict"] == "differs" else []} for row in rows]
 
 
@@ -304,7 +304,7 @@ def _row(
     setup: Setup,
     state: State,
     trial: TrialId,
-    again: FunctionsAgain | TrialsAgain,
+    again: FunctionReplay | RecipeReplay,
     former: bool,
 ) -> dict[str, Any]:
     """The row of `Study.replay`. `former`: other code than the recipe's trained the trial.
@@ -349,7 +349,7 @@ def _other_code(setup: Setup, trial: TrialId, why: str) -> StudyError:
     )
 
 
-class TrialsAgain:
+class RecipeReplay:
     """Trains trials of a study again, and compares them.
 
     Numbers that were rounded otherwise than alone are compared over the shortest stretches that

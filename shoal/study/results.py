@@ -15,7 +15,7 @@ from shoal.reporting.tally import TRAINING, Tally
 from shoal.study.checkpoint_retention import Retention
 from shoal.study.code.arguments import check_recipe_type
 from shoal.study.folder import StudyError
-from shoal.study.setup import Setup, data_of, from_where
+from shoal.study.setup import Setup, data_of, explain_missing_data
 from shoal.train.data.data import Data
 from shoal.train.function.keep import unpacked
 from shoal.train.function.objective import numbered
@@ -217,7 +217,7 @@ def data_as_trained(setup: Setup) -> Data:
     """
     check_recipe_type(setup.recipe)
     head = setup.folder.head()
-    with from_where(head):
+    with explain_missing_data(head):
         data = data_of(setup.recipe)
     if head and head["data"]["fingerprint"] != data.fingerprint:
         raise StudyError(
@@ -272,7 +272,7 @@ def checkpoint(setup: Setup, state: State, trial: TrialId, which: str) -> Any:
         raise StudyError(
             "only functions give checkpoints of their own: load_model gives a recipe's model"
         )
-    return given_back(saved_state(setup, state, trial, which))
+    return function_checkpoint(saved_state(setup, state, trial, which))
 
 
 def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
@@ -348,7 +348,7 @@ def curve_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
     return rows
 
 
-def given_back(saved: Mapping[str, Any]) -> Any:
+def function_checkpoint(saved: Mapping[str, Any]) -> Any:
     """What a function gave as its checkpoint; of a path a copy, in a new folder."""
     folder = ""
     if saved["checkpoint"]["kind"] != "tree":

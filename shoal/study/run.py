@@ -37,7 +37,7 @@ from shoal.study.auto import (
     with_levels,
 )
 from shoal.study.backends import Start, WiredBackend, backend, check_place, check_slots, survey_for
-from shoal.study.callback_handler import Called, check_models, checked
+from shoal.study.callback_handler import CallbackHandler, check_model_arguments, checked_callbacks
 from shoal.study.checkpoint_retention import Retention
 from shoal.study.checks import (
     check_by_rehearsal,
@@ -48,28 +48,28 @@ from shoal.study.checks import (
 )
 from shoal.study.code.mark import with_places_mark
 from shoal.study.code.recipe_store import save
-from shoal.study.control import meaning, resizing
+from shoal.study.control import note_reader, slot_resizers
 from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
 from shoal.study.head import (
     Deciders,
     Head,
-    check_same,
+    check_same_study,
     head,
-    reading,
+    refusing_foreign_head,
     trained_by_other_code,
     warn_of_former_code,
 )
-from shoal.study.holder import at_work, was_cut_off
-from shoal.study.inbox import Inbox, Reachable, stopping
-from shoal.study.schedules import SCHEDULE, check_planned, plan
+from shoal.study.holder import running_mark, was_cut_off
+from shoal.study.inbox import Inbox, InboxBackend, stop_signals
+from shoal.study.schedules import SCHEDULE, check_schedules, plan_schedules
 from shoal.study.search_extension import (
-    check_longer,
+    check_extended,
     check_scored,
-    failed_in,
-    forget_tracebacks,
-    longer,
-    tried_again,
-    with_past,
+    extended_trials,
+    failed_trials,
+    remove_tracebacks,
+    retried_trials,
+    with_history,
     with_work_again,
 )
 from shoal.study.searcher import (
@@ -87,23 +87,23 @@ from shoal.study.setup import (
     alone_in_process,
     data_of,
     each_recipe,
-    from_where,
-    pausing,
+    explain_missing_data,
+    pause_on_failure,
     trains_itself,
 )
-from shoal.study.slurm_job import RunPlace, TimeLimit, place_of
+from shoal.study.slurm_job import RunPlace, TimeLimit, run_place
 from shoal.study.speeds import believer, profile_of
 from shoal.study.watchers import (
-    Damage,
-    Idleness,
+    DamageWarner,
+    IdleWarner,
     Log,
     MetricCheck,
-    Repeats,
+    RepeatWarner,
     SlotBoard,
     SnapshotWriter,
     display,
+    function_enders,
     optuna_log,
-    releasing,
 )
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import forget_shared
@@ -150,13 +150,13 @@ def train(setup: Setup, asked: Request) -> None:
         open_.enter_context(alone_in_process(setup.folder))
         open_.callback(forget_shared)
         setup.folder.make()
-        open_.enter_context(pausing(setup.folder))
+        open_.enter_context(pause_on_failure(setup.folder))
         open_.enter_context(setup.folder.lock())
-        place = place_of(asked.deciders.options, setup.folder.path)
+        place = run_place(asked.deciders.options, setup.folder.path)
         open_.callback(place.close)
         ready = _prepare(setup, asked, place)
         start = replace(ready.start, careful=was_cut_off(setup.folder))
-        open_.enter_context(at_work(setup.folder))
+        open_.enter_context(running_mark(setup.folder))
         state = _carry_out(setup, asked, replace(ready, start=start), open_)
     warn_of_former_code(ready.former, ready.start.state, state)
     _check_failed(state)
@@ -164,27 +164,27 @@ def train(setup: Setup, asked: Request) -> None:
 
 def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     """Check everything, then write down that a run begins. `place`: where it is started."""
-    callbacks = (*checked(asked.callbacks), *checked(loggers_of(asked.loggers)))
+    callbacks = (*checked_callbacks(asked.callbacks), *checked_callbacks(loggers_of(asked.loggers)))
     past = setup.folder.past()
     survey = survey_for(asked.deciders.options, bool(past.runs), place)
-    with from_where(before := last_head(past.runs)):
+    with explain_missing_data(before := last_head(past.runs)):
         data = data_of(setup.recipe, survey)
     given = profile_of(asked.profile)
     rule = _rule(setup, asked.deciders, data, tells_of_hops(given))
     check_slots(asked.deciders.options, place.room(threads=1))
     state = past.state
-    with reading(before):
-        longest = plan(setup, asked.deciders.searcher, before, state)
+    with refusing_foreign_head(before):
+        longest = plan_schedules(setup, asked.deciders.searcher, before, state)
     _check_asked(setup, asked.deciders, rule, data, state)
     check_scored(setup.metric, state)
-    models = check_models(callbacks, setup, asked.deciders.options, len(data.shards))
-    with reading(before):
+    models = check_model_arguments(callbacks, setup, asked.deciders.options, len(data.shards))
+    with refusing_foreign_head(before):
         deciders = _deciders(setup, asked.deciders, rule, place, before, state)
         now = with_places_mark(
             {**head(setup, data, deciders, before), **_head_of(asked, given)},
             setup.folder.path,
         )
-        check_same(before, now, state)
+        check_same_study(before, now, state)
     _check_fits(setup, state, data)
     if not state.known or before.get("space") != now["space"]:
         space = _space_of(deciders.searcher)
@@ -193,22 +193,22 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
             for own, its, inner in each_recipe(setup, data, space):
                 options = asked.deciders.options
                 check_by_rehearsal(own, inner, its or data, options, parameters)
-    with reading(before):
-        now[SCHEDULE] = check_planned(setup, longest, before, state)
+    with refusing_foreign_head(before):
+        now[SCHEDULE] = check_schedules(setup, longest, before, state)
 
     logs = optuna_log(setup, asked.optuna_log, deciders.searcher)
-    if control.take(setup):
+    if control.take_notes(setup):
         past = setup.folder.past()
         state = past.state
-    again = tried_again(setup, state) if asked.retry_failed else ()
-    more = longer(deciders.searcher, past.runs, with_work_again(state, again))
-    check_longer(setup, state, more, now[SCHEDULE])
+    again = retried_trials(setup, state) if asked.retry_failed else ()
+    more = extended_trials(deciders.searcher, past.runs, with_work_again(state, again))
+    check_extended(setup, state, more, now[SCHEDULE])
     now["recipe"] = {**now["recipe"], **save(setup.folder, setup.recipe)}
     entries = _opening(setup.folder, state, (*again, *more), data, before, now)
     past = _opened(setup.folder, past, entries)
     state = past.state
-    forget_tracebacks(setup, again)
-    if not before and control.take(setup):  # notes that were left before the first run
+    remove_tracebacks(setup, again)
+    if not before and control.take_notes(setup):  # notes that were left before the first run
         past = setup.folder.past()
         state = past.state
     start = Start(
@@ -298,7 +298,7 @@ def _deciders(
         said = asked.policy
     searcher = per_slot(asked.searcher, rule, place.with_room(asked.options))
     if before:
-        searcher = with_past(searcher, before["searcher"], state)
+        searcher = with_history(searcher, before["searcher"], state)
     return Deciders(with_own_draws(setup, searcher), said, asked.options)
 
 
@@ -346,7 +346,7 @@ def _space_of(searcher: Searcher[Any]) -> Space | None:
 
 def _check_failed(state: State) -> None:
     """Raise TrialsFailed if there are trials, and every one of them failed."""
-    failed = failed_in(state)
+    failed = failed_trials(state)
     if failed and len(failed) == len(state.known):
         reasons = Counter(state.ended[trial].partition(": ")[2] for trial in failed)
         first = "; ".join(
@@ -410,11 +410,11 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
             open_.callback(watcher.close)
     journal = Journal(setup.folder.journal, made.grouping)
     open_.callback(journal.close)
-    open_.enter_context(stopping(made.backend.tell, start.place.found is not None))
-    reached = Reachable(
+    open_.enter_context(stop_signals(made.backend.tell, start.place.found is not None))
+    reached = InboxBackend(
         made.backend,
         Inbox(setup.folder.path),
-        meaning(setup),
+        note_reader(setup),
         ready.start.state,
     )
     watchers.append(open_.enter_context(reached))
@@ -445,14 +445,14 @@ def _called(
     asked: Request,
     ready: _Ready,
     made: WiredBackend,
-    reached: Reachable,
+    reached: InboxBackend,
     furthest: float | None,
     open_: ExitStack,
-) -> list[Called]:
+) -> list[CallbackHandler]:
     """What calls the user's callbacks; nothing if there are none."""
     if not ready.callbacks:
         return []
-    called = Called(asked.study, ready.callbacks, made, reached.look, furthest)
+    called = CallbackHandler(asked.study, ready.callbacks, made, reached.look, furthest)
     open_.callback(called.close)
     called.start(ready.opening, ready.start.state)
     return [called]
@@ -469,13 +469,13 @@ def _retention(setup: Setup, ready: _Ready, made: WiredBackend) -> Retention:
 def _watchers(setup: Setup, ready: _Ready, made: WiredBackend) -> list[Any]:
     """What else follows the run and does not decide anything."""
     return [
-        Damage(),
-        Idleness(),
+        DamageWarner(),
+        IdleWarner(),
         MetricCheck(setup.aim),
-        Repeats(ready.start.state.known.values()),
+        RepeatWarner(ready.start.state.known.values()),
         SlotBoard(setup.folder.board, made.backend),
-        *releasing(setup, made.backend),
-        *resizing(made.backend),
+        *function_enders(setup, made.backend),
+        *slot_resizers(made.backend),
         *made.watchers,
     ]
 

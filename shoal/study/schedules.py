@@ -30,7 +30,7 @@ ASKS = "the module asks self.trainer how long it trains, and its schedules are l
 Head = Mapping[str, Any]
 
 
-def of_study(recipe: Recipe, former: Head) -> Recipe:
+def recipe_for_study(recipe: Recipe, former: Head) -> Recipe:
     """The recipe for the study that has this head; a recipe may be in several studies."""
     if not isinstance(recipe, Adapted):
         return recipe
@@ -40,11 +40,11 @@ def of_study(recipe: Recipe, former: Head) -> Recipe:
     return own
 
 
-def plan(setup: Setup, searcher: Searcher[Any], before: Head, state: State) -> int | None:
+def plan_schedules(setup: Setup, searcher: Searcher[Any], before: Head, state: State) -> int | None:
     """Tell the recipe how long trials train; returns the epochs of the longest, if known."""
-    longest = _longest(searcher)
+    longest = _longest_trial(searcher)
     if isinstance(setup.recipe, Adapted):
-        former = _former(before, state)
+        former = _former_epochs(before, state)
         setup.recipe.plan(former or longest, asked=former is not None)
     return longest
 
@@ -59,7 +59,7 @@ def plan_to_measure(recipe: Recipe) -> Recipe:
     return own
 
 
-def _longest(searcher: Searcher[Any]) -> int | None:
+def _longest_trial(searcher: Searcher[Any]) -> int | None:
     """Whole epochs of the longest trials that the searcher, or one within it, asks for."""
     found = [getattr(each, "max_epochs", None) for each in nested(searcher)]
     said = [each for each in found if each is not None]
@@ -69,7 +69,7 @@ def _longest(searcher: Searcher[Any]) -> int | None:
     return epochs
 
 
-def _former(before: Head, state: State) -> int | None:
+def _former_epochs(before: Head, state: State) -> int | None:
     """For how many epochs the schedules of the trials on record are; None if nothing says so."""
     if not state.known:
         return None
@@ -77,7 +77,7 @@ def _former(before: Head, state: State) -> int | None:
     return epochs
 
 
-def check_planned(setup: Setup, longest: int | None, before: Head, state: State) -> int | None:
+def check_schedules(setup: Setup, longest: int | None, before: Head, state: State) -> int | None:
     """For how many epochs schedules are; None if the recipe's code does not ask.
 
     Raises:
@@ -86,7 +86,7 @@ def check_planned(setup: Setup, longest: int | None, before: Head, state: State)
     if not isinstance(setup.recipe, Adapted):
         return None
     now = setup.recipe.planned()
-    former = _former(before, state)
+    former = _former_epochs(before, state)
     if former is not None and now not in (None, former):
         raise StudyError(
             f"this study's schedules are laid out for {former} epochs, and the recipe now says "
@@ -96,7 +96,7 @@ def check_planned(setup: Setup, longest: int | None, before: Head, state: State)
     if epochs is None or longest is None:
         return epochs
     if state.known:
-        check_within({SCHEDULE: epochs}, longest)
+        check_schedule_end({SCHEDULE: epochs}, longest)
     elif longest > epochs:
         raise StudyError(
             f"{ASKS} the recipe's max_epochs={epochs}, and trials are to train for {longest}: "
@@ -113,7 +113,7 @@ def check_planned(setup: Setup, longest: int | None, before: Head, state: State)
     return epochs
 
 
-def check_within(head: Head, epochs: float) -> None:
+def check_schedule_end(head: Head, epochs: float) -> None:
     """Raise StudyError if a trial is to train for longer than schedules are laid out for."""
     most = head.get(SCHEDULE)
     if most is None or epochs <= most:

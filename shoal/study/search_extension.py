@@ -61,7 +61,7 @@ BRACKETS = "its brackets begin at max_epochs / reduction_factor, again and again
 COMBINATIONS = "random search makes num_samples of each combination of the grids' values"
 
 
-def with_past(searcher: Searcher[Any], before: Head, state: State) -> Searcher[Any]:
+def with_history(searcher: Searcher[Any], before: Head, state: State) -> Searcher[Any]:
     """The searcher, as it goes on with this study.
 
     It draws as it drew before. A grid that had other values begins with the
@@ -71,12 +71,12 @@ def with_past(searcher: Searcher[Any], before: Head, state: State) -> Searcher[A
     last: Any = [*nested(searcher)][-1]
     if state.known and getattr(last, "sampling", None) == SOBOL:
         last = replace(last, sampling=former.get("sampling"))
-        searcher = with_last(searcher, last)
+        searcher = with_core(searcher, last)
     if not isinstance(last, Grid) or former.get("name") != "grid":
         return searcher
     if plain(describe(last))["space"] == former["space"] and not former.get("first"):
         return searcher
-    return with_last(searcher, replace(last, first=_came(state)))
+    return with_core(searcher, replace(last, first=_former_configs(state)))
 
 
 def _levels(described: Head) -> list[Head]:
@@ -93,11 +93,11 @@ def _space_of(described: Head) -> Space | None:
     return rebuild_space(described["space"])
 
 
-def with_last(searcher: Any, last: Searcher[Any]) -> Searcher[Any]:
+def with_core(searcher: Any, last: Searcher[Any]) -> Searcher[Any]:
     """The searcher, with another one at its core."""
     if getattr(searcher, "inner", None) is None:
         return last
-    changed: Searcher[Any] = replace(searcher, inner=with_last(searcher.inner, last))
+    changed: Searcher[Any] = replace(searcher, inner=with_core(searcher.inner, last))
     return changed
 
 
@@ -107,7 +107,7 @@ def _numbered(state: State) -> list[Trial]:
     return [trial for trial in known if NUMBERED.fullmatch(trial.id)]
 
 
-def _came(state: State) -> tuple[Mapping[str, Value], ...]:
+def _former_configs(state: State) -> tuple[Mapping[str, Value], ...]:
     """The configurations of the searcher's trials, in the order of their numbers."""
     ordered = sorted(_numbered(state), key=lambda trial: int(trial.id[1:]))
     return tuple(trial.config for trial in ordered)
@@ -116,7 +116,7 @@ def _came(state: State) -> tuple[Mapping[str, Value], ...]:
 # -- what may not change -------------------------------------------------------------------------
 
 
-def refused(before: Head, now: Head, state: State) -> list[str]:
+def refused_changes(before: Head, now: Head, state: State) -> list[str]:
     """What differs between two heads and may not: a text for each field, with why."""
     found: list[str] = []
     if before["seed"] != now["seed"]:
@@ -129,7 +129,7 @@ def refused(before: Head, now: Head, state: State) -> list[str]:
         found.append(_differs("searcher", _joined(names), _joined(others), CHOSEN))
         return found
     for one, other in zip(former, latter, strict=True):
-        found += _refused_of(one, other, state)
+        found += _refused_fields(one, other, state)
     return found
 
 
@@ -141,7 +141,7 @@ def _differs(name: str, was: Any, is_now: Any, why: str) -> str:
     return f"{name}: {was!r}, now {is_now!r}: {why}"
 
 
-def _refused_of(former: Head, latter: Head, state: State) -> Iterator[str]:
+def _refused_fields(former: Head, latter: Head, state: State) -> Iterator[str]:
     """What differs between two descriptions of a searcher and may not."""
     kind = str(former.get("name"))
     free = _free(former, state)
@@ -226,7 +226,9 @@ def _grids(space: Space | None) -> int:
 # -- trials that go on ---------------------------------------------------------------------------
 
 
-def longer(searcher: Searcher[Any], lines: Iterable[Line], state: State) -> tuple[Trial, ...]:
+def extended_trials(
+    searcher: Searcher[Any], lines: Iterable[Line], state: State
+) -> tuple[Trial, ...]:
     """The trials that train on, since `max_epochs` grew after one of the runs in this journal.
 
     They have their new samples. Trials that failed or were retired stay as they are, and so do
@@ -286,7 +288,7 @@ def _next_stop(searcher: Any, end: float) -> float:
     return next(each for each in stops if each >= end)
 
 
-def check_longer(
+def check_extended(
     setup: Setup, state: State, trials: Sequence[Trial], laid_out: int | None = None
 ) -> None:
     """Say what keeps these trials from going on, or from being as if trained so long at once.
@@ -354,12 +356,12 @@ def _check_weights(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
 # -- trials that failed ----------------------------------------------------------------------------
 
 
-def tried_again(setup: Setup, state: State) -> tuple[Trial, ...]:
+def retried_trials(setup: Setup, state: State) -> tuple[Trial, ...]:
     """The failed trials, to be submitted once more: each goes on from its newest durable state.
 
     One without such a state begins again. One whose state is gone stays failed, with a warning.
     """
-    failed = failed_in(state)
+    failed = failed_trials(state)
     names = set(Checkpoints(setup.folder.checkpoints, state.run).names())
     gone = [
         trial for trial in failed if trial in state.kept and state.kept[trial].name not in names
@@ -373,7 +375,7 @@ def tried_again(setup: Setup, state: State) -> tuple[Trial, ...]:
     return tuple(state.known[trial] for trial in failed if trial not in gone)
 
 
-def failed_in(state: State) -> list[TrialId]:
+def failed_trials(state: State) -> list[TrialId]:
     """The trials that failed."""
     return [trial for trial, how in state.ended.items() if how.startswith("failed")]
 
@@ -383,7 +385,7 @@ def with_work_again(state: State, trials: Sequence[Trial]) -> State:
     return fold(state, [Submitted(trial) for trial in trials])
 
 
-def forget_tracebacks(setup: Setup, trials: Sequence[Trial]) -> None:
+def remove_tracebacks(setup: Setup, trials: Sequence[Trial]) -> None:
     """Delete the tracebacks of trials that are tried again."""
     for trial in trials:
         place = setup.folder.path / "trials" / trial.id / "error.txt"

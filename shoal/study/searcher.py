@@ -28,7 +28,7 @@ from shoal.study.auto import check_methods
 from shoal.study.backends import slots_on_this_machine
 from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import StudyError
-from shoal.study.search_extension import with_last
+from shoal.study.search_extension import with_core
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
 from shoal.train.recipe.reads import reports_no_checkpoint
@@ -39,7 +39,7 @@ from shoal.train.recipe.several.recipes import Recipes, aims
 PACKED = 8
 
 
-# What `Wishes` may ask for that not every searcher can do: why not, and which ones can.
+# What `SearcherArguments` may ask for that not every searcher can do: why not, and which ones can.
 UNMET = {
     "widths": ("has no field widths", "one of Shoal's searchers, or add the field"),
     "priority": ("makes trials of one priority", "Grid or Random"),
@@ -51,7 +51,7 @@ UNMET = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class SearcherArguments:
     """What `optimize` was given for the searcher; None leaves a value to the searcher."""
 
     num_samples: int | None = None
@@ -69,7 +69,7 @@ class Wishes:
         }
 
 
-def either(*given: int | None) -> int | None:
+def sample_count(*given: int | None) -> int | None:
     """The number of samples under either name; None: none was given.
 
     Raises:
@@ -85,7 +85,7 @@ def either(*given: int | None) -> int | None:
 
 
 def default_searcher(
-    space: Mapping[str, Any] | None, wishes: Wishes, seed: int = 0
+    space: Mapping[str, Any] | None, wishes: SearcherArguments, seed: int = 0
 ) -> Searcher[Any]:
     """A grid if every dimension is one and no number of samples is asked for, else random samples.
 
@@ -107,7 +107,7 @@ def default_searcher(
     return Grid(space, **limits)
 
 
-def usual_searcher(space: Mapping[str, Any] | None) -> Searcher[Any]:
+def grid_or_random(space: Mapping[str, Any] | None) -> Searcher[Any]:
     """A grid if the space is nothing but grids, else random samples; without any numbers."""
     if space and not _is_drawn_from(validated(space)):
         return Grid()
@@ -115,7 +115,7 @@ def usual_searcher(space: Mapping[str, Any] | None) -> Searcher[Any]:
 
 
 def searcher_of(
-    setup: Setup, searcher: Searcher[Any] | str | None, wishes: Wishes
+    setup: Setup, searcher: Searcher[Any] | str | None, wishes: SearcherArguments
 ) -> Searcher[Any]:
     """The searcher, itself or by name, completed with the study's values and the wishes.
 
@@ -231,7 +231,7 @@ def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> 
 def _most_packed(policy: Policy[Any]) -> int:
     """Trials that the policy may have on one slot at once."""
     most = 1
-    for each in _within(policy):
+    for each in _policies_within(policy):
         if isinstance(each, (Mixed, Pack, PacksAsTrials)):
             most = max(most, each.most)
     return most
@@ -245,7 +245,7 @@ def _quarter(searcher: Searcher[Any], options: Options) -> int:
     return max(1, _samples(searcher) // (4 * slots))
 
 
-def _within(policy: Any) -> Iterator[Any]:
+def _policies_within(policy: Any) -> Iterator[Any]:
     """The policy's candidates, or itself, and the policies that each of them adapts (`Every`)."""
     waiting = [policy]
     if isinstance(policy, Auto):
@@ -278,7 +278,7 @@ def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
                 "there is nothing to train: study.optimize(objective, n_trials=…), or a loop of "
                 "your own with study.ask() and study.tell()"
             )
-        check_drawn(setup, searcher)
+        check_space_known(setup, searcher)
     for each in nested(searcher):
         if isinstance(each, PBT) and reports_no_checkpoint(setup.recipe):
             raise StudyError(
@@ -299,7 +299,7 @@ def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
             )
 
 
-def check_drawn(setup: Setup, searcher: Searcher[Any]) -> None:
+def check_space_known(setup: Setup, searcher: Searcher[Any]) -> None:
     """Raise StudyError if the searcher must know the space that an objective draws from."""
     for each in nested(searcher):
         if getattr(each, "space", None):
@@ -325,7 +325,7 @@ def with_own_draws(setup: Setup, searcher: Searcher[Any]) -> Searcher[Any]:
         return searcher
     if setup.recipe.draws and core.sampling == SOBOL and not core.space:
         core = replace(core, sampling=OWN)
-        searcher = with_last(searcher, core)
+        searcher = with_core(searcher, core)
     setup.recipe.spread = core.sampling == OWN
     return searcher
 

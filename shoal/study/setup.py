@@ -127,7 +127,7 @@ def named_recipes(recipe: Recipes, space: Space) -> tuple[str, ...]:
     return found
 
 
-def as_space(space: Any) -> Mapping[str, Any] | None:
+def checked_space(space: Any) -> Mapping[str, Any] | None:
     """The search space, or None if there is none.
 
     Raises:
@@ -181,7 +181,7 @@ def data_of(recipe: Recipe, survey: Survey | None = None) -> Data:
 
 
 @contextmanager
-def from_where(before: Mapping[str, Any]) -> Iterator[None]:
+def explain_missing_data(before: Mapping[str, Any]) -> Iterator[None]:
     """What data() does not find may lie where the study began: say so, if that is elsewhere.
 
     `before`: the head of the study's last run.
@@ -209,7 +209,7 @@ def epochs_of(recipe: Recipe, max_epochs: float | None) -> Any:
     return recipe.max_epochs
 
 
-def with_own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
+def with_recipe_options(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, and what the recipe says of those that were not."""
     given = dict(options)
     if given.get("validate_every") is None:
@@ -234,7 +234,7 @@ def alone_in_process(folder: Folder) -> Iterator[None]:
 
 
 @contextmanager
-def pausing(folder: Folder) -> Iterator[None]:
+def pause_on_failure(folder: Folder) -> Iterator[None]:
     """Turn a failure of disk, data or folder into one clear StudyPaused."""
     try:
         yield

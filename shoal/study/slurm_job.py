@@ -58,7 +58,7 @@ class RunPlace:
 
     found: Allocation | None = None
     uses_nodes: bool = False
-    nodes: "LentNodes | None" = None
+    nodes: "AllocatedNodes | None" = None
 
     def room(self, threads: int) -> int | None:
         """Slots that the run's allocation has room for; None: it has none of an allocation."""
@@ -88,10 +88,12 @@ class RunPlace:
         """The allocation for people; empty if there is none."""
         if self.found is None:
             return ""
-        return described(self.found, time.time())
+        return allocation_text(self.found, time.time())
 
 
-def place_of(options: "Options", folder: Path, environ: Mapping[str, str] = os.environ) -> RunPlace:
+def run_place(
+    options: "Options", folder: Path, environ: Mapping[str, str] = os.environ
+) -> RunPlace:
     """Where a run with these options is started. `folder`: the study's.
 
     Raises:
@@ -112,7 +114,7 @@ def place_of(options: "Options", folder: Path, environ: Mapping[str, str] = os.e
     _check_time(found, options.stop_before, time.time())
     nodes = None
     if uses and not found.alone:
-        nodes = LentNodes(found, folder)
+        nodes = AllocatedNodes(found, folder)
     return RunPlace(found, uses, nodes)
 
 
@@ -134,7 +136,7 @@ def _check_time(found: Allocation, margin: Seconds | None, now: Seconds) -> None
         )
 
 
-def described(found: Allocation, now: Seconds) -> str:
+def allocation_text(found: Allocation, now: Seconds) -> str:
     """The allocation for people: "Slurm job 123: 2 nodes, 8 CPUs each, ends at 14:05:00"."""
     parts = [plural(len(found.nodes), "node")]
     each = " each" if len(found.nodes) > 1 else ""
@@ -170,7 +172,7 @@ SMALLEST = 1 / 64  # share of a CPU
 FOLDER = "nodes"  # in the study's folder, which all nodes see
 
 
-class LentNodes:
+class AllocatedNodes:
     """The nodes of an allocation. Ray starts on them when they are first asked for.
 
     `folder`: the study's. `tell`: told what is waited for.
@@ -474,7 +476,7 @@ def check_requeue(environ: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def why_not_again(lines: Iterable[Line]) -> str | None:
+def why_not_requeued(lines: Iterable[Line]) -> str | None:
     """Why the job is not to start again after the last run in the journal; None: it is to.
 
     Raises:
@@ -513,7 +515,7 @@ def _endings(lines: Iterable[Line]) -> Iterator[_Ending]:
         yield ending
 
 
-def submit_again(environ: Mapping[str, str] = os.environ) -> None:
+def requeue_job(environ: Mapping[str, str] = os.environ) -> None:
     """Have Slurm start the job's script again. That ends this process, so it is the last thing.
 
     Raises:

@@ -18,20 +18,20 @@ from shoal.options import Options, check_names, check_timeout, check_used, check
 from shoal.reporting.format import plural, printable
 from shoal.search import is_searcher
 from shoal.study import control, results
-from shoal.study.ask_tell import AskedTrial, OwnLoop
+from shoal.study.ask_tell import AskedTrial, AskTellLoop
 from shoal.study.backends import at_holders
 from shoal.study.checks import check_one_slot
 from shoal.study.code.arguments import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
 from shoal.study.code.recipe_file import code_name, function_in
 from shoal.study.code.recipe_store import UnreadRecipe, load
 from shoal.study.folder import Folder, StudyError
-from shoal.study.head import Deciders, rebuild, space_in
+from shoal.study.head import Deciders, head_space, rebuild
 from shoal.study.replay import replayed
 from shoal.study.results import TrialResult, curve_rows, id_of
 from shoal.study.run import Request, train
-from shoal.study.schedules import of_study
-from shoal.study.searcher import Wishes, either, searcher_of, widths_of
-from shoal.study.setup import Setup, alone_in_process, as_space, epochs_of, with_own
+from shoal.study.schedules import recipe_for_study
+from shoal.study.searcher import SearcherArguments, sample_count, searcher_of, widths_of
+from shoal.study.setup import Setup, alone_in_process, checked_space, epochs_of, with_recipe_options
 from shoal.train.function.recipe import FunctionRecipe, nothing
 from shoal.train.recipe.several.parts import parts_of
 
@@ -86,7 +86,7 @@ class Study:
     def __init__(self, setup: Setup, searcher: Searcher[Any] | str | None = None) -> None:
         self.setup = setup
         self._searcher = searcher
-        self._own: OwnLoop | None = None
+        self._own: AskTellLoop | None = None
         # The journal's size in bytes, and what it says.
         self._state: tuple[int, State] | None = None
 
@@ -182,10 +182,10 @@ class Study:
         named, rule, count = self._arguments_by_place(
             searcher, "auto" if policy is None else policy
         )
-        chosen = Options.of(**with_own(self.recipe, options))
+        chosen = Options.of(**with_recipe_options(self.recipe, options))
         check_timeout(timeout)
-        wishes = Wishes(
-            num_samples=either(num_samples, n_trials, count),
+        wishes = SearcherArguments(
+            num_samples=sample_count(num_samples, n_trials, count),
             max_epochs=epochs_of(self.recipe, max_epochs),
             max_concurrent=max_concurrent,
             widths=widths,
@@ -332,10 +332,10 @@ class Study:
         """
         self._loop().tell(trial, values, state)
 
-    def _loop(self) -> OwnLoop:
+    def _loop(self) -> AskTellLoop:
         """The loop of this object."""
         if self._own is None:
-            self._own = OwnLoop(self.setup, self._searcher)
+            self._own = AskTellLoop(self.setup, self._searcher)
         return self._own
 
     # -- what came out -----------------------------------------------------------------------------
@@ -652,11 +652,11 @@ def create_study(
         )
     former = folder.head()
     folder.go_on(former)
-    recipe = of_study(recipe, former)
+    recipe = recipe_for_study(recipe, former)
     space = search_space
     if space is None:
         space = recipe.search_space
-    space = as_space(space)
+    space = checked_space(space)
     setup = Setup(recipe, folder, metric, mode, space, seed_in(seed))
     return Study(setup, searcher)
 
@@ -680,11 +680,13 @@ def load_study(
     folder.go_on(former)
     return Study(
         Setup(
-            source=UnreadRecipe(former, lambda: of_study(load(folder, former, trust), former)),
+            source=UnreadRecipe(
+                former, lambda: recipe_for_study(load(folder, former, trust), former)
+            ),
             folder=folder,
             metric=former.get("metric"),
             mode=former.get("mode", "min"),
-            space=space_in(former),
+            space=head_space(former),
             seed=int(former.get("seed", 0)),
         )
     )

@@ -114,7 +114,7 @@ LITTLE = 5.0
 FEW = 3
 
 
-class Damage:
+class DamageWarner:
     """Warns of checkpoints that cannot be read, and says from where their trials go on."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Damage:
             )
 
 
-class Repeats:
+class RepeatWarner:
     """Warns, once, of a trial with the configuration and the seed of an earlier one.
 
     It would be equal to the last bit. `known`: the trials that there are.
@@ -251,7 +251,7 @@ def _of(recipe: object) -> str:
     return "" if recipe is None else f" of recipe {recipe!r}"
 
 
-class Idleness:
+class IdleWarner:
     """Warns, once, if slots had nothing to do although more trials were to come.
 
     It warns after a tenth of all slot seconds were idle, when the searcher submits trials again.
@@ -430,14 +430,14 @@ def _epochs(searcher: Searcher[Any]) -> Any:
     return None
 
 
-def releasing(setup: Setup, backend: Any) -> list[Any]:
+def function_enders(setup: Setup, backend: Any) -> list[Any]:
     """What ends the functions of trials that are taken out."""
     if not trains_itself(setup):
         return []
-    return [Releasing(backend)]
+    return [FunctionEnder(backend)]
 
 
-class Releasing:
+class FunctionEnder:
     """Ends the functions of trials that were taken out."""
 
     def __init__(self, backend: Any) -> None:

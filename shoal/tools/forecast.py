@@ -29,8 +29,8 @@ from shoal.study.auto import NAME, USUAL, WIDE, about_every, is_auto, needs_hops
 from shoal.study.backends import Perform, perform_here, slots_on_this_machine
 from shoal.study.checks import check_validate_every
 from shoal.study.head import Deciders, Head, head
-from shoal.study.searcher import Wishes, most_slots, searcher_of
-from shoal.study.setup import Setup, data_of, epochs_of, with_own
+from shoal.study.searcher import SearcherArguments, most_slots, searcher_of
+from shoal.study.setup import Setup, data_of, epochs_of, with_recipe_options
 from shoal.study.speeds import believer, profile_of
 from shoal.tools.probe import all_trials, probed, slot
 
@@ -71,11 +71,11 @@ def forecast(
     Raises:
         StudyError: as `Study.optimize`.
     """
-    chosen = Options.of(**with_own(study.recipe, options))
+    chosen = Options.of(**with_recipe_options(study.recipe, options))
     data = data_of(study.recipe)
     check_widths(widths, chosen)
     check_used(replace(chosen, device="auto"), widths)  # the probe's device counts
-    wishes = Wishes(
+    wishes = SearcherArguments(
         num_samples=num_samples,
         max_epochs=epochs_of(study.recipe, max_epochs),
         widths=widths,

@@ -19,7 +19,7 @@ from shoal.search.space import grid
 from shoal.study.backends import Perform, perform_here, slots_here
 from shoal.study.checks import first_config
 from shoal.study.folder import StudyError
-from shoal.study.searcher import Wishes, default_searcher
+from shoal.study.searcher import SearcherArguments, default_searcher
 from shoal.study.setup import Setup
 from shoal.tools.probe import all_trials
 from shoal.tools.profile_slots import ProfileSlots, slots_of
@@ -290,6 +290,6 @@ def _space_with(study: "Study", recipe: Any) -> Mapping[str, Any]:
 def _trials_of_space(study: "Study", data: "Data", num_samples: int | None) -> list[Trial]:
     """The trials of the whole search space."""
     samples = num_samples or getattr(study.recipe, "num_samples", None)
-    wishes = Wishes(num_samples=samples, max_epochs=1)
+    wishes = SearcherArguments(num_samples=samples, max_epochs=1)
     searcher = default_searcher(study.setup.space, wishes, study.setup.seed)
     return list(all_trials(searcher, data).known.values())

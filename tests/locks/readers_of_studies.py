@@ -36,7 +36,7 @@ from shoal.pool.folder import PoolError, PoolFolder, summary, summary_lines
 from shoal.reporting.html import write
 from shoal.study.folder import Folder
 from shoal.study.holder import is_held, process_of
-from shoal.study.inbox import Inbox, answers
+from shoal.study.inbox import Inbox, note_entries
 from shoal.train.function.keep import unpacked
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
 
@@ -171,7 +171,7 @@ def _reported(folder: Path) -> None:
 def _noted(folder: Path) -> None:
     inbox = Inbox(folder)
     bool(inbox)
-    answers(inbox, State(), lambda state, note: [])
+    note_entries(inbox, State(), lambda state, note: [])
 
 
 def _pool(folder: Path) -> None:

@@ -31,7 +31,7 @@ from shoal.simulate.read import read_log
 from shoal.simulate.spec import load_spec
 from shoal.study.folder import Folder, StudyError
 from shoal.study.holder import is_held, process_of
-from shoal.study.inbox import Inbox, answers
+from shoal.study.inbox import Inbox, note_entries
 from shoal.study.speeds import profile_of
 from shoal.tools.parse import parse_config, parse_space
 from shoal.train.data.columns import DataError
@@ -131,7 +131,7 @@ def test_in_notes_and_small_files(tmp_path: Path, mark: Path, evil: bytes) -> No
             assert pool.signs() == []
         if content is evil:
             with pytest.warns(UserWarning, match="not a note"):
-                answers(Inbox(tmp_path), State(), lambda state, note: [])
+                note_entries(Inbox(tmp_path), State(), lambda state, note: [])
     assert not mark.exists()
 
 

@@ -90,7 +90,7 @@ def test_packs_fuse_as_the_study_is_told_however_the_policy_is_named(said: str) 
 
 
 def test_the_candidates_follow_from_slots_and_shards() -> None:
-    among = candidates.Among(("fifo", "hop", "hop-quick4", "pack"))
+    among = candidates.CandidateFilter(("fifo", "hop", "hop-quick4", "pack"))
     look = view_of(started(trial("t")))
     here = list(look.slots.items())
     assert among(look) == ("hop", "hop-quick4", "fifo", "pack")
@@ -102,7 +102,7 @@ def test_the_candidates_follow_from_slots_and_shards() -> None:
         "hop",
         "hop-quick4",
     )
-    assert candidates.Among(("hop",))(replace(look, shards={})) == ("hop",)
+    assert candidates.CandidateFilter(("hop",))(replace(look, shards={})) == ("hop",)
 
 
 def test_it_hops_only_where_some_slot_lacks_data() -> None:
@@ -129,14 +129,14 @@ def test_the_objective_is_an_argument_by_name() -> None:
     ):
         made = auto(said)
         assert made.objective == "mean_completion"
-        assert candidates.described(said) == {
+        assert candidates.describe(said) == {
             "name": "auto",
             "objective": "mean_completion",
         }
     assert auto("auto").objective == auto("auto(objective=makespan)").objective == "makespan"
     both = "auto(objective=first_result):fifo,hop-lrw"
     assert tuple(auto(both).candidates) == ("fifo", "hop-lrw")
-    assert candidates.said(candidates.described(both)) == both
+    assert candidates.policy_text(candidates.describe(both)) == both
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_objective_decides_what_is_followed(objective: str, follows: str) ->
 
 @pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-lrw", "auto(objective=mean_completion)"])
 def test_a_head_gives_back_what_was_said(said: str) -> None:
-    assert candidates.said(candidates.described(said)) == said
+    assert candidates.policy_text(candidates.describe(said)) == said
     if "(" in said:
         return
     usual = (*candidates.USUAL, *candidates.WIDE)
@@ -194,11 +194,13 @@ def test_candidates_may_have_arguments() -> None:
         "fifo",
     ]
     assert made[next(iter(made))] == Every(60, Explore(9, 4))
-    assert candidates.named(candidates.said(candidates.described(said))) == tuple(made)
+    assert candidates.candidate_names(candidates.policy_text(candidates.describe(said))) == tuple(
+        made
+    )
 
 
 def test_wide_lanes_are_looked_at_where_trials_may_have_several_slots() -> None:
-    among = candidates.Among((*candidates.USUAL, *candidates.WIDE))
+    among = candidates.CandidateFilter((*candidates.USUAL, *candidates.WIDE))
     narrow = view_of(started(trial("a"), trial("b")))
     assert not set(candidates.WIDE) & set(among(narrow))
     may = view_of(started(*(replace(trial(name), widths=(1, 3)) for name in "ab")))
@@ -218,7 +220,7 @@ def test_in_a_crowd_only_the_few_that_pack_or_fill_are_simulated(
     widths: tuple[int, int], crowd: bool
 ) -> None:
     """More than four trials a slot; but who needs several slots has no other choice."""
-    among = candidates.Among((*candidates.USUAL, *candidates.WIDE))
+    among = candidates.CandidateFilter((*candidates.USUAL, *candidates.WIDE))
     for trials in (12, 13):
         names = [replace(trial(f"t{i}"), widths=widths) for i in range(trials)]
         left_out = set(candidates.SHARING) - set(among(view_of(started(*names))))
@@ -517,7 +519,7 @@ def test_in_ordinary_studies_each_candidate_would_finish(
     class Asking(Pack):
         def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
             if view.trials and near.price(view) < inf:
-                for name in candidates.Among(candidates.USUAL)(view):
+                for name in candidates.CandidateFilter(candidates.USUAL)(view):
                     assert near(view, usual.candidates[name]) < inf, name
             return super().decide(view, memory)
 

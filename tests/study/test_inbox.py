@@ -36,7 +36,7 @@ def test_a_second_interrupt_ends_a_run_in_a_shells_background_too(former: Any) -
     told: list[Any] = []
     outside = signal.signal(signal.SIGINT, former)
     try:
-        with inbox.stopping(told.append):
+        with inbox.stop_signals(told.append):
             signal.raise_signal(signal.SIGINT)
             assert [each.why for each in told] == ["SIGINT"]
             with pytest.raises(KeyboardInterrupt):
@@ -324,6 +324,6 @@ def test_a_note_that_cannot_be_done_is_told_without_its_secrets(tmp_path: Path) 
         raise ValueError("z" * 10**5)
 
     with pytest.warns(UserWarning, match="cannot do it") as told:
-        inbox.answers(notes, None, refuse)  # type: ignore[arg-type]
+        inbox.note_entries(notes, None, refuse)  # type: ignore[arg-type]
     said = str(told[0].message)
     assert "hidden" not in said and len(said) < 1000

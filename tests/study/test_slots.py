@@ -19,7 +19,7 @@ from shoal.core.event import Commanded, Joined, Left
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.study import inbox
-from shoal.study.control import Resizing, changed_count, slots_asked
+from shoal.study.control import SlotResizer, slot_count, slot_entries
 from shoal.study.folder import Folder, StudyError
 from shoal.study.watchers import SlotBoard
 
@@ -73,7 +73,7 @@ def test_what_is_asked_for_is_written_into_the_journal() -> None:
     state = with_slots(2)
     board = {"asked": 2, "room": 4}
     for change in ("+2", "-1", "4"):
-        found = slots_asked(of_run(board=board), state, change)
+        found = slot_entries(of_run(board=board), state, change)
         assert found == (Commanded("slots", change),)
 
 
@@ -81,23 +81,23 @@ def test_what_cannot_be_is_one_clear_error() -> None:
     state = with_slots(2)
     board = {"asked": 3, "room": 4}  # one is starting
     with pytest.raises(StudyError, match="has 2 slots, and one must stay: remove"):
-        slots_asked(of_run(board=board), state, "-3")
+        slot_entries(of_run(board=board), state, "-3")
     with pytest.raises(StudyError, match="room for 4 slots of this .* would be 5: ask for fewer"):
-        slots_asked(of_run(board=board), state, "+2")
+        slot_entries(of_run(board=board), state, "+2")
     with pytest.raises(StudyError, match="backend local.*again with --backend ray"):
-        slots_asked(of_run("local"), state, "+1")
+        slot_entries(of_run("local"), state, "+1")
     with pytest.raises(StudyError, match="lent by the pool in /p, which divides them"):
-        slots_asked(of_run(address="pool:/p"), state, "+1")
+        slot_entries(of_run(address="pool:/p"), state, "+1")
     lost = {"asked": 3, "room": 1}  # a node has gone: the slots that are there may stay
-    assert slots_asked(of_run(board=lost), state, "2")
+    assert slot_entries(of_run(board=lost), state, "2")
 
 
 def test_numbers_of_slots() -> None:
-    assert changed_count("+2", 3) == 5
-    assert changed_count("-1", 3) == 2
-    assert changed_count("7", 3) == 7
+    assert slot_count("+2", 3) == 5
+    assert slot_count("-1", 3) == 2
+    assert slot_count("7", 3) == 7
     with pytest.raises(ValueError, match="'many' is not"):
-        changed_count("many", 3)
+        slot_count("many", 3)
 
 
 class Noting:
@@ -115,7 +115,7 @@ class Noting:
 
 def test_the_last_slot_stays_though_two_people_ask() -> None:
     backend = Noting(3)
-    watcher = Resizing(backend)
+    watcher = SlotResizer(backend)
     watcher(0.0, (Commanded("stop", "asked for"),), State())
     assert backend.told == []
     watcher(1.0, (Commanded("slots", "-2"), Commanded("slots", "-2")), State())

@@ -34,13 +34,13 @@ from shoal.options import Options
 from shoal.study.backends import check_slots
 from shoal.study.folder import StudyError
 from shoal.study.slurm_job import (
-    LentNodes,
+    AllocatedNodes,
     LongestVisit,
     RunPlace,
     TimeLimit,
-    described,
-    place_of,
-    why_not_again,
+    allocation_text,
+    run_place,
+    why_not_requeued,
 )
 
 A, B = TrialId("a"), TrialId("b")
@@ -214,7 +214,7 @@ def test_slurms_warning_stops_a_run(job: Lab, tmp_path: Path, blobs: Any) -> Non
     study = shoal.create_study(blobs(), storage=tmp_path / "study")
     study.optimize(progress=False, callbacks=[warn], policy="fifo")
     assert study.state.stopped == "SIGUSR1"
-    assert why_not_again(study.lines()) is None
+    assert why_not_requeued(study.lines()) is None
 
 
 # -- how long before
@@ -285,13 +285,13 @@ KEPT = run_of(Kept(A, 1, 1.0, "a-1"), Commanded("stop", OURS))
     ],
 )
 def test_when_a_job_starts_again(lines: list[Line], why: str | None) -> None:
-    found = why_not_again(lines)
+    found = why_not_requeued(lines)
     assert found == why or (why and why in found)
 
 
 def test_runs_without_progress_end_the_loop() -> None:
     with pytest.raises(StudyError, match="the last 2 runs were stopped by the time"):
-        why_not_again(KEPT + BARE + BARE)
+        why_not_requeued(KEPT + BARE + BARE)
 
 
 def test_requeue_is_for_batch_jobs(job: Lab, tmp_path: Path, monkeypatch) -> None:
@@ -316,9 +316,9 @@ def test_requeue_is_for_batch_jobs(job: Lab, tmp_path: Path, monkeypatch) -> Non
 def test_an_allocation_that_is_over(job: Lab) -> None:
     job(600, JobState="CANCELLED")
     with pytest.raises(StudyError, match=r"SLURM_JOB_ID is set.*CANCELLED: leave the sh"):
-        place_of(Options(backend="ray"), Path())
-    assert place_of(Options(), Path()) == RunPlace()
-    assert place_of(Options(backend="ray", address="1.2.3.4:5"), Path()) == RunPlace()
+        run_place(Options(backend="ray"), Path())
+    assert run_place(Options(), Path()) == RunPlace()
+    assert run_place(Options(backend="ray", address="1.2.3.4:5"), Path()) == RunPlace()
 
 
 def test_a_margin_that_leaves_nothing(job: Lab, tmp_path: Path, blobs: Any) -> None:
@@ -334,11 +334,11 @@ def test_a_margin_that_leaves_nothing(job: Lab, tmp_path: Path, blobs: Any) -> N
 def test_slots_of_the_allocation(job: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     job(600, nodes="n[1-3]")
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "64(x3)")
-    place = place_of(Options(backend="ray", threads=2), Path())
+    place = run_place(Options(backend="ray", threads=2), Path())
     assert place.room(2) == 96 and place.room(1) == 192
     assert place.with_room(Options(backend="ray", threads=2)).slots == 96
     assert place.with_room(Options(backend="ray", slots=3)).slots == 3
-    assert place_of(Options(), Path()).room(1) is None
+    assert run_place(Options(), Path()).room(1) is None
     check_slots(Options(backend="ray", slots=768), 192)
     with pytest.raises(StudyError, match=r"of the allocation \(768\)"):
         check_slots(Options(backend="ray", slots=769), 192)
@@ -362,7 +362,7 @@ def test_slots_of_the_allocation(job: Lab, monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_what_a_slot_takes_of_a_node(cpus, gpus, slots, threads, shares) -> None:
     found = Allocation("7", ("a", "b"), cpus, gpus, "a")
-    assert LentNodes(found, Path("s")).shares(slots, threads) == shares
+    assert AllocatedNodes(found, Path("s")).shares(slots, threads) == shares
 
 
 @pytest.mark.slow
@@ -398,4 +398,4 @@ NOON = datetime(2026, 11, 25, 12).timestamp()
     ],
 )
 def test_what_is_said_of_it(found: Allocation, text: str) -> None:
-    assert described(found, NOON) == text
+    assert allocation_text(found, NOON) == text

@@ -31,7 +31,7 @@ from shoal.profile.table import Row, Table
 from shoal.search import ASHA, SuccessiveHalving
 from shoal.search.space import uniform
 from shoal.study.checkpoint_retention import Retention
-from shoal.study.watchers import Idleness
+from shoal.study.watchers import IdleWarner
 from shoal.train.lane.checkpoint import Checkpoints
 
 A, B = TrialId("a"), TrialId("b")
@@ -237,7 +237,7 @@ def idle(searcher, slots):
         table.believe,
         Journal(),
         fold(State(), [Opened(1, SHARDS)]),
-        watch=[Idleness()],
+        watch=[IdleWarner()],
     )
 
 

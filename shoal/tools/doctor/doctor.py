@@ -13,7 +13,7 @@ from shoal.core.install import install
 from shoal.engine.process import cpus_here
 from shoal.options import Options
 from shoal.study.folder import StudyError
-from shoal.study.slurm_job import place_of
+from shoal.study.slurm_job import run_place
 from shoal.tools.doctor.disk import disk
 from shoal.train.lane.device import device_of, gpus, kind_of, memory_of, use
 from shoal.train.slot.setup import machine_memory
@@ -106,7 +106,7 @@ def _ray() -> dict[str, Any]:
 def _allocation() -> dict[str, Any] | None:
     """The allocation of Slurm that this process is in, or what is wrong with it; None: none."""
     try:
-        place = place_of(Options(), Path())
+        place = run_place(Options(), Path())
     except StudyError as error:
         return {"error": str(error)}
     if place.found is None:

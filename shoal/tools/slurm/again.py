@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from shoal.study.slurm_job import check_requeue, submit_again, why_not_again
+from shoal.study.slurm_job import check_requeue, requeue_job, why_not_requeued
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
@@ -38,10 +38,10 @@ def going_on(study: "Study", asked: bool) -> Iterator[None]:
 
 
 def _submit_unless_done(study: "Study") -> None:
-    why = why_not_again(study.lines())
+    why = why_not_requeued(study.lines())
     if why is not None:
         typer.echo(f"the job is not submitted again: {why}", err=True)
         return
     typer.echo("the job is submitted again: it goes on when Slurm starts it", err=True)
     sys.stdout.flush()
-    submit_again()
+    requeue_job()
