@@ -22,9 +22,10 @@ from shoal.search.optuna import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.simulate.objective_file import with_files
 from shoal.study.folder import StudyError
-from shoal.study.setup import Setup
+from shoal.study.setup import Setup, trains_itself
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.data import Data
+from shoal.train.recipe.shard import ShardRecipe
 
 if TYPE_CHECKING:
     from shoal.train.data.data import Data
@@ -56,6 +57,32 @@ HOPPING = ("hop", "hybrid")
 
 
 FORM = 'auto takes an objective alone, as in "auto(objective=mean_completion)"'
+
+
+def study_policy(
+    setup: Setup, policy: Policy[Any] | str, options: Options, data: "Data", told: bool
+) -> Policy[Any]:
+    """The policy that was asked for, by name or itself, as it suits this study and its data.
+
+    `told`: a profile says what a hop costs.
+
+    Raises:
+        StudyError, ValueError: as of `policy_of`; or the policy cannot do what the data needs.
+    """
+    if trains_itself(setup):
+        return function_policy(policy)
+    fuse = options.fuse and not isinstance(setup.recipe, ShardRecipe)
+    every = about_every(setup, options, data)
+    hopping = needs_hops(data, told)
+    chosen = policy_of(policy, fuse, setup.seed, every, hopping)
+    for metric, mode in [(setup.metric, setup.mode), *setup.aims.values()]:
+        check_foretells(chosen, metric, mode)
+    if data.catalogue is not None:
+        chosen = over_placed(chosen, data.catalogue, data.arrangement.reshuffles)
+        check_place_of_data(chosen, data.catalogue, policy)
+    if hopping and data.arrangement.reshuffles:
+        chosen = with_barrier(chosen)
+    return with_levels(chosen, setup.space)
 
 
 def policy_of(

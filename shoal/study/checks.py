@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any
 
 from shoal.core.cluster import RECIPE
-from shoal.core.ports import Policy
+from shoal.core.ports import Policy, Searcher
+from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, shown
 from shoal.core.visits import ValidateEvery
 from shoal.options import Options, check_for_width, check_whole_visits
@@ -16,6 +17,7 @@ from shoal.policy.named import objectives_of
 from shoal.search import Random
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import StudyError
+from shoal.study.searcher import most_slots, space_of, widths_of
 from shoal.study.setup import Setup, Space, each_recipe
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
@@ -36,6 +38,23 @@ from shoal.train.tools.rehearsal import LARGE, Mistake, is_rehearsed, rehearse
 from shoal.train.tools.tried import check_configured
 
 OTHERS = 3  # configurations that are tried, too, where the first one fails
+
+
+def check_search(
+    setup: Setup,
+    searcher: Searcher[Any],
+    policy: Policy[Any],
+    options: Options,
+    data: Data,
+    state: State,
+) -> None:
+    """Raise StudyError if scores, evaluations or an objective cannot be as they are asked for."""
+    space = space_of(searcher)
+    try_objectives(setup, policy, space, state.trials.values(), widths_of(searcher))
+    most = most_slots(searcher, state.trials.values())
+    for own, own_data, own_space in each_recipe(setup, data, space):
+        check_metric(own, own_data or data, own_space)
+        check_validate_every(own, options, own_data or data, most)
 
 
 def check_by_rehearsal(

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.core.cluster import epoch_size
-from shoal.core.event import Opened, Submitted
-from shoal.core.fold import fold
+from shoal.core.event import Opened
 from shoal.core.ports import Searcher
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, Value
@@ -378,11 +377,6 @@ def retried_trials(setup: Setup, state: State) -> tuple[Trial, ...]:
 def failed_trials(state: State) -> list[TrialId]:
     """The trials that failed."""
     return [trial for trial, how in state.ended.items() if how.startswith("failed")]
-
-
-def with_work_again(state: State, trials: Sequence[Trial]) -> State:
-    """The state once these trials are submitted again."""
-    return fold(state, [Submitted(trial) for trial in trials])
 
 
 def remove_tracebacks(setup: Setup, trials: Sequence[Trial]) -> None:

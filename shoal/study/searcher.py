@@ -29,7 +29,7 @@ from shoal.study.backends import slots_on_this_machine
 from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import StudyError
 from shoal.study.search_extension import with_core
-from shoal.study.setup import Setup
+from shoal.study.setup import Setup, Space
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
 from shoal.train.recipe.reads import reports_no_checkpoint
 from shoal.train.recipe.recipe import Recipe
@@ -196,6 +196,15 @@ def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:
 def _is_drawn_from(space: Mapping[str, Any]) -> bool:
     """Whether a dimension of the validated space is drawn, not listed."""
     return any(hasattr(domain, "sample") for _, domain in dimensions(space))
+
+
+def space_of(searcher: Searcher[Any]) -> Space | None:
+    """The space that the searcher, or one within it, takes configurations from."""
+    for each in nested(searcher):
+        space: Space | None = getattr(each, "space", None)
+        if space is not None:
+            return space
+    return None
 
 
 def widths_of(searcher: Searcher[Any]) -> tuple[int, int]:

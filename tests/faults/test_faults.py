@@ -32,6 +32,7 @@ import shoal
 from shoal.core.event import Commanded, Failed, Fell, Kept, Left, Opened
 from shoal.engine.journal import Journal, JournalError, read, replay
 from shoal.study import run as wired
+from shoal.study.backends import WiredBackend
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun
 
 RAY = {"backend": "ray", "slots": 2}
@@ -338,7 +339,7 @@ def test_a_failure_before_the_first_moment_closes_the_backend(
 
     made = wired.backend
 
-    def backend(*given: Any) -> wired.WiredBackend:
+    def backend(*given: Any) -> WiredBackend:
         found = made(*given)
         monkeypatch.setattr(Checkpoints, "names", broken)
 
@@ -346,7 +347,7 @@ def test_a_failure_before_the_first_moment_closes_the_backend(
             found.close()
             closed.append(True)
 
-        return wired.WiredBackend(found.backend, found.vault, close)
+        return WiredBackend(found.backend, found.vault, close)
 
     monkeypatch.setattr(wired, "backend", backend)
     with pytest.raises(shoal.StudyPaused, match="PermissionError: checkpoints"):
