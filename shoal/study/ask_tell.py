@@ -40,6 +40,7 @@ from shoal.search import ASHA, Trace, nested, rebuild
 from shoal.search.registry import completed, parse
 from shoal.study import control
 from shoal.study.code.mark import places_mark
+from shoal.study.code.recipe_file import code_name, function_in
 from shoal.study.code.recipe_store import save
 from shoal.study.control import note_reader
 from shoal.study.folder import StudyError, last_head
