@@ -97,7 +97,7 @@ def weights(lanes: Lanes) -> list[Tensor]:
         lanes.parted()
     found = []
     for trial in lanes.trials:
-        for weight in lanes.station.lanes.get(trial.id).lane.model.parameters():
+        for weight in lanes.trainer.lanes.get(trial.id).lane.model.parameters():
             if weight.device.type != lanes.device:
                 raise RuntimeError(f"trained on {weight.device}, not on {lanes.device}")
             found.append(weight.detach().double().cpu().clone())

@@ -110,9 +110,9 @@ def held(nets: tuple[str, ...], how: str) -> tuple[float, float]:
         made = lanes(nets, how, "cpu", steps=6)
         made.visit()
         made.visit()
-    station = made.station
-    of = [station.lanes.get(trial.id).lane for trial in made.trials]
-    return float(tensors.most), station.at.meter.together(of)
+    trainer = made.trainer
+    of = [trainer.lanes.get(trial.id).lane for trial in made.trials]
+    return float(tensors.most), trainer.at.meter.together(of)
 
 
 class Heads(Images):

@@ -21,8 +21,8 @@ from shoal.train.fuse.gauge import Gauge
 from shoal.train.fuse.graph import graph_key
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.unit import Done, TrialError, Unit
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 
 MOST_PROCESSES = 8
 # visits of 20 steps, after which widths that are in doubt have been tried twice at least
@@ -65,18 +65,18 @@ class Lanes:
     ) -> None:
         data = recipe.data()
         self.how, self.device = how, device
-        self.station = Station(
+        self.trainer = SlotTrainer(
             recipe,
             data,
             None,
-            StationSetup(Options(state_memory_gb=64.0), device=device),
+            TrainerSetup(Options(state_memory_gb=64.0), device=device),
         )
         if how == "fused":
-            self.station.pack.crews.gauge = FullWidth()
+            self.trainer.pack.crews.gauge = FullWidth()
         if how == "summed":
-            self.station.pack.summing.gauge = FullWidth()
+            self.trainer.pack.summing.gauge = FullWidth()
         if how == "interleaved":
-            self.station.pack.summing.gauge = InTurns()
+            self.trainer.pack.summing.gauge = InTurns()
         self.trials = [
             Trial(TrialId(f"t{i:03d}"), 1e12, c, shards=frozenset(data.shards))
             for i, c in enumerate(configs)
@@ -98,7 +98,7 @@ class Lanes:
         self.wait()
         begin = perf_counter()
         for group in groups:
-            for trial, news in self.station.together(group, self.how in ("fused", "chosen")):
+            for trial, news in self.trainer.train_pack(group, self.how in ("fused", "chosen")):
                 if isinstance(news, TrialError):
                     raise news
                 if isinstance(news, Done):
@@ -124,29 +124,29 @@ class Lanes:
     def parted(self) -> float:
         """Seconds to part what is fused."""
         begin = perf_counter()
-        self.station.pack.fusing.release(self._lane())
+        self.trainer.pack.fusing.release(self._lane())
         self.wait()
         return perf_counter() - begin
 
     def unfusable(self) -> str | None:
         """Why the models are not fused; None: they may be."""
-        return self.station.pack.crews.gauge.why(self._kind())
+        return self.trainer.pack.crews.gauge.why(self._kind())
 
     def width(self) -> int:
         """How many are fused in one by Shoal's choice; 1: interleaved."""
-        return self.station.pack.crews.gauge.choose(self._kind(), len(self.trials))
+        return self.trainer.pack.crews.gauge.choose(self._kind(), len(self.trials))
 
     def summed(self) -> int:
         """How many unlike models are summed by Shoal's choice; 1: they take turns."""
-        signatures = {self.station.lanes.get(trial.id).lane.signature for trial in self.trials}
+        signatures = {self.trainer.lanes.get(trial.id).lane.signature for trial in self.trials}
         kind = " ".join(sorted(signatures))
-        return self.station.pack.summing.gauge.choose(kind, len(self.trials))
+        return self.trainer.pack.summing.gauge.choose(kind, len(self.trials))
 
     def _kind(self) -> str:
         return graph_key(self._lane())
 
     def _lane(self) -> TrainingLane:
-        return self.station.lanes.get(self.trials[0].id).lane
+        return self.trainer.lanes.get(self.trials[0].id).lane
 
     def close(self) -> None:
         pass

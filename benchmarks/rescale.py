@@ -64,7 +64,7 @@ def slot(link: Any) -> None:
     from shoal.train.lane.lane import TrainingLane
     from shoal.train.recipe.seat import Orders
     from shoal.train.wide.gate import Meeting
-    from shoal.train.wide.lane import Halted, Wide
+    from shoal.train.wide.lane import Halted, WideLane
 
     torch.set_num_threads(1)
     meeting, orders = Meeting(), Orders()
@@ -85,7 +85,7 @@ def slot(link: Any) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     lane = TrainingLane(Large(), {}, seed=1, device=torch.device("cpu"), epoch=1e6)
-    wide = Wide(lane, orders)
+    wide = WideLane(lane, orders)
     rows = torch.randn(8 * BATCH, SIDE)
 
     def chunks(skip: int) -> Iterator[Any]:

@@ -47,8 +47,8 @@ from shoal.core.event import Advanced, Fed, Finished
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.study import backends
 from shoal.study.folder import last_head
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Done, Station, Unit
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import Done, SlotTrainer, Unit
 from shoal.train.stream.stream import feeding
 from shoal.train.tools.verify import compare
 
@@ -164,13 +164,13 @@ def alone(recipe: Pictures) -> tuple[float, float]:
         preparing.append((process_time() - begin) / len(chunk[0]))
     ready = Ready(stream.made(shard, 0, 0, "each"))
     data, visits = ready.data(), ()
-    station, trial = (
-        Station(ready, data, None, StationSetup(seed=0)),
+    trainer, trial = (
+        SlotTrainer(ready, data, None, TrainerSetup(seed=0)),
         Trial(TrialId("alone"), 1e9, {"lr": 1e-3}),
     )
     for epoch in range(8):
         begin = process_time()
-        for _, news in station.together(
+        for _, news in trainer.train_pack(
             (Unit(trial, visits, Visit(epoch, data.shards[0], epoch, 0)),)
         ):
             visits = (*visits, news.visit) if isinstance(news, Done) else visits
@@ -219,7 +219,7 @@ def of_shoal(
         "waits": fed["waits"] / max(1.0, fed["served"]) if fed else None,
         "peak, MB": max(look.memory for look in seen),
     }
-    vault = shoal.train.lane.checkpoint.Checkpoints(study.folder.checkpoints, study.state.run)
+    vault = shoal.train.lane.checkpoints.Checkpoints(study.folder.checkpoints, study.state.run)
     return row, {trial: vault.load(kept.name) for trial, kept in study.state.kept.items()}
 
 

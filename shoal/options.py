@@ -2,7 +2,7 @@
 
 An option is one field of `Options`: its name, type, default, what the command line says of it, and
 its rules. `Study.optimize` takes the fields by name, the command line is made of those that have a
-help text (`shoal.cli`), the journal stores the value, and backends and slots read it: `Station` has
+help text (`shoal.cli`), the journal stores the value, and backends and slots read it: a trainer has
 it as `setup.options`. A new option needs its field here, and the line that uses it.
 """
 

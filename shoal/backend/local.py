@@ -17,7 +17,7 @@ from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.ports import Moment
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.columns import DataError
-from shoal.train.function.station import FunctionStation
+from shoal.train.function.trainer import FunctionTrainer
 from shoal.train.recipe.unit import (
     Done,
     PackRefused,
@@ -27,7 +27,7 @@ from shoal.train.recipe.unit import (
     TrialError,
     Unit,
 )
-from shoal.train.slot.station import Station
+from shoal.train.slot.trainer import SlotTrainer
 
 News = Part | Done | Returned | TrialError
 
@@ -50,12 +50,12 @@ class Local:
 
     def __init__(
         self,
-        station: Station | FunctionStation,
+        trainer: SlotTrainer | FunctionTrainer,
         course: Positions,
         slot: Slot,
         since: Seconds = 0.0,
     ) -> None:
-        self.station = station
+        self.trainer = trainer
         self.course = course
         self.slot = slot
         self._zero = monotonic() - since
@@ -79,13 +79,13 @@ class Local:
         Only between two moments.
         """
         with suppress(LookupError):
-            if self.station.holds(trial, visits):
-                return self.station.state(trial)
+            if self.trainer.holds(trial, visits):
+                return self.trainer.state(trial)
         return None
 
     def forget(self, trial: TrialId) -> None:
         """The trial was taken out: free what it takes here."""
-        self.station.forget(trial)
+        self.trainer.forget(trial)
 
     def tell(self, event: Event) -> None:
         """Have this event, such as a stop, happen at the next moment.
@@ -141,7 +141,7 @@ class Local:
             at = self.course.positions[trial]
             visits = len(at.visits)
             durable, _ = at.durable()
-            if visits > durable and not self.station.holds(trial, visits):
+            if visits > durable and not self.trainer.holds(trial, visits):
                 self._events.append(self.course.fall(trial))
 
     def _leave(self, run: GangRun) -> None:
@@ -157,7 +157,7 @@ class Local:
         """Void the units under way."""
         at.news.close()
         for trial in at.units:
-            self.station.forget(trial)
+            self.trainer.forget(trial)
             self._events.append(self.course.fall(trial))
 
     def moments(self) -> Iterator[Moment]:
@@ -186,7 +186,7 @@ class Local:
         self._events = []
         if self._told:
             # Whoever asks for something may need what is durable.
-            self.station.commit()
+            self.trainer.commit()
         while self._told:
             events.append(self._told.popleft())
         return tuple(events)
@@ -223,7 +223,7 @@ class Local:
             return self.course.done(unit, news, room=self.slot.memory)
         at.failed[trial] = news
         if not isinstance(news, PackRefused) or news.begun:
-            self.station.forget(trial)
+            self.trainer.forget(trial)
         return []
 
     def _without_shard(self, run: GangRun, at: _PackRound, error: DataError) -> list[Event]:
@@ -252,14 +252,14 @@ class Local:
         """
         units = {trial: self._unit(run, trial) for trial in run.gang.trials}
         measured = self.course.measurements.rated
-        news = self.station.together(list(units.values()), run.gang.fused, measured)
+        news = self.trainer.train_pack(list(units.values()), run.gang.fused, measured)
         return _PackRound(units, news)
 
     def _unit(self, run: GangRun, trial: TrialId) -> Unit:
         """The trial's next unit. It goes on from its checkpoint if its state is not in memory."""
         at = self.course.positions[trial]
         source = None
-        if at.kept is not None and not self.station.holds(trial, len(at.visits)):
+        if at.kept is not None and not self.trainer.holds(trial, len(at.visits)):
             source = at.kept.name
         return self.course.unit(run, trial, source, carry=False)
 
@@ -297,9 +297,9 @@ class Local:
         for trial, at in self.course.positions.items():
             visits = len(at.visits)
             durable, _ = at.durable()
-            if visits > durable and self.station.holds(trial, visits):
+            if visits > durable and self.trainer.holds(trial, visits):
                 with suppress(LookupError):  # a function says itself what is kept
-                    name = self.station.keep(trial)
+                    name = self.trainer.keep(trial)
                     events.append(self.course.keep(trial, name))
         return events
 

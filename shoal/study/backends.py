@@ -29,13 +29,13 @@ from shoal.study.slurm_job import RunPlace
 from shoal.train.data.data import Data
 from shoal.train.data.placed import Survey, surveying
 from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.function.station import FunctionStation
-from shoal.train.lane.checkpoint import Checkpoints, StaleRun
+from shoal.train.function.trainer import FunctionTrainer
+from shoal.train.lane.checkpoints import Checkpoints, StaleRun
 from shoal.train.lane.device import device_of, gpus, limit_memory
 from shoal.train.overdue import watch_calls
 from shoal.train.recipe.unit import CallLimits
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.workers.pool import PoolSetup, Workers
 
 # What a slot of this process makes within so many seconds becomes durable together.
@@ -138,7 +138,7 @@ def _local(
 ) -> WiredBackend:
     """One slot in this process."""
     device = device_of(options.device)
-    station_setup = StationSetup(
+    trainer_setup = TrainerSetup(
         options,
         seed=setup.seed,
         run=start.state.run,
@@ -150,35 +150,35 @@ def _local(
     limits = CallLimits(options.hang_after, options.stuck_after)
     chunks, node = options.data_memory_gb, platform.node() or "here"
     with ExitStack() as open_:
-        station, close = _station(setup, options, start, vault, station_setup)
+        trainer, close = _trainer(setup, options, start, vault, trainer_setup)
         open_.callback(close)
         open_.callback(watch_calls(limits))
         memory = limit_memory(device, options.slot_memory_gb, chunks=chunks)
         slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
-        made = Local(station, course, slot, start.since)
+        made = Local(trainer, course, slot, start.since)
         return WiredBackend(made, vault, open_.pop_all().close)
 
 
-def _station(
+def _trainer(
     setup: Setup,
     options: Options,
     start: Start,
     vault: Checkpoints,
-    slot: StationSetup,
-) -> tuple[Station | FunctionStation, Callable[[], None]]:
-    """The slot's station, and how to close it."""
+    slot: TrainerSetup,
+) -> tuple[SlotTrainer | FunctionTrainer, Callable[[], None]]:
+    """The slot's trainer, and how to close it."""
     if isinstance(setup.recipe, FunctionRecipe):
         logs = setup.folder.path / "trials"
-        functions = FunctionStation(setup.recipe, vault, slot, logs=logs)
+        functions = FunctionTrainer(setup.recipe, vault, slot, logs=logs)
         return functions, functions.close
     workers = _workers(setup, options, start.data)
     if workers is None:
-        return Station(setup.recipe, start.data, vault, slot), _nothing
+        return SlotTrainer(setup.recipe, start.data, vault, slot), _nothing
     feed = workers.of(())
-    station = Station(setup.recipe, start.data, vault, slot, feed=feed)
-    workers.starting = station.at.streams.share
-    workers.handed = station.at.streams.handed
-    return station, workers.close
+    trainer = SlotTrainer(setup.recipe, start.data, vault, slot, feed=feed)
+    workers.starting = trainer.at.streams.share
+    workers.handed = trainer.at.streams.handed
+    return trainer, workers.close
 
 
 def _workers(setup: Setup, options: Options, data: Data) -> Workers | None:

@@ -21,7 +21,7 @@ from shoal.study.folder import StudyError
 from shoal.study.results import result_of
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.unit import Tree
 
 

@@ -27,7 +27,7 @@ from shoal.study.results import check_known
 from shoal.study.schedules import check_schedule_end
 from shoal.study.setup import Setup, epochs_of, trains_itself
 from shoal.train.function.recipe import UNLIMITED
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.several.recipes import changed, own_config
 
 Names = frozenset[TrialId]  # of the trials that there are

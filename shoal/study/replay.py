@@ -29,12 +29,12 @@ from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.function.keep import without_place
 from shoal.train.function.recipe import FunctionRecipe, nothing
-from shoal.train.function.station import FunctionStation
-from shoal.train.lane.checkpoint import Checkpoints, Damaged
+from shoal.train.function.trainer import FunctionTrainer
+from shoal.train.lane.checkpoints import Checkpoints, Damaged
 from shoal.train.lane.device import device_of
 from shoal.train.recipe.several.recipes import attribute, own_recipe
 from shoal.train.recipe.unit import Done, Tree, TrialError, Unit
-from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.setup import TrainerSetup
 from shoal.train.tools.verify import (
     TWINS,
     Verdict,
@@ -64,9 +64,9 @@ def check_callable(setup: Setup) -> None:
         )
 
 
-def slot_setup(setup: Setup, options: Options) -> StationSetup:
+def slot_setup(setup: Setup, options: Options) -> TrainerSetup:
     """A slot of this process on which trials are trained again."""
-    return StationSetup(
+    return TrainerSetup(
         Options(threads=options.threads),
         seed=setup.seed,
         device=device_of(options.device),
@@ -123,18 +123,18 @@ class FunctionReplay:
             source = self._trained(parent, begun, vault)
             if begun == visits:
                 return source
-        station = FunctionStation(self._recipe, vault, self._slot)
+        trainer = FunctionTrainer(self._recipe, vault, self._slot)
         name = None
         made = self._state.visits[trial]
         for number in range(begun, visits):
             unit = Unit(replace(known), made[:number], made[number], source)
             source = None
-            [(_, news)] = station.together([unit])
+            [(_, news)] = trainer.train_pack([unit])
             if not isinstance(news, Done):
                 _raise_from(news)
                 break
             name = news.kept
-        station.close()
+        trainer.close()
         if name is None:
             return {}
         return vault.load(name)

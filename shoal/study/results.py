@@ -20,7 +20,7 @@ from shoal.train.data.data import Data
 from shoal.train.function.keep import unpacked
 from shoal.train.function.objective import numbered
 from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.lane.checkpoint import Checkpoints, Damaged
+from shoal.train.lane.checkpoints import Checkpoints, Damaged
 from shoal.train.recipe.unit import Tree
 from shoal.train.tools.verify import model_from
 

@@ -23,7 +23,7 @@ from shoal.search.membership import outside
 from shoal.search.space import Space, rebuild_space
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.tools.tried import schedule_ends
 

@@ -19,8 +19,8 @@ from shoal.study.setup import data_of
 from shoal.tools.hand_models import HandModel, HandModels, HandTurns
 from shoal.train.lane.device import device_of
 from shoal.train.recipe.unit import Tree, TrialError
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.verify import model_from
 
 if TYPE_CHECKING:
@@ -63,16 +63,16 @@ class HandPack:
         self._seed = seed
         self._device = device_of(device)
         data = data_of(recipe)
-        setup = StationSetup(
+        setup = TrainerSetup(
             Options(threads=threads, data_memory_gb=data_memory_gb, state_memory_gb=inf),
             seed=seed,
             device=self._device,
             metric=metric or recipe.metric,
         )
-        station = Station(recipe, data, None, setup)
+        trainer = SlotTrainer(recipe, data, None, setup)
         self._shards = tuple(data.shards)
         scored = setup.metric is not None
-        self._models = HandModels(station, self._shards, seed, scored)
+        self._models = HandModels(trainer, self._shards, seed, scored)
         self._turns = HandTurns(self._models, fuse)
         self._number = 0
 
@@ -156,7 +156,7 @@ class HandPack:
         if source is not None:
             return deepcopy(source)
         self._models.place([trial])
-        return deepcopy(self._models.station.state(trial))
+        return deepcopy(self._models.trainer.state(trial))
 
     def model(self, name: str) -> nn.Module:
         """A copy of the model, in evaluation mode.

@@ -17,7 +17,7 @@ from shoal.train.recipe.unit import Done, OutOfMemory, Part, Tree, TrialError, U
 
 if TYPE_CHECKING:
     from shoal.core.event import Sum
-    from shoal.train.slot.station import News, Station
+    from shoal.train.slot.trainer import News, SlotTrainer
 
 States = Mapping[TrialId, Tree | None]  # None: of a model that is not built yet
 Values = dict[str, float]
@@ -46,15 +46,15 @@ class HandModel:
 
 
 class HandModels:
-    """Models by name, and the station that trains them. `shards`: of the data, in their order.
+    """Models by name, and the trainer that trains them. `shards`: of the data, in their order.
 
     `scored`: whether the validation that ends an epoch has a metric, which schedules may follow.
     """
 
     def __init__(
-        self, station: Station, shards: Sequence[ShardId], seed: int, scored: bool
+        self, trainer: SlotTrainer, shards: Sequence[ShardId], seed: int, scored: bool
     ) -> None:
-        self.station = station
+        self.trainer = trainer
         self.by_name: dict[TrialId, HandModel] = {}
         self._shards = shards
         self._seed = seed
@@ -66,7 +66,7 @@ class HandModels:
 
     def forget(self, name: TrialId) -> None:
         """Take a model out, and give its memory back."""
-        self.station.forget(name)
+        self.trainer.forget(name)
         del self.by_name[name]
 
     def state(self, name: TrialId) -> Tree | None:
@@ -77,7 +77,7 @@ class HandModels:
         model = self.by_name[name]
         if self._is_away(name):
             return model.source
-        return self.station.state(name)
+        return self.trainer.state(name)
 
     def states(self) -> States:
         """Copies of all models' states, for `rewind_all`."""
@@ -105,7 +105,7 @@ class HandModels:
             if self._is_away(name):
                 model = self.by_name[name]
                 visit = Visit(0, self._shards[0], 0, 0)
-                self.station.place(Unit(model.trial, model.visits, visit, model.source))
+                self.trainer.place(Unit(model.trial, model.visits, visit, model.source))
                 model.source = None
 
     def next_unit(self, name: TrialId) -> Unit:
@@ -125,17 +125,17 @@ class HandModels:
 
     def _needs_scores(self, name: TrialId) -> bool:
         """Whether the model's further training depends on the scores of its epochs."""
-        return self._scored and self.station.follows_scores(name)
+        return self._scored and self.trainer.follows_scores(name)
 
     def _is_away(self, name: TrialId) -> bool:
         """Whether the model as it is now is not on the device."""
         model = self.by_name[name]
         if model.source is not None:
             return True
-        return not self.station.holds(name, len(model.visits))
+        return not self.trainer.holds(name, len(model.visits))
 
     def _rewind(self, name: TrialId, state: Tree | None) -> None:
-        self.station.forget(name)
+        self.trainer.forget(name)
         model = self.by_name[name]
         model.source = state
         model.visits = visits_of(state)
@@ -224,7 +224,7 @@ class HandTurns:
         """Each model visits one shard. Returns whether they had too little memory together."""
         units = [self._models.next_unit(name) for name in names]
         short = False
-        with closing(self._models.station.together(units, self._fuse)) as events:
+        with closing(self._models.trainer.train_pack(units, self._fuse)) as events:
             for name, event in events:
                 if isinstance(event, OutOfMemory) and (len(names) > 1 or event.freed):
                     short = True
@@ -275,7 +275,7 @@ class HandTurns:
         """
         try:
             self._models.place(names)
-            return {**self._models.station.evaluate(names)}
+            return {**self._models.trainer.evaluate(names)}
         except TrialError as error:
             if len(names) == 1:
                 return {names[0]: error}

@@ -29,11 +29,11 @@ from shoal.study.folder import StudyError
 from shoal.study.schedules import plan_to_measure
 from shoal.study.setup import data_of, each_recipe
 from shoal.train.lane.blame import explained
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.device import device_of
 from shoal.train.recipe.unit import TrialError
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.check import check_recipe
 
 if TYPE_CHECKING:
@@ -80,23 +80,23 @@ def probed(setup: "Setup", data: "Data", options: Options, state: State, fuse: b
         StudyError: a trial cannot be trained.
     """
     with TemporaryDirectory() as folder:
-        station = _station(setup, options, data, folder)
-        found = {trial.id: _probed(station, trial) for trial in state.known.values()}
+        trainer = _trainer(setup, options, data, folder)
+        found = {trial.id: _probed(trainer, trial) for trial in state.known.values()}
         told = _entries(found)
         if fuse:
             for some in _packs(state, found):
-                told += _entries(station.probe_packs(some))
+                told += _entries(trainer.probe_packs(some))
         return fold(state, told)
 
 
-def _probed(station: Station, trial: Trial) -> Measurement:
+def _probed(trainer: SlotTrainer, trial: Trial) -> Measurement:
     """What was measured of the trial.
 
     Raises:
         StudyError: the recipe raises when it trains the trial, or memory runs out.
     """
     try:
-        return station.probe(trial)
+        return trainer.probe(trial)
     except TrialError as error:
         raise StudyError(
             f"trial {trial.id} cannot be trained, so its speed stays unknown; its configuration is "
@@ -105,9 +105,9 @@ def _probed(station: Station, trial: Trial) -> Measurement:
         ) from error
 
 
-def _station(setup: "Setup", options: Options, data: "Data", folder: str) -> Station:
+def _trainer(setup: "Setup", options: Options, data: "Data", folder: str) -> SlotTrainer:
     """A slot of this process. `folder`: where its checkpoints go."""
-    slot = StationSetup(
+    slot = TrainerSetup(
         Options(threads=options.threads),
         seed=setup.seed,
         run=1,
@@ -115,7 +115,7 @@ def _station(setup: "Setup", options: Options, data: "Data", folder: str) -> Sta
         metric=setup.metric,
     )
     recipe = plan_to_measure(setup.recipe)
-    return Station(recipe, data, Checkpoints(folder, 1), slot)
+    return SlotTrainer(recipe, data, Checkpoints(folder, 1), slot)
 
 
 def _entries(found: Mapping[TrialId, Measurement]) -> list[Measured]:

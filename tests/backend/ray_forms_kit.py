@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 import shoal
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 SAMPLES = 96
 # Environment variable: a file that is there if a slot is to be killed. It names the checkpoints.

@@ -41,9 +41,9 @@ from shoal.engine.run import reopened, run
 from shoal.options import Options
 from shoal.profile.measure import believe
 from shoal.train.data.data import Data
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.setup import TrainerSetup
 from shoal.train.tools.verify import compare, retrain
 
 SEED = 7
@@ -239,7 +239,7 @@ class Bench:
                         self.data,
                         self.state.known[trial],
                         self.state.visits[trial],
-                        StationSetup(seed=SEED),
+                        TrainerSetup(seed=SEED),
                     )
                 assert compare(vault.load(kept.name), again).difference <= most, trial
 

@@ -25,9 +25,9 @@ from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
 from shoal.train.data.data import Data
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.recipe import LRSchedule, Recipe
-from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.setup import TrainerSetup
 from shoal.train.tools.verify import retrain
 
 SLOTS = {"slots": 4, "cpus_per_slot": 0.25}
@@ -294,7 +294,7 @@ def check_equal(bench: Bench, epochs: int, tolerance: float = 1e-8, follow: bool
         visits = bench.state.visits[trial]
         assert bench.state.done[trial] == sum(visit.samples for visit in visits) == known.samples
         alone = visits if follow else tuple(visit._replace(widths=()) for visit in visits)
-        again = retrain(bench.recipe, bench.data, known, alone, StationSetup(seed=SEED))
+        again = retrain(bench.recipe, bench.data, known, alone, TrainerSetup(seed=SEED))
         assert distance(vault.load(bench.state.kept[trial].name), again) <= tolerance, trial
     bench.recipe.slow = slow
 

@@ -15,9 +15,9 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.options import Options
 from shoal.testing import Setting, check_backend
-from shoal.train.lane.checkpoint import Checkpoints
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.lane.checkpoints import Checkpoints
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 
 
 def maker(recipe: Any, folder: Path) -> Any:
@@ -27,14 +27,14 @@ def maker(recipe: Any, folder: Path) -> Any:
     def make(state: State, since: Seconds) -> Local:
         vault = Checkpoints(str(folder), next(runs))
         vault.mark()
-        station = Station(
+        trainer = SlotTrainer(
             recipe,
             data,
             vault,
-            StationSetup(Options(checkpoint_every=0.0), run=vault.run),
+            TrainerSetup(Options(checkpoint_every=0.0), run=vault.run),
         )
         course = Positions(0, data.sizes, state=state)
-        return Local(station, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since)
+        return Local(trainer, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since)
 
     return make, data
 

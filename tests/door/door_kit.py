@@ -22,7 +22,7 @@ from shoal.core.event import Finished, Planned
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
 from shoal.study.folder import Folder
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 DOOR = Path(__file__).parents[2] / "examples" / "door"
 TRIALS = 4

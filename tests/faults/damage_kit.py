@@ -13,7 +13,7 @@ from fault_kit import Steady
 
 import shoal
 from shoal.core.event import Fell
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 # -- damage --------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import app
 from shoal.core.trial import TrialId
-from shoal.train.lane.checkpoint import Checkpoints, Damaged
+from shoal.train.lane.checkpoints import Checkpoints, Damaged
 
 pytestmark = pytest.mark.faults
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")

@@ -33,7 +33,7 @@ from shoal.core.event import Commanded, Failed, Fell, Kept, Left, Opened
 from shoal.engine.journal import Journal, JournalError, read, replay
 from shoal.study import run as wired
 from shoal.study.backends import WiredBackend
-from shoal.train.lane.checkpoint import Checkpoints, StaleRun
+from shoal.train.lane.checkpoints import Checkpoints, StaleRun
 
 RAY = {"backend": "ray", "slots": 2}
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")

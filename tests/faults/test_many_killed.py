@@ -13,7 +13,7 @@ from many_kit import TinyTrials
 import shoal
 from shoal.core.event import Finished, Kept, Opened
 from shoal.engine.journal import read, replay
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 PATIENCE = 240.0  # seconds on a busy machine
 

@@ -16,7 +16,7 @@ from fault_kit import EVERY, Steady, check_repeated, chosen, endure, runs
 import shoal
 from shoal.core.event import Left, Planned
 from shoal.study.results import ranked
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 RAY = {"backend": "ray", "slots": 2}
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")

@@ -38,7 +38,7 @@ from shoal.study.folder import Folder
 from shoal.study.holder import is_held, process_of
 from shoal.study.inbox import Inbox, note_entries
 from shoal.train.function.keep import unpacked
-from shoal.train.lane.checkpoint import Checkpoints, Damaged
+from shoal.train.lane.checkpoints import Checkpoints, Damaged
 
 CHECKPOINT = "t/000001-1.pt"
 

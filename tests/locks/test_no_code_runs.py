@@ -39,7 +39,7 @@ from shoal.train.data.data import Data
 from shoal.train.data.formats import KINDS, read_whole
 from shoal.train.data.images import picture
 from shoal.train.function.keep import unpacked
-from shoal.train.lane.checkpoint import Checkpoints, Damaged
+from shoal.train.lane.checkpoints import Checkpoints, Damaged
 from shoal.train.wide import parcel
 
 

@@ -52,7 +52,7 @@ OPEN_OTHERWISE = {
     "tools/": NAMED,
     "train/data/": NAMED,
     "train/function/": SCRATCH,
-    "train/lane/checkpoint/folder.py": "storage at a URL that the user named",
+    "train/lane/checkpoint_folder.py": "storage at a URL that the user named",
     "train/recipe/text_modules.py": "the user's own source",
     "train/slot/setup.py": "what the system says of memory",
     "train/tools/timed.py": SCRATCH,

@@ -20,7 +20,7 @@ from shoal.core.event import Advanced, Kept, Retired, Submitted
 from shoal.policy import Pack
 from shoal.study import inbox
 from shoal.study.inbox import Inbox
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 OPTIONS = {"max_epochs": 3, "checkpoint_every": 0, "progress": False}
 

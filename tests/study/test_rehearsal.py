@@ -27,7 +27,7 @@ from shoal.train.recipe.unit import TrialError
 from shoal.train.stream.reader import Reader
 from shoal.train.tools.rehearsal import telling_rows
 from shoal.train.tools.said import said
-from shoal.train.wide.lane import Wide
+from shoal.train.wide.lane import WideLane
 
 
 def study_of(recipe: shoal.Recipe, folder: Path, **given: Any) -> shoal.Study:
@@ -502,7 +502,7 @@ def test_so_does_a_wide_one() -> None:
     cpu = torch.device("cpu")
     lane = TrainingLane(Normed(), {"lr": 0.1}, seed=0, device=cpu, epoch=72.0)
     chunk = (torch.ones(8, 5),)
-    wide = Wide(lane, orders)
+    wide = WideLane(lane, orders)
     wide.begin(Reader(lambda at: (piece for piece in [cols.cut(chunk, at, 8)]), 8))
     with pytest.raises(TrialError, match="1 sample instead of 7: set drop_last = True"):
         list(wide.run(Seat("t", 1, 0, 1)))

@@ -26,9 +26,9 @@ from shoal.study.folder import StudyError
 from shoal.train.fuse import gauge
 from shoal.train.fuse.fused import Fused
 from shoal.train.lane import optimizers
-from shoal.train.lane.checkpoint import Checkpoints
-from shoal.train.lane.schedules import Schedule
-from shoal.train.slot.setup import StationSetup
+from shoal.train.lane.checkpoints import Checkpoints
+from shoal.train.lane.optimization import Schedule
+from shoal.train.slot.setup import TrainerSetup
 from shoal.train.tools.verify import retrain
 
 EPOCHS, SAMPLES, BATCH = 5, 96, 16
@@ -154,7 +154,7 @@ def again(study: shoal.Study, visits: int = EPOCHS) -> dict[str, Any]:
     state = study.state
     trial = state.known["t001"]
     made = state.visits["t001"][:visits]
-    found = retrain(study.recipe, study.recipe.data(), trial, made, StationSetup())
+    found = retrain(study.recipe, study.recipe.data(), trial, made, TrainerSetup())
     return dict(found)
 
 

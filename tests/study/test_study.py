@@ -168,7 +168,7 @@ def test_resume_from_every_prefix_of_the_journal(
     tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was written when the power went, the study ends with the undisturbed weights."""
-    from shoal.train.lane.checkpoint import Checkpoints
+    from shoal.train.lane.checkpoints import Checkpoints
 
     whole = shoal.create_study(blobs(), storage=tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -356,7 +356,7 @@ def test_an_unwritable_folder_is_one_error(tmp_path: Path, blobs: Any) -> None:
 def test_a_full_disk_pauses_and_resume_goes_on(
     tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shoal.train.lane.checkpoint import Checkpoints
+    from shoal.train.lane.checkpoints import Checkpoints
 
     save, calls = Checkpoints.save, []
 

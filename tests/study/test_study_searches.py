@@ -26,7 +26,7 @@ from shoal.study import auto as candidates
 from shoal.study.folder import last_head
 from shoal.study.head import rebuild
 from shoal.study.searcher import per_slot
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}
 

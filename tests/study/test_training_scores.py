@@ -11,7 +11,7 @@ from torch import nn
 import shoal
 from shoal.core.event import Evaluated
 from shoal.study.folder import StudyError
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 
 class Unvalidated(shoal.Recipe):

@@ -15,7 +15,7 @@ from shoal.core.event import Evaluated
 from shoal.core.trial import TrialId
 from shoal.study.checkpoint_retention import Retention
 from shoal.study.folder import StudyError
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.tools.verify import differences
 
 POLICIES = ["fifo", "pack", "hop"]

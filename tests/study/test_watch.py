@@ -32,7 +32,7 @@ from shoal.search import ASHA, SuccessiveHalving
 from shoal.search.space import uniform
 from shoal.study.checkpoint_retention import Retention
 from shoal.study.watchers import IdleWarner
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 A, B = TrialId("a"), TrialId("b")
 

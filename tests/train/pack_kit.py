@@ -1,4 +1,4 @@
-"""Packs of unlike lanes, their data, and two ways to train them: in one station together, and
+"""Packs of unlike lanes, their data, and two ways to train them: in one trainer together, and
 by hand, one lane at a time.
 """
 
@@ -12,16 +12,16 @@ import torch
 from device_kit import HERE
 from fused_kit import Images, images
 from torch import nn
-from train_kit import station_setup
+from train_kit import trainer_setup
 
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.data.data import Data
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import evaluate
 from shoal.train.recipe.recipe import LRSchedule, Recipe
 from shoal.train.recipe.unit import Done, Part, TrialError, Unit
-from shoal.train.slot.station import Station
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import differences
 
@@ -145,17 +145,17 @@ def packed(
     trials: Sequence[Trial],
     fuse: bool = False,
     vault: Checkpoints | None = None,
-    station: Station | None = None,
+    trainer: SlotTrainer | None = None,
     **options: Any,
 ) -> dict[TrialId, Record]:
-    """All trials in one station, a unit of each at a time; those that are through, or fail,
+    """All trials in one trainer, a unit of each at a time; those that are through, or fail,
     leave.
     """
-    station = station or Station(
+    trainer = trainer or SlotTrainer(
         recipe,
         data,
         vault,
-        station_setup(
+        trainer_setup(
             **{
                 "seed": SEED,
                 "run": 1,
@@ -174,7 +174,7 @@ def packed(
             visit = visits[len(record.visits)]
             units.append(Unit(each, record.visits, visit, evaluate=visit.shard == data.shards[-1]))
         losses: dict[TrialId, float] = {each.id: 0.0 for each in going}
-        for name, news in station.together(units, fuse):
+        for name, news in trainer.train_pack(units, fuse):
             record = found[name]
             if isinstance(news, Part):
                 losses[name] += news.values["loss"][0] if "loss" in news.values else 0.0
@@ -186,7 +186,7 @@ def packed(
                 )
                 record.loss.append(losses[name])
                 record.scores += [] if news.scores is None else [news.scores]
-                record.state = station.state(name)
+                record.state = trainer.state(name)
             else:
                 record.error = news
         going = [
@@ -199,7 +199,7 @@ def packed(
 
 
 def by_hand(recipe: Recipe, data: Data, what: Trial) -> Record:
-    """A trial by its lane's methods alone, without a station."""
+    """A trial by its lane's methods alone, without a trainer."""
     stream = Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0)
     lane = TrainingLane(recipe, what.config, seed=SEED, device=HERE, epoch=float(data.samples))
     made = Record()

@@ -16,10 +16,10 @@ from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.options import Options
 from shoal.train.data.data import Data
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.recipe import LRSchedule, Recipe
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Done, Part, Station, Unit
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import Done, Part, SlotTrainer, Unit
 
 OPTIMIZERS = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
@@ -106,36 +106,36 @@ def drive(generator: Generator[Part, None, Done]) -> tuple[list[Part], Done]:
 
 
 def go(
-    station: Station,
+    trainer: SlotTrainer,
     what: Trial,
     plan: Iterable[Visit],
     made: tuple[Visit, ...] = (),
     **first: Any,
 ) -> tuple[Visit, ...]:
     """Make the visits, evaluating at each epoch's end; `first`: fields of the first unit."""
-    shards = len(station.at.data.shards)
+    shards = len(trainer.at.data.shards)
     for visit in plan:
         evaluate = (len(made) + 1) % shards == 0
-        _, done = drive(station.train(Unit(what, made, visit, **{"evaluate": evaluate, **first})))
+        _, done = drive(trainer.train(Unit(what, made, visit, **{"evaluate": evaluate, **first})))
         made, first = (*made, done.visit), {}
     return made
 
 
-def station_setup(**named: Any) -> StationSetup:
+def trainer_setup(**named: Any) -> TrainerSetup:
     """The setup with these fields, and options, by name."""
     known = {each.name for each in fields(Options)} - {"device"}
     options = {name: named.pop(name) for name in [*named] if name in known}
-    return StationSetup(Options(**options), **named)
+    return TrainerSetup(Options(**options), **named)
 
 
-def station(
+def trainer(
     recipe: Recipe, data: Data, vault: Checkpoints | None = None, **options: Any
-) -> Station:
-    return Station(
+) -> SlotTrainer:
+    return SlotTrainer(
         recipe,
         data,
         vault,
-        station_setup(
+        trainer_setup(
             **{
                 "seed": 3,
                 "run": 1,

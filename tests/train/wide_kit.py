@@ -26,7 +26,7 @@ from shoal.train.stream.reader import Reader
 from shoal.train.stream.stream import Stream
 from shoal.train.wide import buckets
 from shoal.train.wide.gate import Gate, Meeting
-from shoal.train.wide.lane import Adrift, Halted, Wide
+from shoal.train.wide.lane import Adrift, Halted, WideLane
 
 WATCHDOG = 60.0  # seconds: no answer within them is a hang
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ class Exact(Recipe):
         self.die: tuple[int, str] | None = None
         for name, value in settings.items():
             setattr(self, name, value)
-        self.wide: Wide | None = None
+        self.wide: WideLane | None = None
 
     def __reduce__(self) -> Any:
         return _made, (type(self), {k: v for k, v in vars(self).items() if k != "wide"})
@@ -287,7 +287,7 @@ def process(link: Connection, what: What) -> None:
     seat, first, made, die = begin.pop()
     stops.update(first)
     _, lane, stream = what.parts()
-    wide = Wide(lane, orders)
+    wide = WideLane(lane, orders)
     recipe: Any = what.recipe
     recipe.wide, recipe.die = wide, die
     for number, visit in enumerate(what.visits()):

@@ -8,7 +8,7 @@ from shoal.core.cluster import GiB, ShardId
 from shoal.core.event import Sum
 from shoal.core.trial import TrialId
 from shoal.train.recipe.unit import Done, Made, Returned, Tree, TrialError
-from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.setup import TrainerSetup
 
 # Processes of each node that prepare chunks; "auto": as many as are measured to be needed.
 Feeders = int | Literal["auto"]
@@ -25,7 +25,7 @@ class SlotSetup:
     user: bytes
     checkpoints: str  # URL of their folder
     # device, pace and the memory of the slot are found out by the slot's process
-    station: StationSetup
+    trainer: TrainerSetup
     gpus: float  # the slot's share of them
     fingerprint: str  # of the data
     token: str  # names this run's copies of the data
@@ -51,10 +51,10 @@ class FeederSetup:
     @classmethod
     def of(cls, slot: SlotSetup) -> "FeederSetup":
         """The feeders' setup, from a slot's."""
-        options = slot.station.options
+        options = slot.trainer.options
         return cls(
             user=slot.user,
-            seed=slot.station.seed,
+            seed=slot.trainer.seed,
             fingerprint=slot.fingerprint,
             token=slot.token,
             cache=slot.cache,

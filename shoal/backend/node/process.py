@@ -29,7 +29,7 @@ FILL = np.zeros(128 * 1024, dtype=np.uint8)
 def limit_threads(threads: int) -> None:
     """Let libraries for arrays use so many threads, if they are imported after this.
 
-    Torch is here already: a station and a feeder's stream tell it by themselves.
+    Torch is here already: a trainer and a feeder's stream tell it by themselves.
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)

@@ -1,4 +1,4 @@
-"""What runs in a slot's process: one Station.
+"""What runs in a slot's process: one SlotTrainer.
 
 It trains in a thread of its own, so that calls reach the process meanwhile.
 """
@@ -53,8 +53,8 @@ from shoal.engine.process import dedicate, in_forks
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.function.station import FunctionStation
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.function.trainer import FunctionTrainer
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.device import limit_memory
 from shoal.train.lane.tree import size_of
 from shoal.train.overdue import watch_calls
@@ -71,9 +71,9 @@ from shoal.train.recipe.unit import (
     TrialError,
     Unit,
 )
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.shared_units import Ranks
-from shoal.train.slot.station import Station
+from shoal.train.slot.gang_units import GangUnits
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.wide.gate import Meeting
 from shoal.train.wide.lane import Adrift, Halted
 
@@ -137,7 +137,7 @@ Results = dict[TrialId, UnitResult]
 
 
 class SlotRounds:
-    """Makes units with a station.
+    """Makes units with a trainer.
 
     The newest state of a trial that was trained here stays here, so that its next unit needs none
     from the object store. A state that became void elsewhere is noticed by the unit's visits.
@@ -147,11 +147,11 @@ class SlotRounds:
 
     def __init__(
         self,
-        station: Station | FunctionStation,
+        trainer: SlotTrainer | FunctionTrainer,
         void: Set[int],
         on_progress: OnProgress,
     ) -> None:
-        self._station = station
+        self._trainer = trainer
         self._void = void
         self._on_progress = on_progress
         # Where each trial was after its last unit here.
@@ -169,7 +169,7 @@ class SlotRounds:
     ) -> tuple[Outcomes, States]:
         """Make a unit of each trial: what came of each, and the states after them.
 
-        `parcels`: as of `SlotActor.train`. `measured`: as of `Station.together`.
+        `parcels`: as of `SlotActor.train`. `measured`: as of `SlotTrainer.together`.
         """
         outcomes: dict[TrialId, Outcome] = {}
         states: States = {}
@@ -223,7 +223,7 @@ class SlotRounds:
         trial = unit.trial.id
         visits, age = self._made.get(trial, ((), 0.0))
         if unit.visits[: len(visits)] != visits:  # what is held here became void
-            self._station.forget(trial)
+            self._trainer.forget(trial)
         elif self._holds(unit, visits):
             return replace(unit, source=None, age=age), 0
 
@@ -238,7 +238,7 @@ class SlotRounds:
         """Whether the state after these visits is here, and is the one that the unit needs."""
         if not unit.visits or visits != unit.visits:
             return False
-        return self._station.holds(unit.trial.id, len(visits))
+        return self._trainer.holds(unit.trial.id, len(visits))
 
     def _make(
         self,
@@ -251,7 +251,7 @@ class SlotRounds:
 
         Units under way are cut when the round is halted between two parts.
         """
-        parts = self._station.together(units, fuse, measured)
+        parts = self._trainer.train_pack(units, fuse, measured)
         made, over = self._parts(number, units, parts)
         if over:
             return made
@@ -283,9 +283,9 @@ class SlotRounds:
 
     def give(self, trial: TrialId, forget: bool) -> tuple[int, Parcel]:
         """Bytes of the trial's state here, and the state; with `forget` it lives on elsewhere."""
-        state = self._station.state(trial)
+        state = self._trainer.state(trial)
         if forget:
-            self._station.forget(trial)
+            self._trainer.forget(trial)
         size = size_of(state)
         return size, parcel_of(state, size)
 
@@ -356,10 +356,10 @@ class SlotRounds:
         done, values = made
         return self._trained(unit, done, values, fetched)
 
-    def _ranks(self) -> Ranks:
+    def _ranks(self) -> GangUnits:
         """What takes part in units of several slots."""
-        assert isinstance(self._station, Station), "a function has one slot"
-        return self._station.ranks
+        assert isinstance(self._trainer, SlotTrainer), "a function has one slot"
+        return self._trainer.ranks
 
     def conclude(
         self,
@@ -397,7 +397,7 @@ def unreadable(error: DataError, units: Units) -> dict[TrialId, Outcome]:
 class OpenSlot:
     """A slot that is ready."""
 
-    station: Station | FunctionStation
+    trainer: SlotTrainer | FunctionTrainer
     rounds: SlotRounds
     checkpoints: Checkpoints
     meeting: Meeting  # of processes that train a wide lane, kept open as long as the slot is there
@@ -405,8 +405,8 @@ class OpenSlot:
 
     def close(self) -> None:
         """End what runs here beside units."""
-        if isinstance(self.station, FunctionStation):
-            self.station.close()
+        if isinstance(self.trainer, FunctionTrainer):
+            self.trainer.close()
 
 
 def open_slot(
@@ -416,7 +416,7 @@ def open_slot(
     on_progress: OnProgress,
     turn_of: Callable[[TrialId], None],
 ) -> OpenSlot:
-    """Get the data, and make the station.
+    """Get the data, and make the trainer.
 
     `folder`: of the node's copy of the data. `void`, `on_progress`: see `SlotRounds`. `turn_of`:
     called before a trial's code runs.
@@ -424,44 +424,44 @@ def open_slot(
     Raises:
         DataError, OSError: as `data.shared`.
     """
-    options = setup.station.options
+    options = setup.trainer.options
     recipe, pace, placed = pickle.loads(setup.user)
     data = data_copy.data_here(recipe, placed, folder, setup.fingerprint)
     data = with_deals(data, folder, setup.user)
     # Slots on several machines write side by side: a name of its own for each.
     name = secrets.token_hex(4)
-    checkpoints = Checkpoints(setup.checkpoints, setup.station.run, name)
+    checkpoints = Checkpoints(setup.checkpoints, setup.trainer.run, name)
     device = "cpu"
     if setup.gpus > 0:
         device = "cuda"
     memory = _memory(setup, device)
-    station_setup = replace(_limited(setup, memory), device=device, pace=pace)
+    trainer_setup = replace(_limited(setup, memory), device=device, pace=pace)
     node = ray.get_runtime_context().get_node_id()
     window = feed.find(setup.token, node, options.feeders, options.stream_samples)
-    station: Station | FunctionStation
+    trainer: SlotTrainer | FunctionTrainer
     if isinstance(recipe, FunctionRecipe):
         logs = Path(setup.logs) if setup.logs else None
-        station = FunctionStation(recipe, checkpoints, station_setup, logs=logs, turn_of=turn_of)
+        trainer = FunctionTrainer(recipe, checkpoints, trainer_setup, logs=logs, turn_of=turn_of)
     else:
-        station = Station(
+        trainer = SlotTrainer(
             recipe,
             data,
             checkpoints,
-            station_setup,
+            trainer_setup,
             turn_of=turn_of,
             feed=window,
-            elsewhere=elsewhere_of(setup, data),
+            remote_validation=elsewhere_of(setup, data),
         )
     watch_calls(CallLimits(options.hang_after, options.stuck_after))
     dedicate(f"trials of the study with checkpoints in {setup.checkpoints}")
     # Ray's handler of it has no meaning in what a trial forks, and would keep that alive.
     in_forks(lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    rounds = SlotRounds(station, void, on_progress)
+    rounds = SlotRounds(trainer, void, on_progress)
     meeting = Meeting(cluster.address())
     if device == "cpu" and options.slot_memory_gb is not None:
         limit_space(options.slot_memory_gb)
     hello = _hello(device, memory, meeting.address, data)
-    return OpenSlot(station, rounds, checkpoints, meeting, hello)
+    return OpenSlot(trainer, rounds, checkpoints, meeting, hello)
 
 
 def _hello(device: str, memory: GiB, meeting: str, data: Data) -> Hello:
@@ -486,15 +486,15 @@ def _memory(setup: SlotSetup, device: str) -> GiB:
     share = 1.0
     if _shares_gpu(setup):
         share = setup.gpus
-    options = setup.station.options
+    options = setup.trainer.options
     return limit_memory(device, options.slot_memory_gb, share, options.data_memory_gb)
 
 
-def _limited(setup: SlotSetup, memory: GiB) -> StationSetup:
-    """The station's setup: told of its memory only where others use the rest."""
-    if _shares_gpu(setup) or setup.station.options.slot_memory_gb is not None:
-        return setup.station.with_options(slot_memory_gb=memory)
-    return setup.station
+def _limited(setup: SlotSetup, memory: GiB) -> TrainerSetup:
+    """The trainer's setup: told of its memory only where others use the rest."""
+    if _shares_gpu(setup) or setup.trainer.options.slot_memory_gb is not None:
+        return setup.trainer.with_options(slot_memory_gb=memory)
+    return setup.trainer
 
 
 def _shares_gpu(setup: SlotSetup) -> bool:
@@ -512,7 +512,7 @@ class SlotActor:
     """A slot's process. Methods up to `keep` run one after another in the thread that trains."""
 
     def __init__(self, setup: SlotSetup) -> None:
-        limit_threads(setup.station.options.threads)
+        limit_threads(setup.trainer.options.threads)
         self._setup = setup
         node = ray.get_runtime_context().get_node_id()
         self._folder = data_copy.place(setup.token, node, setup.cache)
@@ -530,7 +530,7 @@ class SlotActor:
     # -- the thread that trains --------------------------------------------------------------------
 
     def open(self) -> Hello | Broken:
-        """Get the data, make the station."""
+        """Get the data, make the trainer."""
         try:
             self._opened = open_slot(
                 self._setup, self._folder, self._void, self._on, self._print_of
@@ -594,7 +594,7 @@ class SlotActor:
 
     def forget(self, trial: TrialId) -> None:
         """The trial goes on elsewhere."""
-        self._opened.station.forget(trial)
+        self._opened.trainer.forget(trial)
 
     def give(self, trial: TrialId, forget: bool) -> tuple[int, Parcel]:
         """Bytes of the trial's state here, and the state; with `forget` it lives on elsewhere."""
@@ -602,7 +602,7 @@ class SlotActor:
 
     def keep(self, trial: TrialId) -> str:
         """Make the trial's state here durable; the checkpoint's name."""
-        return self._opened.station.keep(trial)
+        return self._opened.trainer.keep(trial)
 
     # -- beside it -------------------------------------------------------------------------------
 

@@ -36,8 +36,8 @@ from shoal.train.data.parts import Index, RowSource
 from shoal.train.data.shards import RowForm
 from shoal.train.lane.scoring import Record
 from shoal.train.recipe.unit import Tree, TrialError, Unit
-from shoal.train.slot.inplace.elsewhere import Records
-from shoal.train.slot.station import Station
+from shoal.train.slot.context import Records
+from shoal.train.slot.trainer import SlotTrainer
 
 KEPT = 2  # epochs whose deals stay in files
 
@@ -167,21 +167,21 @@ class Validator:
     """Validates models on the parts that lie at its node."""
 
     def __init__(self, setup: SlotSetup) -> None:
-        limit_threads(setup.station.options.threads)
+        limit_threads(setup.trainer.options.threads)
         recipe, _, placed = pickle.loads(setup.user)
         node = ray.get_runtime_context().get_node_id()
         folder = data_copy.place(setup.token, node, setup.cache)
         data = data_copy.data_here(recipe, placed, folder, setup.fingerprint)
-        station = setup.station.with_options(data_memory_gb=DATA_GB, slot_memory_gb=None)
-        station = replace(station, device="cpu")
-        self._station = Station(recipe, data, None, station)
+        trainer = setup.trainer.with_options(data_memory_gb=DATA_GB, slot_memory_gb=None)
+        trainer = replace(trainer, device="cpu")
+        self._trainer = SlotTrainer(recipe, data, None, trainer)
 
     def record(
         self, unit: Unit, state: Tree, parts: Collection[ShardId]
     ) -> Records | BaseException:
         """What the parts give for the model in this state, or why they give nothing."""
         try:
-            return self._station.recorded(replace(unit, source=state), parts)
+            return self._trainer.recorded(replace(unit, source=state), parts)
         except (TrialError, DataError, LookupError) as error:
             return portable(error)
 

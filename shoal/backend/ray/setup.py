@@ -20,7 +20,7 @@ from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.pickling import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes
-from shoal.train.slot.setup import Pace, StationSetup, resting_memory
+from shoal.train.slot.setup import Pace, TrainerSetup, resting_memory
 
 
 def told_to_nobody(now: Seconds, text: str) -> None:
@@ -48,8 +48,8 @@ class RaySetup:
     since: Seconds = 0.0  # the time of the study at which this run begins
     metric: str | None = None  # the study's
     mode: str | None = None  # the metric's
-    keep_evaluated: bool = False  # see `StationSetup`
-    pace: Pace | None = None  # see `StationSetup`
+    keep_evaluated: bool = False  # see `TrainerSetup`
+    pace: Pace | None = None  # see `TrainerSetup`
     logs: str | os.PathLike[str] | None = None  # folder for what trials print
     # Each node's folder for its copy of the data; None: one in the temporary folder.
     cache: str | os.PathLike[str] | None = None
@@ -105,7 +105,7 @@ class RaySetup:
         return SlotSetup(
             user=dumps((recipe, self.pace, _placed(data))),
             checkpoints=checkpoints,
-            station=self._station(recipe, data, seed, gpus),
+            trainer=self._trainer(recipe, data, seed, gpus),
             gpus=gpus,
             fingerprint=data.fingerprint,
             token=secrets.token_hex(16),
@@ -113,15 +113,15 @@ class RaySetup:
             logs=_absolute(self.logs),
         )
 
-    def _station(self, recipe: Recipe, data: Data, seed: int, gpus: float) -> StationSetup:
-        """What each slot's station has to know."""
+    def _trainer(self, recipe: Recipe, data: Data, seed: int, gpus: float) -> TrainerSetup:
+        """What each slot's trainer has to know."""
         own: dict[str, Any] = {"feeders": self.feeders_for(recipe, data)}
         if self.options.copies > 1:
             # The end of a slot costs the units under way there, no more: others go on from there.
             own["checkpoint_every"] = 0.0
         if not gpus:  # of a GPU the slot takes a part itself
             own["state_memory_gb"] = self.resting_gb()
-        return StationSetup(
+        return TrainerSetup(
             replace(self.options, **own),
             seed=seed,
             run=self.run,

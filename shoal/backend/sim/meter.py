@@ -4,7 +4,7 @@ A slot reports a figure of a kind of trials once. What it learns of a unit comes
 end: the rate and the memory on one slot, fused steps, what building, hopping, evaluating and saving
 took. Where a trial may have several slots, the rate at its present width and what a change of width
 took come as soon as a few steps are alike, amid the unit. This imitates `train.lane.measure`,
-`train.slot.crew` and `train.slot.step_times`.
+`train.slot.fusion` and `train.slot.gang_units`.
 """
 
 from collections.abc import Iterable, Mapping

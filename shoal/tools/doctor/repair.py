@@ -8,7 +8,7 @@ from shoal.core.trial import TrialId
 from shoal.engine.mend import mend
 from shoal.reporting.format import plural
 from shoal.study.folder import Folder
-from shoal.train.lane.checkpoint import Checkpoints, Damaged
+from shoal.train.lane.checkpoints import Checkpoints, Damaged
 
 
 def repaired(directory: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shoal.train.lane import tree
-from shoal.train.lane.checkpoint import Damaged
+from shoal.train.lane.checkpoints import Damaged
 
 _ARRAY = "numpy array"
 

@@ -24,7 +24,7 @@ from shoal.train.fuse.models import StackedModels, differentiated
 from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
 from shoal.train.lane.device import doubled
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.noted import named
+from shoal.train.lane.training_metrics import named
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import RAISED
 

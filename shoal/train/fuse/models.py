@@ -21,7 +21,7 @@ from shoal.train.fuse.rewritten import (
     mean_class_loss,
     recurrent_layers_lent,
 )
-from shoal.train.lane.noted import named
+from shoal.train.lane.training_metrics import named
 from shoal.train.lane.trunk import in_common
 from shoal.train.private import class_losses, vmapped
 

@@ -18,7 +18,7 @@ from shoal.core.event import Sum
 from shoal.core.trial import Seconds
 from shoal.train.data.columns import DataError
 from shoal.train.lane import device
-from shoal.train.lane.checkpoint import StaleRun
+from shoal.train.lane.checkpoints import StaleRun
 from shoal.train.overdue import in_time
 from shoal.train.recipe.unit import (
     RAISED,

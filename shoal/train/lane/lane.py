@@ -20,10 +20,10 @@ from shoal.train.lane import optimizers, tree
 from shoal.train.lane.blame import noting_rest
 from shoal.train.lane.device import kind_of
 from shoal.train.lane.model_changes import ModelChanges
-from shoal.train.lane.noted import Noted, named, named_values
-from shoal.train.lane.sharing import Holder
-from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
+from shoal.train.lane.optimization import Optimization, check_steps
+from shoal.train.lane.ownership import Ownership
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers, text_hash
+from shoal.train.lane.training_metrics import TrainingMetrics, named, named_values
 from shoal.train.lane.trunk import LaneTrunk
 from shoal.train.recipe.adapter import NoAdapter, adapter_of
 from shoal.train.recipe.hooks import Progress, TrialHooks
@@ -58,13 +58,13 @@ class TrialModel:
         with self.rng:
             model = self.hooks.configure_model()
             check_model(model)
-            self.holder = Holder()
+            self.holder = Ownership()
             self.holder.hold(model)
             coalesce_buffers(model)
             self.model: nn.Module = model.to(device)
             self.holder.hold(self.model)  # where it lies on the device
             made = self.hooks.configure_optimizers(self.model)
-        self.optimizing = Optimizing(made)
+        self.optimizing = Optimization(made)
         self.holder.hold_objects("configure_optimizers", self.optimizing.objects)
         # the only ones where Shoal takes the steps
         self.optimizer = self.optimizing.optimizers[0]
@@ -80,7 +80,7 @@ class TrialModel:
         self.found: int | None = None
         # the frozen parameters that other lanes of the slot have, too, if any
         self.trunk: LaneTrunk | None = None
-        self.noted = Noted(self.settings.nan_patience)
+        self.noted = TrainingMetrics(self.settings.nan_patience)
         # hears what a lane does, where the recipe was made out of another library's code
         self.adapter = NoAdapter()
         self.changes = self._changes()

@@ -39,8 +39,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from shoal.train import private
 from shoal.train.lane import tree
-from shoal.train.lane.schedules import Schedule
-from shoal.train.lane.sharing import Holder, SharedError
+from shoal.train.lane.optimization import Schedule
+from shoal.train.lane.ownership import Ownership, SharedError
 from shoal.train.lane.tensors import is_sparse
 from shoal.train.recipe.shard import ShardModel
 
@@ -83,7 +83,7 @@ class ModelChanges:
         optimizers: Sequence[Optimizer],
         schedules: Sequence[Schedule],
         adapted: bool,
-        holder: Holder,
+        holder: Ownership,
     ) -> None:
         self._model = model
         self._holder = holder

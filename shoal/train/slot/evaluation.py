@@ -5,22 +5,24 @@ Lanes that see the same data share its chunks. Lanes that are fused are evaluate
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
+from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds, TrialId
 from shoal.train.data.columns import Columns
 from shoal.train.fuse.fused import Fused
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.scoring import Scoring, evaluate, scoring
+from shoal.train.lane.scoring import Record, Scoring, evaluate, scoring
 from shoal.train.recipe.hooks import validates
 from shoal.train.recipe.unit import RAISED, OutOfMemory, Part, Scored, TrialError
-from shoal.train.slot.crew import News, Pass, SameBatches
-from shoal.train.slot.fusing import FusedLanes, LaneSteps, fail
-from shoal.train.slot.inplace.elsewhere import Elsewhere, scores_in_place
-from shoal.train.slot.workplace import Workplace
+from shoal.train.slot.context import Records, RemoteValidation, SlotContext
+from shoal.train.slot.fusing import LaneStacks, LaneSteps, fail
+from shoal.train.slot.fusion import BatchGroup, News, Pass
 from shoal.train.stream.stream import Stream
 
 Scores = dict[str, float]
@@ -31,7 +33,7 @@ Chunks = Generator[Columns, None, None]
 class Evaluation:
     """Evaluates the lanes of one slot."""
 
-    def __init__(self, workplace: Workplace, fusing: FusedLanes) -> None:
+    def __init__(self, workplace: SlotContext, fusing: LaneStacks) -> None:
         self._at = workplace
         self._meter = workplace.meter
         self._fusing = fusing
@@ -46,9 +48,9 @@ class Evaluation:
         """
         found: Found = {}
         passes = [each for each in passes if self.is_possible(each.lane)]
-        if self._at.elsewhere is not None:
-            elsewhere = self._at.elsewhere
-            return {each.trial: self._in_place(each, elsewhere) for each in passes}
+        if self._at.remote_validation is not None:
+            remote_validation = self._at.remote_validation
+            return {each.trial: self._in_place(each, remote_validation) for each in passes}
         by_stream: dict[tuple[Stream, str], list[Pass]] = {}
         for each in passes:
             if each.trial not in found:
@@ -88,7 +90,7 @@ class Evaluation:
         """The validation data as the lane sees it."""
         return self._stream(lane).validation(lane.settings.scored_order)
 
-    def _in_place(self, each: Pass, elsewhere: Elsewhere) -> Scores | TrialError:
+    def _in_place(self, each: Pass, remote_validation: RemoteValidation) -> Scores | TrialError:
         """Evaluate a lane on parts of which some lie at other nodes."""
         self._at.set_threads()
         self._at.turn_of(each.trial)
@@ -96,7 +98,7 @@ class Evaluation:
         here = {part: data.is_here(part) for part in data.validation}
         begin = perf_counter()
         try:
-            scores = scores_in_place(each, self._stream(each.lane), here, elsewhere)
+            scores = scores_in_place(each, self._stream(each.lane), here, remote_validation)
         except OutOfMemory:
             raise
         except TrialError as error:
@@ -161,17 +163,17 @@ class Evaluation:
 class ScoresWithin:
     """Evaluates the lanes of a crew in the midst of their passes."""
 
-    def __init__(self, evaluation: Evaluation, fusing: FusedLanes, steps: LaneSteps) -> None:
+    def __init__(self, evaluation: Evaluation, fusing: LaneStacks, steps: LaneSteps) -> None:
         self._evaluation = evaluation
         self._fusing = fusing
         self._steps = steps
 
-    def before_next(self, crew: SameBatches, batches: int) -> int:
+    def before_next(self, crew: BatchGroup, batches: int) -> int:
         """How many of so many batches to train on before the next evaluation."""
         stops = [stop for each in crew.passes for stop in each.stops if stop > crew.made]
         return min([batches, *(stop - crew.made for stop in stops)])
 
-    def run(self, crew: SameBatches) -> Iterator[News]:
+    def run(self, crew: BatchGroup) -> Iterator[News]:
         """Evaluate the lanes that are due after the batches made so far.
 
         Raises:
@@ -204,7 +206,7 @@ class SharedScoring:
     What a lane's own code raises ends the scoring of that lane only.
     """
 
-    def __init__(self, workplace: Workplace, passes: Sequence[Pass]) -> None:
+    def __init__(self, workplace: SlotContext, passes: Sequence[Pass]) -> None:
         self._at = workplace
         self._errors: dict[TrialId, TrialError] = {}
         self._opened = {each: ExitStack() for each in passes}
@@ -301,3 +303,38 @@ class SharedScoring:
             raise
         except TrialError as error:
             self._errors.update({each.trial: error for each in passes})
+
+
+def recorded(lane: TrainingLane, stream: Stream, parts: Collection[ShardId]) -> Records:
+    """What the lane's validation steps give on these parts, which are read here."""
+    order = lane.settings.scored_order
+    records: dict[ShardId, Record] = {}
+    with scoring(lane) as scores:
+        for part in parts:
+            records[part] = []
+            for chunk in stream.validation_part(part, order):
+                records[part] += scores.recorded(chunk)
+    return records
+
+
+def scores_in_place(
+    each: Pass, stream: Stream, here: Mapping[ShardId, bool], remote_validation: RemoteValidation
+) -> dict[str, Any]:
+    """A lane's scores, to the bit those of one process that reads all parts in this order.
+
+    `here`: whether each part of the validation data lies at this node.
+
+    Raises:
+        TrialError: the recipe's code raised, here or there.
+        DataError: a part is nowhere to be read.
+    """
+    lane = each.lane
+    unit = replace(each.unit, source=lane.state(), visits=lane.visits)
+    others = remote_validation.begin(unit, [part for part, own in here.items() if not own])
+    with blaming():
+        own = recorded(lane, stream, [part for part, own in here.items() if own])
+    records = {**own, **others()}
+    with blaming(), scoring(lane) as scores:
+        for part in here:
+            scores.take(records[part])
+        return scores.scores()

@@ -15,21 +15,21 @@ from shoal.train.lane.blame import add, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.overdue import in_time
 from shoal.train.recipe.unit import RAISED, OutOfMemory, Part, TrialError
-from shoal.train.slot.crew import Crews, News, Pass, SameBatches
-from shoal.train.slot.workplace import Workplace
+from shoal.train.slot.context import SlotContext
+from shoal.train.slot.fusion import BatchGroup, Fusion, News, Pass
 from shoal.train.stream.stream import Batch
 
 PART_SECONDS = 1.0  # a chunk that takes longer is reported in pieces
 
 
-class FusedLanes:
+class LaneStacks:
     """The lanes of one slot that are fused now, and with which others.
 
     Fused lanes share a stack: one piece of memory for the parameters of all. `crews` learns which
     lanes can never be fused.
     """
 
-    def __init__(self, workplace: Workplace, crews: Crews) -> None:
+    def __init__(self, workplace: SlotContext, crews: Fusion) -> None:
         self._at = workplace
         self._crews = crews
         self._stacks: dict[TrainingLane, Fused] = {}
@@ -74,7 +74,7 @@ class FusedLanes:
         for member in fused.lanes:
             del self._stacks[member]
 
-    def join(self, crew: SameBatches, passes: Sequence[Pass]) -> Fused | None:
+    def join(self, crew: BatchGroup, passes: Sequence[Pass]) -> Fused | None:
         """Fuse these lanes; None if they cannot be fused."""
         lanes = tuple(each.lane for each in passes)
         present = self._stacks.get(lanes[0])
@@ -113,7 +113,7 @@ class LaneWork:
     `last`: the pass ends with these batches.
     """
 
-    crew: SameBatches
+    crew: BatchGroup
     batches: Sequence[Batch]
     took: list[list[Seconds]] | None = None
     last: bool = False
@@ -136,7 +136,7 @@ class LaneSteps:
     What a lane's own code raises ends that lane only; the others make all of their steps.
     """
 
-    def __init__(self, workplace: Workplace, crews: Crews, fusing: FusedLanes) -> None:
+    def __init__(self, workplace: SlotContext, crews: Fusion, fusing: LaneStacks) -> None:
         self._at = workplace
         self._meter = workplace.meter
         self._pace = workplace.setup.pace
@@ -276,7 +276,7 @@ class LaneSteps:
 
     # -- what they report ----------------------------------------------------------------------
 
-    def reports_of(self, crew: SameBatches, at_once: bool) -> Iterator[News]:
+    def reports_of(self, crew: BatchGroup, at_once: bool) -> Iterator[News]:
         """What the crew's lanes have done; nothing if they reported it within `PART_SECONDS`.
 
         `at_once`: report whenever that was.

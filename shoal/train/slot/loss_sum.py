@@ -31,15 +31,15 @@ from shoal.train.lane.blame import blaming
 from shoal.train.lane.measure import Meter
 from shoal.train.recipe.unit import OutOfMemory, PackRefused, TrialError
 from shoal.train.rng import global_state
-from shoal.train.slot.crew import News, Pass
-from shoal.train.slot.fusing import PART_SECONDS, FusedLanes, LaneSteps, fail, let_go
-from shoal.train.slot.workplace import Workplace
+from shoal.train.slot.context import SlotContext
+from shoal.train.slot.fusing import PART_SECONDS, LaneStacks, LaneSteps, fail, let_go
+from shoal.train.slot.fusion import News, Pass
 from shoal.train.stream.stream import Batch
 
 Work = Mapping[Pass, Sequence[Batch]]  # the batches that each lane is to train on
 
 
-class Summing:
+class Summation:
     """Which lanes are summed, by measured steps: so many in one step, or 1 where turns are quicker.
 
     What was measured holds for lanes of the same signatures, however many there are of each.
@@ -115,10 +115,10 @@ class SummedSteps:
 
     def __init__(
         self,
-        workplace: Workplace,
-        fusing: FusedLanes,
+        workplace: SlotContext,
+        fusing: LaneStacks,
         steps: LaneSteps,
-        summing: Summing,
+        summing: Summation,
     ) -> None:
         self._at = workplace
         self._meter = workplace.meter

@@ -18,7 +18,7 @@ GROUP_LIMIT = "/sys/fs/cgroup/memory.max"
 
 
 @dataclass(frozen=True, slots=True)
-class StationSetup:
+class TrainerSetup:
     """What one slot knows of the study, the same for a slot of this process, of Ray and the tools.
 
     Raises:
@@ -56,7 +56,7 @@ class StationSetup:
         """Whether seconds are taken by the clock, and costs measured."""
         return self.pace is None
 
-    def with_options(self, **changed: Any) -> StationSetup:
+    def with_options(self, **changed: Any) -> TrainerSetup:
         """The setup with other values of these options."""
         return replace(self, options=replace(self.options, **changed))
 

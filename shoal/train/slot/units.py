@@ -21,19 +21,19 @@ from shoal.train.recipe.unit import (
     Unit,
     named_apart,
 )
-from shoal.train.slot.build import state_of
-from shoal.train.slot.crew import Pass
-from shoal.train.slot.held import HeldLane, HeldLanes
+from shoal.train.slot.context import SlotContext
+from shoal.train.slot.fusion import Pass
+from shoal.train.slot.lane_builder import state_of
+from shoal.train.slot.lane_cache import CachedLane, LaneCache
+from shoal.train.slot.pack_loop import PackLoop
 from shoal.train.slot.shared_state import RecipeSharing
-from shoal.train.slot.together import PackRun
-from shoal.train.slot.workplace import Workplace
 
 Scores = Mapping[str, float]
 Probed = tuple[str, dict[str, float]]  # a signature, and its figures
 HOPS = 2  # states that a probe packs and loads: the first one takes longer
 
 
-def first_unit(at: Workplace, trial: Trial) -> Unit:
+def first_unit(at: SlotContext, trial: Trial) -> Unit:
     """A unit with the trial's first visit, to the first shard."""
     own = filter(trial.shards.__contains__, filter(at.data.is_here, at.data.shards))
     visit = Visit(0, next(own, at.data.first_here), 0, 0)
@@ -43,7 +43,7 @@ def first_unit(at: Workplace, trial: Trial) -> Unit:
 class UnitStart:
     """Opens the units of one slot."""
 
-    def __init__(self, workplace: Workplace, lanes: HeldLanes) -> None:
+    def __init__(self, workplace: SlotContext, lanes: LaneCache) -> None:
         self._at = workplace
         self._lanes = lanes
 
@@ -73,7 +73,7 @@ class UnitStart:
 class UnitEnd:
     """Ends the units of one slot."""
 
-    def __init__(self, workplace: Workplace, lanes: HeldLanes) -> None:
+    def __init__(self, workplace: SlotContext, lanes: LaneCache) -> None:
         self._at = workplace
         self._data = workplace.data
         self._meter = workplace.meter
@@ -81,7 +81,7 @@ class UnitEnd:
         self._lanes = lanes
         self._shared = RecipeSharing(workplace.recipe)
 
-    def conclude(self, each: Pass, held: HeldLane, scores: Scores | None) -> Done:
+    def conclude(self, each: Pass, held: CachedLane, scores: Scores | None) -> Done:
         """End a pass that was made: the lane is then in the state after it. Returns the report.
 
         Raises:
@@ -200,9 +200,9 @@ class Probing:
 
     def __init__(
         self,
-        workplace: Workplace,
-        pack: PackRun,
-        lanes: HeldLanes,
+        workplace: SlotContext,
+        pack: PackLoop,
+        lanes: LaneCache,
     ) -> None:
         self._at = workplace
         self._meter = workplace.meter
@@ -217,7 +217,7 @@ class Probing:
         A trial whose signature is known is built, but takes no steps.
 
         Raises:
-            TrialError, DataError: as `Station.train`.
+            TrialError, DataError: as `SlotTrainer.train`.
         """
         spent = Spent(True)
         unit = first_unit(self._at, trial)
@@ -257,7 +257,7 @@ class Probing:
         Trials that cannot be built are left out: they fail when they train.
 
         Raises:
-            DataError: as `Station.train`.
+            DataError: as `SlotTrainer.train`.
         """
         while len(trials) > 1:
             found = self._try(trials)

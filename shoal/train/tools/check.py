@@ -14,8 +14,8 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
 from shoal.train.fuse.fused import Fused
+from shoal.train.lane.batch_size_search import is_open, with_size
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.largest import is_open, with_size
 from shoal.train.lane.scoring import evaluate
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe

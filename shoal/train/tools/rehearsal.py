@@ -21,12 +21,11 @@ from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
 from shoal.train.data.parts import Index
 from shoal.train.lane import tree
+from shoal.train.lane.batch_size_search import is_open, with_size
 from shoal.train.lane.blame import no_room, rest_remedy
-from shoal.train.lane.gathered import NotANumberError
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.largest import is_open, with_size
 from shoal.train.lane.model_changes import same
-from shoal.train.lane.scoring import EVALUATION_BATCHES, scoring
+from shoal.train.lane.scoring import EVALUATION_BATCHES, NotANumberError, scoring
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapted import Adapted, NotOfferedError
 from shoal.train.recipe.guard import (

@@ -28,11 +28,11 @@ from shoal.core.trial import Trial
 from shoal.options import Options
 from shoal.train.data.columns import Columns, rows
 from shoal.train.data.data import Data
+from shoal.train.lane.batch_size_search import is_open
 from shoal.train.lane.blame import blaming, explained
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.device import use
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.largest import is_open
 from shoal.train.lane.measure import COUNTED, STEPS
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
@@ -40,12 +40,12 @@ from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import data_key, seed_of
 from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.unit import TrialError
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.stream.reader import Reader
 from shoal.train.stream.stream import Streams
 from shoal.train.wide.gate import Meeting
-from shoal.train.wide.lane import Adrift, Halted, Wide
+from shoal.train.wide.lane import Adrift, Halted, WideLane
 
 FED = 0.5  # seconds of preparing that count, at least
 SETTLED = 5  # steps at a width, after which it may change again
@@ -144,9 +144,9 @@ class Timed:
     def probe(self, trials: Sequence[Trial]) -> dict[str, Outcome]:
         """By trial its signature, its figures, and why it failed, if it did.
 
-        The figures are those of `Station.probe`, for the first trial of each signature.
+        The figures are those of `SlotTrainer.probe`, for the first trial of each signature.
         """
-        setup = StationSetup(
+        setup = TrainerSetup(
             Options(threads=self.setup.threads),
             seed=self.setup.seed,
             run=1,
@@ -156,9 +156,9 @@ class Timed:
         found: dict[str, Outcome] = {}
         with TemporaryDirectory() as folder:
             vault = Checkpoints(folder, 1)
-            station = Station(self.recipe, self.data, vault, setup)
+            trainer = SlotTrainer(self.recipe, self.data, vault, setup)
             for trial in trials:
-                found[str(trial.id)] = _probed(station, trial)
+                found[str(trial.id)] = _probed(trainer, trial)
         return found
 
     def train(
@@ -174,7 +174,7 @@ class Timed:
         """
         self.orders = Orders()
         lane = self._lane(trial)
-        wide = Wide(lane, self.orders, exact=True)
+        wide = WideLane(lane, self.orders, exact=True)
         self._warm(lane, seat.width * STEPS)
         wide.begin(Reader(self._endless(lane), ENDLESS), whole=not joins)
         steps = wide.run(seat)
@@ -269,7 +269,7 @@ class Timed:
                 if samples >= wanted:
                     return
 
-    def _rescaled(self, wide: Wide, steps: Iterator[int]) -> dict[str, Any]:
+    def _rescaled(self, wide: WideLane, steps: Iterator[int]) -> dict[str, Any]:
         """Train on order, and say when the lane has settled at a width; its changes of width."""
         width = 0
         made = 0  # steps at this width
@@ -294,17 +294,17 @@ def _passes(a_pass: Callable[..., Chunks], size: int, skip: int) -> Chunks:
         within = 0
 
 
-def _probed(station: Station, trial: Trial) -> Outcome:
+def _probed(trainer: SlotTrainer, trial: Trial) -> Outcome:
     """The trial's signature and figures, and why it failed, if it did."""
     try:
-        signature, figures = station.probe(trial)
+        signature, figures = trainer.probe(trial)
     except TrialError as error:
-        station.forget(trial.id)
+        trainer.forget(trial.id)
         return error.signature, {}, explained(error)
     return signature, figures, None
 
 
-def _last_steps(wide: Wide, steps: Iterator[int], batches: int) -> dict[str, Any]:
+def _last_steps(wide: WideLane, steps: Iterator[int], batches: int) -> dict[str, Any]:
     """Train so many batches, and time the last `COUNTED`."""
     group = wide.lane.settings.accumulate_grad_batches
     last = max(1, min(COUNTED, batches - 1) // group)

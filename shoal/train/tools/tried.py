@@ -13,9 +13,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
-from shoal.train.lane.largest import is_open
-from shoal.train.lane.sharing import Holder, SharedError
-from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
+from shoal.train.lane.batch_size_search import is_open
+from shoal.train.lane.optimization import Optimization, check_steps
+from shoal.train.lane.ownership import Ownership, SharedError
 from shoal.train.lane.tensors import UnshapedError, check_shaped
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapted import Adapted
@@ -140,7 +140,7 @@ def check_configured(
         except Exception:  # noqa: BLE001 - the trial will say so
             return 0
         try:
-            optimizing = Optimizing(made)
+            optimizing = Optimization(made)
             check_values(recipe, config, {}, optimizing.optimizers)
         except (TypeError, ValueError) as error:
             raise ValueError(str(error)) from error
@@ -182,9 +182,9 @@ def _optimizer(recipe: Recipe, watched: Watched) -> tuple[nn.Module, Any]:
     if isinstance(model, nn.Module):
         check_shaped(model)
         # so that it is known where another call returns the same again
-        Holder().hold(model)
+        Ownership().hold(model)
         metrics = recipe.configure_metrics(watched)
-        Holder().hold_objects("configure_metrics", metrics.values())
+        Ownership().hold_objects("configure_metrics", metrics.values())
     return model, recipe.configure_optimizers(model, watched)
 
 
@@ -218,7 +218,7 @@ def schedule_ends(
     with states, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            schedules = Optimizing(_optimizer(copy(recipe), Watched(config))[1]).schedules
+            schedules = Optimization(_optimizer(copy(recipe), Watched(config))[1]).schedules
         except Exception:  # noqa: BLE001 - the trial will say so
             return ScheduleEnds(reasons=tuple(reasons))
     fatal = ""

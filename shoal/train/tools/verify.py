@@ -13,8 +13,8 @@ import torch
 from shoal.core.cluster import epoch_size
 from shoal.core.trial import Trial, Visit
 from shoal.train.data.data import Data
+from shoal.train.lane.batch_size_search import with_size
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.largest import with_size
 from shoal.train.lane.optimizers import numbers_of_state
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
@@ -23,8 +23,8 @@ from shoal.train.recipe.settings import seed_of
 from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.shard import ShardModel
 from shoal.train.recipe.unit import Done, Tree, Unit
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.wide.lane import BATCH_NORMS
 
 Config = Mapping[str, Any]
@@ -387,7 +387,7 @@ def retrain(
     data: Data,
     trial: Trial,
     visits: tuple[Visit, ...],
-    setup: StationSetup,
+    setup: TrainerSetup,
     *,
     evaluated: Collection[float] | None = None,
     begun: tuple[int, Tree] | None = None,
@@ -402,7 +402,7 @@ def retrain(
     `evaluated`: after how many epochs there was a validation; None: after each. `begun`: start from
     this state, after so many visits, instead of from the beginning. `nudge`: the seed of a change
     of the weights before each visit; 0: none. `after` is called with the state before the first
-    visit and after each: views, that change. `recorded`: as of `StationSetup`. `scored` is called
+    visit and after each: views, that change. `recorded`: as of `TrainerSetup`. `scored` is called
     with the number of visits made and the scores, where there are any.
 
     Raises:
@@ -420,7 +420,7 @@ def retrain(
     if after is not None and source is not None:
         after(source)
     own = replace(setup.with_options(checkpoint_every=inf), recorded=recorded)
-    station = Station(recipe, data, None, own)
+    trainer = SlotTrainer(recipe, data, None, own)
     shards = len(trial.shards or data.shards)
     metric = setup.metric or own_recipe(recipe, trial.config).metric
     done = first
@@ -433,27 +433,27 @@ def retrain(
 
         planned = visit._replace(samples=0)
         if nudge:
-            source = nudged(source or station.state(trial.id), nudge + TWINS * done)
+            source = nudged(source or trainer.state(trial.id), nudge + TWINS * done)
         unit = Unit(trial, tuple(visits[:done]), planned, source, score)
-        scores = _make(station, unit)
+        scores = _make(trainer, unit)
         if scored is not None and scores:
             scored(after_it, scores)
         done = after_it
-        source = None  # from now on the station has the state
+        source = None  # from now on the trainer has the state
         if after is not None:
-            after(station.state(trial.id))
-    return station.state(trial.id)
+            after(trainer.state(trial.id))
+    return trainer.state(trial.id)
 
 
-def _make(station: Station, unit: Unit) -> Mapping[str, float]:
+def _make(trainer: SlotTrainer, unit: Unit) -> Mapping[str, float]:
     """Make the visit, at the widths that it names and with the shards that were read together.
 
     Returns its scores, where it had one.
     """
     if unit.visit.widths or unit.visit.beside:
-        station.ranks.run(unit, _alone(unit.trial), Orders())
+        trainer.ranks.run(unit, _alone(unit.trial), Orders())
         return {}
-    training = station.train(unit)
+    training = trainer.train(unit)
     while True:
         try:
             next(training)
@@ -474,7 +474,7 @@ def _is_evaluated(epoch: float, evaluated: Collection[float] | None) -> bool:
     return epoch in evaluated
 
 
-def untrained(recipe: Recipe, data: Data, trial: Trial, setup: StationSetup) -> Tree:
+def untrained(recipe: Recipe, data: Data, trial: Trial, setup: TrainerSetup) -> Tree:
     """The trial's state before its first visit."""
     epoch = epoch_size(data.sizes, trial.config)
     lane = _new_lane(recipe, trial.config, setup.seed, setup.device, epoch)

@@ -100,7 +100,7 @@ class SharedState:
         self.warned_of_own = False
 
     def restart(self, whole: bool, same: bool) -> None:
-        """Begin a pass; for `whole` and `same` see `Wide.begin`."""
+        """Begin a pass; for `whole` and `same` see `WideLane.begin`."""
         if not whole or not same:
             self._lineage = 0
         self.whole = whole

@@ -22,13 +22,13 @@ from shoal.train.lane.model_changes import digest
 from shoal.train.recipe.seat import Move, Orders, Seat
 from shoal.train.wide import handover
 from shoal.train.wide.clock import Clock, WidthChanges
+from shoal.train.wide.gate import Adrift, Halted, Moves
 from shoal.train.wide.group import Group
-from shoal.train.wide.moves import Adrift, Halted, Moves
 from shoal.train.wide.progress import PassProgress
 from shoal.train.wide.step import AnyReader, SharedStep
 from shoal.train.wide.waiting import PeerLost
 
-__all__ = ["Adrift", "Halted", "Wide"]
+__all__ = ["Adrift", "Halted", "WideLane"]
 
 # Alone on a GPU, the noted values are read every so many steps: to read them is to wait for it.
 REPORT = 32
@@ -53,7 +53,7 @@ OWN = (
 )
 
 
-class Wide:
+class WideLane:
     """One process's part in a wide lane. At width 1 results are to the bit those of a lane alone.
 
     `begin` starts a pass, `run` makes it. Random layers draw from each rank's own copy of the

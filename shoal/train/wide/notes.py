@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.noted import numbers
+from shoal.train.lane.training_metrics import numbers
 
 NOTHING = (0, 0.0)  # what a rank without rows noted
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]

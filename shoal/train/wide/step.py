@@ -14,8 +14,8 @@ from shoal.train.stream.reader import JointReader, Part, Reader
 from shoal.train.wide import handover
 from shoal.train.wide.buckets import Buckets
 from shoal.train.wide.clock import Clock
+from shoal.train.wide.gate import Halted, Moves
 from shoal.train.wide.group import Group
-from shoal.train.wide.moves import Halted, Moves
 from shoal.train.wide.notes import Bytes, Notes, Told
 
 AnyReader = Reader | JointReader

@@ -31,7 +31,7 @@ from shoal.options import Options
 from shoal.policy import Fifo, Hop
 from shoal.testing.backends import Setting, check_backend
 from shoal.train.data.data import Data
-from shoal.train.lane.checkpoint import Checkpoints, StaleRun
+from shoal.train.lane.checkpoints import Checkpoints, StaleRun
 from shoal.train.recipe.pickling import dumps
 
 INLINE = (

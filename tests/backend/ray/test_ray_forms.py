@@ -16,7 +16,7 @@ from shoal.backend.ray import cluster as ray_cluster
 from shoal.core.event import Fed, Fell, Left, Planned
 from shoal.core.trial import TrialId
 from shoal.study.folder import Folder
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:feeders=1 has no")]
 EACH: dict[str, Any] = {"progress": False, "checkpoint_every": 0, "fuse": False}

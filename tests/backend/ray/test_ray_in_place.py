@@ -41,8 +41,8 @@ from shoal.train.data.catalogue import catalogue_of
 from shoal.train.data.columns import DataError
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.unit import Unit
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 
 pytestmark = pytest.mark.slow
 NODES = ("n0", "n1")
@@ -76,7 +76,7 @@ def divided(folder: Path) -> dict[str, dict[str, dict[str, str]]]:
 
 def scored(bench, trial, visits):
     """The trial's score after these visits, where one process reads all of the data."""
-    station = Station(bench.recipe, bench.data, None, StationSetup(seed=SEED))
+    trainer = SlotTrainer(bench.recipe, bench.data, None, TrainerSetup(seed=SEED))
     for number, visit in enumerate(visits):
         unit = Unit(
             bench.state.known[trial],
@@ -84,7 +84,7 @@ def scored(bench, trial, visits):
             visit._replace(samples=0),
             evaluate=True,
         )
-        steps = station.train(unit)
+        steps = trainer.train(unit)
         while True:
             try:
                 next(steps)

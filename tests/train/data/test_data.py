@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from train_kit import S0, Small, go, planned, station, trial
+from train_kit import S0, Small, go, planned, trainer, trial
 
 from shoal.train.data import columns as cols
 from shoal.train.data import parts as sources
@@ -336,7 +336,7 @@ def test_a_dataset_that_draws_gives_the_same_every_time_and_disturbs_no_trial() 
     data.chunk = 3
     ends = []
     for memory in (1.0, 0.0):
-        held = station(Small(), data, data_memory_gb=memory)
+        held = trainer(Small(), data, data_memory_gb=memory)
         go(held, trial(), planned(data, 2))
         ends.append(held.state(trial().id)["model"]["0.weight"].copy())
     assert np.array_equal(*ends)

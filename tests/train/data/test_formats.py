@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from train_kit import S0, S1, Small, go, planned, rows_are_rows, station, trial
+from train_kit import S0, S1, Small, go, planned, rows_are_rows, trainer, trial
 
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
@@ -294,7 +294,7 @@ def test_training_out_of_files_is_training_in_memory(tmp_path: Path) -> None:
     ends = []
     for part, memory in ((files, 0.0), (files, 1.0), (_in_memory(files), 1.0)):
         part.chunk = 3
-        held = station(Pixels(), part, data_memory_gb=memory)
+        held = trainer(Pixels(), part, data_memory_gb=memory)
         go(held, trial(), planned(part, 2))
         ends.append(held.state(trial().id)["model"]["0.weight"].copy())
     assert np.array_equal(ends[0], ends[1]) and np.array_equal(ends[0], ends[2])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from train_kit import S0, S1, Small, go, planned, station, trial
+from train_kit import S0, S1, Small, go, planned, trainer, trial
 
 from shoal.train.data.data import Data, DataError
 
@@ -84,7 +84,7 @@ def test_a_file_that_goes_away_later_stops_the_study_not_the_trial(
     folder: Path,
 ) -> None:
     data = Data.folder(folder)
-    held = station(_Pairs(), data, data_memory_gb=0)
+    held = trainer(_Pairs(), data, data_memory_gb=0)
     made = go(held, trial(), planned(data, 1)[:1])
     (folder / "1.npz").unlink()
     with pytest.raises(

@@ -21,7 +21,7 @@ from function_kit import losses, train
 import shoal
 from shoal.core.event import Fell
 from shoal.study.folder import StudyError
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 
 SPACE = {"lr": shoal.grid([0.1, 0.01, 0.001])}
 
@@ -109,7 +109,7 @@ def test_functions_that_are_too_many_start_again_from_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of trials that gave none the reports are void, and said to be."""
-    monkeypatch.setattr("shoal.train.function.station.AT_REST", 0)
+    monkeypatch.setattr("shoal.train.function.trainer.AT_REST", 0)
     usual = made(tmp_path / "usual", space={"lr": shoal.grid([0.1, 0.01, 0.001])})
     usual.optimize(max_epochs=9, progress=False)
     for every, fallen in ((1, False), (100, True)):

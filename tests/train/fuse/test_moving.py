@@ -20,14 +20,14 @@ from train_kit import (
     drive,
     go,
     planned,
-    station,
+    trainer,
     trial,
 )
 
 from shoal.train.lane import tree
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.slot.station import Unit
+from shoal.train.slot.trainer import Unit
 from shoal.train.tools.verify import compare, differences
 
 ID = trial().id
@@ -41,16 +41,16 @@ def test_a_moved_or_saved_trial_goes_on_as_if_undisturbed(
 ) -> None:
     data, what = blobs(chunk=13), trial(optimizer=optimizer, schedule=schedule)
     plan = planned(data, 2)
-    undisturbed = station(Small(), data)
+    undisturbed = trainer(Small(), data)
     go(undisturbed, what, plan)
     for cut in CUTS:
         vault = Checkpoints(tmp_path, 1)
-        first = station(Small(), data, vault)
+        first = trainer(Small(), data, vault)
         made = go(first, what, plan[:cut])
-        moved = station(Small(), data)
+        moved = trainer(Small(), data)
         go(moved, what, plan[cut:], made, source=copied(first.state(ID)))
         assert compare(moved.state(ID), undisturbed.state(ID)).equal
-        saved = station(Small(), data, vault)
+        saved = trainer(Small(), data, vault)
         go(saved, what, plan[cut:], made, source=first.keep(ID))
         assert compare(saved.state(ID), undisturbed.state(ID)).equal
         assert not compare(first.state(ID), undisturbed.state(ID)).equal  # it could have differed
@@ -60,28 +60,28 @@ def test_a_moved_or_saved_trial_goes_on_as_if_undisturbed(
     "settings",
     [{"shuffle": "each"}, {"accumulate_grad_batches": 3}, {"precision": "bf16"}],
 )
-def test_every_visit_at_another_station(settings: dict[str, Any]) -> None:
+def test_every_visit_at_another_trainer(settings: dict[str, Any]) -> None:
     data, what = blobs(chunk=11), trial(optimizer="adamw", schedule="epochs")
     plan = planned(data, 3)
-    alone = station(Small(**settings), data)
+    alone = trainer(Small(**settings), data)
     go(alone, what, plan)
-    stations = [station(Small(**settings), data) for _ in range(3)]
+    trainers = [trainer(Small(**settings), data) for _ in range(3)]
     state, made = None, ()
     for i, visit in enumerate(plan):
-        at = stations[(i * 2) % 3]  # comes back to lanes that hold an older state of it
+        at = trainers[(i * 2) % 3]  # comes back to lanes that hold an older state of it
         made = go(at, what, [visit], made, source=state, carry=True)
         state = copied(at.state(ID))
     assert compare(state, alone.state(ID)).equal
 
 
-def test_two_trials_taking_turns_at_one_station_equal_each_alone() -> None:
+def test_two_trials_taking_turns_at_one_trainer_equal_each_alone() -> None:
     data, one, other = (
         blobs(chunk=9),
         trial("a", seed=1),
         trial("b", seed=2, optimizer="momentum"),
     )
     plan = planned(data, 2)
-    shared = station(Small(), data)
+    shared = trainer(Small(), data)
     made: dict[str, Any] = {"a": (), "b": ()}
     for visit in plan:
         units = {
@@ -95,7 +95,7 @@ def test_two_trials_taking_turns_at_one_station_equal_each_alone() -> None:
                     made[name] += (stop.value.visit,)
                     del units[name]
     for what in (one, other):
-        alone = station(Small(), data)
+        alone = trainer(Small(), data)
         so_far: Any = ()
         for visit in plan:
             _, done = drive(alone.train(Unit(what, so_far, visit, evaluate=True)))
@@ -220,7 +220,7 @@ def test_other_optimizers_move_too(name: str) -> None:
 
     data, what = blobs(), trial()
     plan = planned(data, 2)
-    alone, first, then = (station(Recipe(), data) for _ in range(3))
+    alone, first, then = (trainer(Recipe(), data) for _ in range(3))
     go(alone, what, plan)
     made = go(first, what, plan[:2])
     made = go(then, what, plan[2:4], made, source=copied(first.state(ID)))
@@ -250,7 +250,7 @@ def test_states_of_another_dtype_than_the_parameters_keep_it(name: str, dtype: t
 
     data, what = blobs(), trial()
     plan = planned(data, 2)
-    alone, first, then = (station(Recipe(), data) for _ in range(3))
+    alone, first, then = (trainer(Recipe(), data) for _ in range(3))
     go(alone, what, plan)
     made = go(first, what, plan[:2])
     go(then, what, plan[2:], made, source=copied(first.state(ID)))
@@ -290,9 +290,9 @@ def test_other_schedulers_move_too(make: Any, tmp_path: Path) -> None:
     plan = planned(data, 6)
     vault = Checkpoints(tmp_path, 1)
     alone, first, then = (
-        station(Recipe(), data),
-        station(Recipe(), data, vault),
-        station(Recipe(), data, vault),
+        trainer(Recipe(), data),
+        trainer(Recipe(), data, vault),
+        trainer(Recipe(), data, vault),
     )
     go(alone, what, plan)
     made = go(first, what, plan[:2])

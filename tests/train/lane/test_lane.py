@@ -10,7 +10,7 @@ import pytest
 import torch
 from device_kit import HERE
 from torch import nn
-from train_kit import Linear, Small, blobs, go, planned, station, trial
+from train_kit import Linear, Small, blobs, go, planned, trainer, trial
 
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import evaluate
@@ -60,7 +60,7 @@ def test_batches_are_carried_over_chunk_ends() -> None:
         1000,
     ):  # smaller than a batch, uneven, equal, larger, all at once
         seen[size] = []
-        held = station(Recorded(), blobs(chunk=size))
+        held = trainer(Recorded(), blobs(chunk=size))
         go(held, trial(), planned(blobs(), 2))
         states[size] = held.state(trial().id)
     assert [len(batch) for batch in seen[1000]] == [8, 8, 8, 6] * 6
@@ -300,7 +300,7 @@ def test_schedules_do_not_depend_on_batch_size_or_shards(batch_size: int) -> Non
     ends = []
     for shards in (1, 3):
         data = blobs(shards=shards)
-        held = station(Linear(batch_size=batch_size), data)
+        held = trainer(Linear(batch_size=batch_size), data)
         go(held, trial(schedule="epochs", optimizer="plain"), planned(data, 2))
         ends.append(held.state(trial().id)["optimizer"]["param_groups"][0]["lr"])
     assert ends[0] == pytest.approx(ends[1], rel=0.1)
@@ -309,7 +309,7 @@ def test_schedules_do_not_depend_on_batch_size_or_shards(batch_size: int) -> Non
 
 def test_torch_schedulers_step_at_the_end_of_each_epoch_only() -> None:
     data = blobs()
-    held, rates, made = station(Small(), data), [], ()
+    held, rates, made = trainer(Small(), data), [], ()
     for visit in planned(data, 3):
         made = go(held, trial(schedule="steps", optimizer="plain"), [visit], made)
         rates.append(held.state(trial().id)["optimizer"]["param_groups"][0]["lr"])
@@ -318,14 +318,14 @@ def test_torch_schedulers_step_at_the_end_of_each_epoch_only() -> None:
 
 def test_plateau_follows_the_metric_and_needs_one() -> None:
     data = blobs()
-    held = station(Small(), data)
+    held = trainer(Small(), data)
     go(
         held, trial(schedule="plateau", optimizer="plain"), planned(data, 3)
     )  # no epoch is better by 1000 %
     assert held.state(trial().id)["optimizer"]["param_groups"][0]["lr"] < 0.1
     with pytest.raises(TrialError, match="give metric="):
         go(
-            station(Small(), data, metric=None),
+            trainer(Small(), data, metric=None),
             trial(schedule="plateau"),
             planned(data, 1),
         )

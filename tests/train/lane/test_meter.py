@@ -9,7 +9,7 @@ import torch
 
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import STEPS, Meter, all_reduce_figures
-from shoal.train.slot.step_times import StepTimes
+from shoal.train.slot.gang_units import StepTimes
 
 
 class SomeLane:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from train_kit import Linear, blobs, copied, go, planned, station, trial
+from train_kit import Linear, blobs, copied, go, planned, trainer, trial
 from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.tensors import bytes_of
 from shoal.train.tools.verify import differences
 
@@ -56,15 +56,15 @@ class Sparse(Linear):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sparse_buffers_are_trained_kept_and_moved(layout: str, tmp_path: Path) -> None:
     data, what = blobs(), trial(layout=layout)
-    whole = station(Sparse(), data)
+    whole = trainer(Sparse(), data)
     go(whole, what, planned(data, 2))
     expected = copied(whole.state(what.id))
-    first = station(Sparse(), data)
+    first = trainer(Sparse(), data)
     visits = go(first, what, planned(data, 2)[:2])
     vault = Checkpoints(tmp_path, 1)
     vault.save("a/000001-1.pt", first.state(what.id))
     for source in (copied(first.state(what.id)), vault.load("a/000001-1.pt")):
-        second = station(Sparse(), data)
+        second = trainer(Sparse(), data)
         go(second, what, planned(data, 2)[2:], visits, source=source)
         assert not list(differences(expected, second.state(what.id)))
 

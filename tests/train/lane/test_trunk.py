@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from train_kit import S0, Small, blobs, drive, planned, station, trial
+from train_kit import S0, Small, blobs, drive, planned, trainer, trial
 
 from shoal.core.profile import SHARED, Cost, MemoryTogether
 from shoal.core.trial import Trial, TrialId, Visit
@@ -17,8 +17,8 @@ from shoal.train.lane import trunk
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.trunk import shared_bytes
 from shoal.train.recipe.unit import Done, TrialError, Unit
-from shoal.train.slot.held import HeldLane, LanesInMemory
-from shoal.train.slot.station import Station
+from shoal.train.slot.lane_cache import CachedLane, LanesInMemory
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.verify import differences
 
 WIDTH = 512
@@ -105,19 +105,19 @@ class Undrawn(Tuned):
         return nn.Sequential(body, head)
 
 
-def lanes_of(held: Station, trials: Sequence[Trial]) -> list[TrainingLane]:
+def lanes_of(held: SlotTrainer, trials: Sequence[Trial]) -> list[TrainingLane]:
     return [held.lanes.get(each.id).lane for each in trials]  # type: ignore[union-attr]
 
 
 def train(
-    held: Station, trials: Sequence[Trial], epochs: int = 1, fuse: bool = False
+    held: SlotTrainer, trials: Sequence[Trial], epochs: int = 1, fuse: bool = False
 ) -> dict[TrialId, Any]:
     """The last news of each trial, after so many epochs together."""
     made: dict[TrialId, tuple[Visit, ...]] = {each.id: () for each in trials}
     news: dict[TrialId, Any] = {}
     for visit in planned(held.at.data, epochs):
         units = [Unit(each, made[each.id], visit) for each in trials]
-        for name, each in held.together(units, fuse=fuse):
+        for name, each in held.train_pack(units, fuse=fuse):
             assert not isinstance(each, TrialError), each
             if isinstance(each, Done):
                 news[name] = each
@@ -125,16 +125,16 @@ def train(
     return news
 
 
-def as_alone(held: Station, recipe: Small, trials: Sequence[Trial], epochs: int) -> None:
+def as_alone(held: SlotTrainer, recipe: Small, trials: Sequence[Trial], epochs: int) -> None:
     """Each trial's state is what it is after training alone."""
     for each in trials:
-        alone = station(recipe, blobs(), device="cpu")
+        alone = trainer(recipe, blobs(), device="cpu")
         train(alone, [each], epochs)
         assert list(differences(held.state(each.id), alone.state(each.id))) == []
 
 
-def here(recipe: Small, **options: Any) -> Station:
-    return station(recipe, blobs(), device="cpu", **options)
+def here(recipe: Small, **options: Any) -> SlotTrainer:
+    return trainer(recipe, blobs(), device="cpu", **options)
 
 
 def test_equal_trunks_are_held_once_and_learn_as_alone() -> None:
@@ -172,9 +172,9 @@ def test_a_state_that_is_loaded_leaves_the_trunk_held_once() -> None:
     visits = {each.id: tuple(first.lanes.get(each.id).lane.visits) for each in trials}  # type: ignore[union-attr]
     following = Visit(1, S0, 1, 0)
     units = [Unit(each, visits[each.id], following, source=states[each.id]) for each in trials]
-    assert all(isinstance(n, Done) for n in dict(second.together(units)).values())
+    assert all(isinstance(n, Done) for n in dict(second.train_pack(units)).values())
     before = private_bytes()
-    list(second.together(units))
+    list(second.train_pack(units))
     lanes = lanes_of(second, trials)
     assert shared_bytes(lanes) > 0
     assert private_bytes() - before < trunk.LEAST / 2
@@ -305,16 +305,16 @@ def told(news: Mapping[TrialId, Any]) -> list[tuple[str, float]]:
 
 def test_what_lanes_share_is_told_once_it_was_seen_and_not_where_trunks_differ() -> None:
     held = here(Tuned())
-    alone = dict(held.together([Unit(trial("a"), (), FIRST)]))
+    alone = dict(held.train_pack([Unit(trial("a"), (), FIRST)]))
     assert told(alone) == []
-    both = dict(held.together([Unit(trial("b", lr=1), (), FIRST)]))
+    both = dict(held.train_pack([Unit(trial("b", lr=1), (), FIRST)]))
     ((name, gib),) = told(both)
     assert gib == pytest.approx(WIDTH * (WIDTH + 1 + 6 + 1) * 4 / GIB, rel=0.01)
     units = [Unit(each, (), FIRST) for each in (trial("a"), trial("b", lr=1))]
-    assert told(dict(here(Tuned()).together(units))) == [(name, gib)], "on any slot"
-    other = dict(held.together([Unit(trial("c", of=2), (), FIRST)]))
+    assert told(dict(here(Tuned()).train_pack(units))) == [(name, gib)], "on any slot"
+    other = dict(held.train_pack([Unit(trial("c", of=2), (), FIRST)]))
     assert told(other) == [(name, 0.0)]
-    more = dict(held.together([Unit(trial("d", lr=2), (), FIRST)]))
+    more = dict(held.train_pack([Unit(trial("d", lr=2), (), FIRST)]))
     assert told(more) == [], "kinds whose trunks differ are not believed again"
 
 
@@ -338,7 +338,7 @@ def test_lanes_at_rest_count_a_trunk_once() -> None:
     a, b, c = lanes_of(held, trials)
     in_memory = LanesInMemory()
     for each, lane in zip(trials, (a, b, c), strict=True):
-        resting = HeldLane(lane)
+        resting = CachedLane(lane)
         in_memory.put(each.id, resting)
         in_memory.weigh(resting)
     assert in_memory.resting(()) == a.bytes + b.bytes + c.bytes - shared_bytes([a, b, c])

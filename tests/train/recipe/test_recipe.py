@@ -10,7 +10,7 @@ from device_kit import HERE
 from pack_kit import Zoo, by_hand, packed, plan
 from pack_kit import trial as pack_trial
 from torch import nn
-from train_kit import Linear, Small, blobs, go, planned, station, trial
+from train_kit import Linear, Small, blobs, go, planned, trainer, trial
 
 import shoal
 from shoal.core.trial import TrialId
@@ -18,7 +18,7 @@ from shoal.train.fuse.graph import graph_key
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.unit import TrialError, Unit
-from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.setup import TrainerSetup
 from shoal.train.tools.check import check_recipe
 from shoal.train.tools.verify import compare, retrain
 
@@ -79,7 +79,7 @@ def test_each_method_of_a_trial_is_kept_from_the_recipe(method: str) -> None:
 
     setattr(Setting, method, setting)
     with pytest.raises(TrialError, match=f"{method} sets self.seen"):
-        go(station(Setting(), blobs()), trial(), planned(blobs(), 1))
+        go(trainer(Setting(), blobs()), trial(), planned(blobs(), 1))
 
 
 def test_outside_of_trials_a_recipe_may_be_changed() -> None:
@@ -113,17 +113,17 @@ def test_replay_and_wide_lanes_give_it_too() -> None:
     recipe = Given()
     data = recipe.data()
     what = pack_trial("t", 1, data, alpha=0.25)
-    held = station(recipe, data)
+    held = trainer(recipe, data)
     visits = go(held, what, plan(data, 1))
     again = retrain(
         Given(),
         data,
         what,
         visits,
-        StationSetup(device=str(HERE), seed=3, metric="accuracy"),
+        TrainerSetup(device=str(HERE), seed=3, metric="accuracy"),
     )
     assert compare(held.state(what.id), again).equal
-    wide = station(Given(), data)
+    wide = trainer(Given(), data)
     made = ()
     for visit in plan(data, 1):
         last = visit.shard == data.shards[-1]
@@ -146,9 +146,9 @@ def test_steps_may_know_the_epoch() -> None:
             return super().validation_step(model, batch)
 
     data = blobs()
-    held = station(Knowing(), data)
+    held = trainer(Knowing(), data)
     visits = go(held, trial(), planned(data, 1))
-    moved = station(Knowing(), data)
+    moved = trainer(Knowing(), data)
     go(moved, trial(), planned(data, 2)[3:], visits, source=held.state(trial().id))
     assert list(dict.fromkeys(seen)) == [
         ("train", 0),
@@ -178,11 +178,11 @@ def test_steps_may_know_the_optimizers_step(together: int) -> None:
             return super().validation_step(model, batch)
 
     data, alone, first, then = blobs(), Counting(), Counting(), Counting()
-    go(station(alone, data), trial(), planned(data, 2))
-    held = station(first, data)
+    go(trainer(alone, data), trial(), planned(data, 2))
+    held = trainer(first, data)
     visits = go(held, trial(), planned(data, 1))
     rest = planned(data, 2)[3:]
-    go(station(then, data), trial(), rest, visits, source=held.state(trial().id))
+    go(trainer(then, data), trial(), rest, visits, source=held.state(trial().id))
     assert first.seen + then.seen == alone.seen
     trained = [step for step in alone.seen if step >= 0]
     assert trained == sorted(trained)

@@ -10,7 +10,7 @@ import pytest
 import shoal
 from shoal.core.trial import TrialId
 from shoal.study.folder import StudyError, TrialsFailed
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.shard import ShardModel, ValueSum, arrays
 from shoal.train.tools.check import check_recipe
 from shoal.train.tools.verify import compare

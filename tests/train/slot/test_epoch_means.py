@@ -4,22 +4,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from train_kit import Small, blobs, copied, drive, planned, station, trial
+from train_kit import Small, blobs, copied, drive, planned, trainer, trial
 
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.unit import Done, Unit
-from shoal.train.slot.station import Station
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.verify import differences
 
 DATA = blobs(chunk=13)
 
 
 def units(at: Any, sources: Any) -> tuple[list[Done], Any]:
-    """Two epochs, each unit at the station that `at()` gives; what came of the scored ones."""
+    """Two epochs, each unit at the trainer that `at()` gives; what came of the scored ones."""
     visits: tuple[Any, ...] = ()
     scored = []
     source = None
-    where: Station = at()
+    where: SlotTrainer = at()
     for visit in planned(DATA, 2):
         evaluate = visit.shard == DATA.shards[-1]
         unit = Unit(trial(), visits, visit, source=source, evaluate=evaluate)
@@ -35,24 +35,24 @@ def units(at: Any, sources: Any) -> tuple[list[Done], Any]:
 
 
 def test_they_hop_and_are_resumed(tmp_path: Path) -> None:
-    here = station(Small(), DATA)
+    here = trainer(Small(), DATA)
     alone, state = units(lambda: here, lambda _: None)
     assert alone[0].trained["loss"] > alone[1].trained["loss"] > 0
 
-    hopped, other = units(lambda: station(Small(), DATA), lambda at: copied(at.state(trial().id)))
+    hopped, other = units(lambda: trainer(Small(), DATA), lambda at: copied(at.state(trial().id)))
     assert [done.trained for done in hopped] == [done.trained for done in alone]
     assert not list(differences(state, other))
 
     vault = Checkpoints(tmp_path, 1)
     vault.mark()
-    resumed, other = units(lambda: station(Small(), DATA, vault), lambda at: at.keep(trial().id))
+    resumed, other = units(lambda: trainer(Small(), DATA, vault), lambda at: at.keep(trial().id))
     assert [done.trained for done in resumed] == [done.trained for done in alone]
     assert not list(differences(state, other))
 
 
 def test_they_are_means_over_the_epochs_samples() -> None:
     """Of all steps, whatever the lane reported in between."""
-    here = station(Small(), DATA)
+    here = trainer(Small(), DATA)
     visits: tuple[Any, ...] = ()
     total, count = 0.0, 0.0
     for visit in planned(DATA, 1):

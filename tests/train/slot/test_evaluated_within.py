@@ -11,24 +11,24 @@ from shoal.core.trial import Trial, TrialId
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import Done, Part, Scored, TrialError, Unit
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.verify import differences
 
 Found = dict[TrialId, list[tuple[float, Scored]]]  # by trial: samples so far, scores
 
 
-def station(recipe: Recipe, data: Data) -> Station:
-    setup = StationSetup(seed=SEED, device=str(HERE), pace=lambda trial, samples: 1.0)
-    return Station(recipe, data, None, setup)
+def trainer(recipe: Recipe, data: Data) -> SlotTrainer:
+    setup = TrainerSetup(seed=SEED, device=str(HERE), pace=lambda trial, samples: 1.0)
+    return SlotTrainer(recipe, data, None, setup)
 
 
-def made(at: Station, units: Sequence[Unit], fuse: bool) -> tuple[Found, dict[TrialId, Any]]:
+def made(at: SlotTrainer, units: Sequence[Unit], fuse: bool) -> tuple[Found, dict[TrialId, Any]]:
     """The evaluations within the units, and what ended each."""
     found: Found = {unit.trial.id: [] for unit in units}
     samples = dict.fromkeys(found, 0.0)
     ends: dict[TrialId, Any] = {}
-    for name, news in at.together(units, fuse):
+    for name, news in at.train_pack(units, fuse):
         if not isinstance(news, Part):
             ends[name] = news
             continue
@@ -51,9 +51,9 @@ def test_fused_lanes_are_evaluated_at_the_same_step(model: str) -> None:
     recipe = Zoo(samples=90, shards=1, chunk=25)
     data = recipe.data()
     lanes = trials(data, model=model, optimizer="adam")
-    plain = station(recipe, data)
+    plain = trainer(recipe, data)
     made(plain, units(lanes, data), fuse=True)
-    fused = station(recipe, data)
+    fused = trainer(recipe, data)
     found, ends = made(fused, units(lanes, data, within=(0.3, 0.7)), fuse=True)
     at = [[samples for samples, _ in each] for each in found.values()]
     assert at[0] == at[1] == at[2]
@@ -63,7 +63,7 @@ def test_fused_lanes_are_evaluated_at_the_same_step(model: str) -> None:
         assert isinstance(ends[each.id], Done)
         state = fused.state(each.id)
         assert not list(differences(state, plain.state(each.id)))
-        alone, _ = made(station(recipe, data), units([each], data, within=(0.3, 0.7)), fuse=False)
+        alone, _ = made(trainer(recipe, data), units([each], data, within=(0.3, 0.7)), fuse=False)
         for (_, one), (_, other) in zip(found[each.id], alone[each.id], strict=True):
             assert one.part == other.part
             assert one.scores == pytest.approx(other.scores, abs=0.03)
@@ -74,9 +74,9 @@ def test_some_of_the_fused_lanes_may_be_evaluated() -> None:
     recipe = Zoo(samples=90, shards=1)
     data = recipe.data()
     lanes = trials(data, model="cnn")
-    plain = station(recipe, data)
+    plain = trainer(recipe, data)
     made(plain, units(lanes, data), fuse=True)
-    fused = station(recipe, data)
+    fused = trainer(recipe, data)
     some = [*units(lanes[:1], data, within=(0.5,)), *units(lanes[1:], data, steps=2)]
     found, _ = made(fused, some, fuse=True)
     assert [len(each) for each in found.values()] == [1, *[len(found[lanes[1].id])] * 2]
@@ -92,14 +92,14 @@ def test_in_turns_it_is_as_alone(kind: type[Zoo]) -> None:
         trial("a", 2, data, model="cnn", drop=0.2, batch_size=8),
         trial("b", 2, data, model="mlp", batch_size=12, optimizer="adam"),
     ]
-    together = station(recipe, data)
+    together = trainer(recipe, data)
     found, _ = made(together, units(lanes, data, within=(0.2, 0.5)), fuse=False)
     for each in lanes:
-        alone = station(recipe, data)
+        alone = trainer(recipe, data)
         own, _ = made(alone, units([each], data, within=(0.2, 0.5)), fuse=False)
         assert own[each.id] == found[each.id]
         assert len(own[each.id]) == 2
-        plain = station(recipe, data)
+        plain = trainer(recipe, data)
         made(plain, units([each], data), fuse=False)
         for at in (alone, together):
             assert not list(differences(at.state(each.id), plain.state(each.id)))
@@ -116,7 +116,7 @@ def test_a_lane_whose_validation_raises_ends_alone() -> None:
     data = recipe.data()
     good, bad = trials(data, model="mlp")[0], trial("bad", 2, data, fail_at=99)
     some = units([good, bad], data, within=(0.5,))
-    found, ends = made(station(recipe, data), some, fuse=False)
+    found, ends = made(trainer(recipe, data), some, fuse=False)
     assert isinstance(ends[good.id], Done)
     assert isinstance(ends[bad.id], TrialError)
     assert len(found[good.id]) == 1

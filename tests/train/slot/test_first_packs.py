@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from train_kit import S0, S1, Small, blobs, drive, station, trial
+from train_kit import S0, S1, Small, blobs, drive, trainer, trial
 
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.fuse.gauge import Gauge
 from shoal.train.recipe.unit import Done, PackRefused, TrialError, Unit
-from shoal.train.slot.station import Station
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.verify import differences
 
 GIB = 2**30
@@ -51,18 +51,18 @@ def first_units(*trials: Trial) -> list[Unit]:
     return [Unit(each, (), FIRST) for each in trials]
 
 
-def news_of(held: Station, *units: Unit) -> dict[TrialId, Any]:
+def news_of(held: SlotTrainer, *units: Unit) -> dict[TrialId, Any]:
     """The last news of each trial."""
-    return dict(held.together(units))
+    return dict(held.train_pack(units))
 
 
-def limited(recipe: Small, gib: float) -> Station:
-    return station(recipe, blobs(), slot_memory_gb=gib)
+def limited(recipe: Small, gib: float) -> SlotTrainer:
+    return trainer(recipe, blobs(), slot_memory_gb=gib)
 
 
 def need_of(width: int = 64) -> float:
     """GiB that such a trial needs, as measured when it trains alone."""
-    held = station(Counted(), blobs())
+    held = trainer(Counted(), blobs())
     _, done = drive(held.train(*first_units(wide("a", width))))
     return done.figures["memory"]
 
@@ -102,7 +102,7 @@ def test_learning_changes_nothing_of_the_trials() -> None:
     trials = [wide("a"), wide("b", 32), wide("c")]
     recipe = Counted()
     held = limited(recipe, 1.0)
-    plain = station(Counted(), blobs())
+    plain = trainer(Counted(), blobs())
     before = random_states()
     news_of(held, *first_units(*trials))
     assert random_states() == before
@@ -115,7 +115,7 @@ def test_learning_changes_nothing_of_the_trials() -> None:
 @pytest.mark.parametrize("options", [{}, {"slot_memory_gb": 1.0, "pace": lambda *_: 1.0}])
 def test_nothing_is_learnt_without_a_limit_or_without_a_clock(options: Any) -> None:
     recipe = Counted()
-    held = station(recipe, blobs(), **options)
+    held = trainer(recipe, blobs(), **options)
     news_of(held, *first_units(wide("a"), wide("b")))
     assert recipe.built == [64, 64]
 
@@ -151,7 +151,7 @@ def test_a_trial_that_trained_before_loses_nothing_when_its_pack_is_refused() ->
     assert held.holds(old.id, 1)
     assert not held.holds(new.id, 0)
     drive(held.train(second))
-    plain = station(Counted(), blobs())
+    plain = trainer(Counted(), blobs())
     drive(plain.train(*first_units(old)))
     drive(plain.train(second))
     assert list(differences(held.state(old.id), plain.state(old.id))) == []
@@ -191,7 +191,7 @@ class All(Gauge):
 @pytest.mark.parametrize(("steps", "at_once"), [(1.5, 1), (2.5, 2), (3.5, 2), (4.5, 4)])
 def test_no_more_lanes_step_at_once_than_have_room(way: str, steps: float, at_once: int) -> None:
     """Beside the states of all four. Three would leave one alone: they are parted evenly."""
-    alone = station(Broad(batch_size=16), blobs())
+    alone = trainer(Broad(batch_size=16), blobs())
     name = wide("a", 256)
     _, done = drive(alone.train(*first_units(name)))
     step = done.figures["transient"]
@@ -213,7 +213,7 @@ def test_no_more_lanes_step_at_once_than_have_room(way: str, steps: float, at_on
             )  # type: ignore[union-attr]
             for each in trials
         ]
-        found = dict(held.together(units, way == "fused"))
+        found = dict(held.train_pack(units, way == "fused"))
         assert {type(news) for news in found.values()} == {Done}
     assert max(gauge.widths) == at_once
 
@@ -227,7 +227,7 @@ def test_a_pack_with_a_kind_that_nobody_has_measured_is_not_begun(gib: float) ->
     recipe = Counted()
     held = limited(recipe, gib)
     units = first_units(wide("a"), wide("b", 32), wide("c"))
-    found = dict(held.together(units, measured=frozenset()))
+    found = dict(held.train_pack(units, measured=frozenset()))
     assert {type(news) for news in found.values()} == {PackRefused}
     assert "nobody had measured 2 of the kinds" in str(found[TrialId("a")])
     told = {news.signature: news.figures for news in found.values() if news.figures}
@@ -235,29 +235,29 @@ def test_a_pack_with_a_kind_that_nobody_has_measured_is_not_begun(gib: float) ->
     for figures in told.values():
         assert figures["rate"] > 0 and figures["step"] > 0 and figures["memory"] > 0
     assert recipe.built.count(64) == 3 and recipe.built.count(32) == 2
-    assert {type(x) for x in dict(held.together(units, measured=told)).values()} == {Done}, (
+    assert {type(x) for x in dict(held.train_pack(units, measured=told)).values()} == {Done}, (
         "it is not said a second time"
     )
 
 
 def test_what_another_slot_has_measured_is_begun() -> None:
-    there = station(Counted(), blobs())
+    there = trainer(Counted(), blobs())
     units = first_units(wide("a"), wide("b"))
-    told = dict(there.together(units, measured=frozenset()))
+    told = dict(there.train_pack(units, measured=frozenset()))
     known = {news.signature for news in told.values()}
-    here = station(Counted(), blobs())
-    found = dict(here.together(units, measured=known))
+    here = trainer(Counted(), blobs())
+    found = dict(here.train_pack(units, measured=known))
     assert {type(news) for news in found.values()} == {Done}
 
 
 def test_trying_steps_changes_nothing_of_the_trials() -> None:
     trials = [wide("a"), wide("b", 32), wide("c")]
-    held, plain = station(Counted(), blobs()), station(Counted(), blobs())
+    held, plain = trainer(Counted(), blobs()), trainer(Counted(), blobs())
     before = random_states()
-    told = dict(held.together(first_units(*trials), measured=frozenset()))
+    told = dict(held.train_pack(first_units(*trials), measured=frozenset()))
     assert random_states() == before
     known = {news.signature for news in told.values()}
-    dict(held.together(first_units(*trials), measured=known))
+    dict(held.train_pack(first_units(*trials), measured=known))
     news_of(plain, *first_units(*trials))
     for each in trials:
         assert list(differences(held.state(each.id), plain.state(each.id))) == []
@@ -265,8 +265,8 @@ def test_trying_steps_changes_nothing_of_the_trials() -> None:
 
 def test_a_trial_alone_is_begun_and_measured_as_it_trains() -> None:
     recipe = Counted()
-    held = station(recipe, blobs())
-    (news,) = dict(held.together(first_units(wide("a")), measured=())).values()
+    held = trainer(recipe, blobs())
+    (news,) = dict(held.train_pack(first_units(wide("a")), measured=())).values()
     assert isinstance(news, Done) and recipe.built == [64]
 
 
@@ -275,11 +275,11 @@ def test_lanes_that_can_never_be_fused_are_told_before_or_with_their_first_unit(
     measured: frozenset[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else they would be taken to gain by company for ever: nothing can be measured of it."""
-    held = station(Counted(), blobs())
+    held = trainer(Counted(), blobs())
     monkeypatch.setattr(type(held.pack.crews), "graph", lambda *_: None)
     units = first_units(wide("a"), wide("b"))
-    found = dict(held.together(units, True, measured))
+    found = dict(held.train_pack(units, True, measured))
     told = [news.figures for news in found.values() if "unfusable" in news.figures]
     assert [figures["unfusable"] for figures in told] == [1.0], "once"
-    plain = dict(station(Counted(), blobs()).together(units, False, measured))
+    plain = dict(trainer(Counted(), blobs()).train_pack(units, False, measured))
     assert not any("unfusable" in news.figures for news in plain.values())

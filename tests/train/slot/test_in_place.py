@@ -10,8 +10,8 @@ import shoal
 from shoal.core.trial import Trial, Visit
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.unit import TrialError, Unit
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.verify import compare
 
 HOLDERS = {"s0": "ab", "v0": "a", "v1": "b", "v2": "b"}
@@ -92,15 +92,15 @@ class Metrics(Scores):
 
 
 class There:
-    """The stations of other nodes, in this process."""
+    """The trainers of other nodes, in this process."""
 
-    def __init__(self, station):
-        self.station = station
+    def __init__(self, trainer):
+        self.trainer = trainer
         self.asked = []
 
     def begin(self, unit, parts):
         self.asked += parts
-        return lambda: self.station.recorded(unit, parts)
+        return lambda: self.trainer.recorded(unit, parts)
 
 
 @pytest.fixture
@@ -116,9 +116,10 @@ def made(recipe, elsewhere=None, names=None):
     data = bring(recipe)
     if names is not None:
         data = data.at(names)
-    station = Station(recipe, data, None, StationSetup(metric="loss"), elsewhere=elsewhere)
+    setup = TrainerSetup(metric="loss")
+    trainer = SlotTrainer(recipe, data, None, setup, remote_validation=elsewhere)
     done = None
-    for _, news in station.together([replace(UNIT, evaluate=True, last=True, carry=True)]):
+    for _, news in trainer.train_pack([replace(UNIT, evaluate=True, last=True, carry=True)]):
         if isinstance(news, TrialError):
             raise news
         done = news
@@ -128,7 +129,7 @@ def made(recipe, elsewhere=None, names=None):
 @pytest.mark.parametrize("kind", [Scores, Whole, Metrics])
 def test_scores_and_state_are_those_of_one_process_to_the_bit(kind, folder):
     recipe = kind(folder)
-    there = There(Station(recipe, bring(recipe).at(("b",)), None, StationSetup(metric="loss")))
+    there = There(SlotTrainer(recipe, bring(recipe).at(("b",)), None, TrainerSetup(metric="loss")))
     whole = made(recipe)
     parts = made(recipe, there, ("a",))
     assert there.asked == ["v1", "v2"]
@@ -138,6 +139,6 @@ def test_scores_and_state_are_those_of_one_process_to_the_bit(kind, folder):
 
 def test_what_raises_at_another_node_is_the_trials_error(folder):
     recipe = Scores(folder, breaks=True)
-    there = There(Station(recipe, bring(recipe).at(("b",)), None, StationSetup(metric="loss")))
+    there = There(SlotTrainer(recipe, bring(recipe).at(("b",)), None, TrainerSetup(metric="loss")))
     with pytest.raises(TrialError, match="all of v2"):
         made(recipe, there, ("a",))

@@ -19,15 +19,15 @@ from pack_kit import (
 )
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from train_kit import station_setup
+from train_kit import trainer_setup
 
 from shoal.core.trial import Trial
 from shoal.train.data.data import Data
 from shoal.train.fuse.gauge import TRIES, Gauge
 from shoal.train.recipe.unit import PackRefused, Unit
 from shoal.train.slot import loss_sum
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 
 MODELS = ["mlp", "cnn", "transformer", "rnn"]
 
@@ -42,12 +42,12 @@ class Always(Gauge):
         return 1 if self.why(kind) is not None else self.room(kind, lanes)
 
 
-def summing(recipe: Zoo, data: Data, **setup: Any) -> Station:
-    """A station that sums whatever may be; its lanes' steps are known from the first chunk on."""
+def summing(recipe: Zoo, data: Data, **setup: Any) -> SlotTrainer:
+    """A trainer that sums whatever may be; its lanes' steps are known from the first chunk on."""
     setup = {"seed": SEED, "metric": "accuracy", "device": str(HERE), **setup}
-    station = Station(recipe, data, None, station_setup(**setup))
-    station.pack.summing.gauge = Always()
-    return station
+    trainer = SlotTrainer(recipe, data, None, trainer_setup(**setup))
+    trainer.pack.summing.gauge = Always()
+    return trainer
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def check(recipe: Zoo, data: Data, trials: Sequence[Trial]) -> None:
     """All of them learn in sums what they learn alone."""
-    found = packed(recipe, data, trials, station=summing(recipe, data))
+    found = packed(recipe, data, trials, trainer=summing(recipe, data))
     for each in trials:
         same(found[each.id], by_hand(recipe, data, each))
 
@@ -135,8 +135,8 @@ def test_a_lane_that_goes_wrong_harms_no_other(wrong: dict[str, int], widths: li
         for m, o in zip(MODELS, OPTIMIZERS, strict=True)
     ]
     bad = trial("bad", 2, data, model="cnn", batch_size=4, **wrong)
-    station = summing(recipe, data)
-    found = packed(recipe, data, [*others[:2], bad, *others[2:]], station=station)
+    trainer = summing(recipe, data)
+    found = packed(recipe, data, [*others[:2], bad, *others[2:]], trainer=trainer)
     if "nan_patience" in wrong or "fail_at" in wrong:
         said = "as asked" if "fail_at" in wrong else "diverged"
         assert said in str(found[bad.id].error)
@@ -200,18 +200,18 @@ def test_what_no_lane_can_be_told_of_voids_the_round_and_is_not_tried_again(
     recipe = Noised(chunk=16)
     data = recipe.data()
     trials = [trial(m, 1, data, model=m, batch_size=4) for m in ("mlp", "cnn")]
-    station = summing(recipe, data)
+    trainer = summing(recipe, data)
     first, second = plan(data, 1)
     units = [Unit(each, (), first) for each in trials]
     visits = {}
-    for name, news in station.together(units):
+    for name, news in trainer.train_pack(units):
         visits[name] = getattr(news, "visit", None)
     recipe.noise = noise
     after = [Unit(each, (visits[each.id],), second) for each in trials]
-    last = dict(station.together(after))
+    last = dict(trainer.train_pack(after))
     assert all(isinstance(news, PackRefused) and news.begun for news in last.values())
-    assert not any(station.holds(each.id, 1) for each in trials)
-    again = packed(recipe, data, trials, station=station)  # in turns, from the beginning
+    assert not any(trainer.holds(each.id, 1) for each in trials)
+    again = packed(recipe, data, trials, trainer=trainer)  # in turns, from the beginning
     for each in trials:
         if noise == "raises":
             assert "in the backward pass" in str(again[each.id].error)
@@ -243,7 +243,7 @@ def test_recipes_that_step_by_themselves_take_turns(widths: list[int]) -> None:
 # -- the choice
 
 
-def clocked(station: Station, seconds: Callable[[int], float], monkeypatch: Any) -> None:
+def clocked(trainer: SlotTrainer, seconds: Callable[[int], float], monkeypatch: Any) -> None:
     """By the clock of measurements, a step of so many lanes takes so long."""
     now = 0.0
     real = torch.autograd.backward
@@ -254,7 +254,7 @@ def clocked(station: Station, seconds: Callable[[int], float], monkeypatch: Any)
         real(tensors, *args, **named)
 
     monkeypatch.setattr(torch.autograd, "backward", later)
-    monkeypatch.setattr(station.at.meter, "now", lambda: now)
+    monkeypatch.setattr(trainer.at.meter, "now", lambda: now)
 
 
 @pytest.mark.parametrize(("of_three", "chosen"), [(2.0, 3), (2.98, 1), (4.0, 1)])
@@ -268,11 +268,11 @@ def test_lanes_are_summed_only_where_that_was_measured_to_be_quicker(
         trial(m, 2, data, model=m, batch_size=b)
         for m, b in (("mlp", 4), ("rnn", 5), ("transformer", 6))
     ]
-    station = Station(
-        recipe, data, None, StationSetup(seed=SEED, metric="accuracy", device=str(HERE))
+    trainer = SlotTrainer(
+        recipe, data, None, TrainerSetup(seed=SEED, metric="accuracy", device=str(HERE))
     )
-    clocked(station, lambda lanes: {1: 1.0, 2: 2.0, 3: of_three}[lanes], monkeypatch)
-    found = packed(recipe, data, trials, station=station)
+    clocked(trainer, lambda lanes: {1: 1.0, 2: 2.0, 3: of_three}[lanes], monkeypatch)
+    found = packed(recipe, data, trials, trainer=trainer)
     for each in trials:
         same(found[each.id], by_hand(recipe, data, each))
     threes = widths.count(3)

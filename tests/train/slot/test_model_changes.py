@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.optim import swa_utils
 from torch.utils.data import DataLoader, TensorDataset
-from train_kit import blobs, drive, planned, station, trial
+from train_kit import blobs, drive, planned, trainer, trial
 
 import shoal
 from shoal.train.lane import model_changes
@@ -373,12 +373,12 @@ def trained(recipe: Recipe, hops: bool, evaluate: bool = True, **config: Any) ->
     `evaluate`: with a validation after each visit.
     """
     data = DATA if isinstance(recipe, Changing) else recipe.data()
-    one = station(recipe, data)
+    one = trainer(recipe, data)
     made: tuple[Any, ...] = ()
     state = None
     for visit in planned(data, 3):
         if hops:
-            one = station(recipe, data)
+            one = trainer(recipe, data)
         source = state if hops else None
         unit = Unit(trial(**config), made, visit, source=source, evaluate=evaluate, carry=True)
         _, done = drive(one.train(unit))

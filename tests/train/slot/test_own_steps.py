@@ -8,15 +8,15 @@ import torch
 from own_steps_kit import Closure, Gan, Sam
 from torch import nn
 from torch.optim import SGD
-from train_kit import Linear, blobs, copied, go, planned, station, trial
+from train_kit import Linear, blobs, copied, go, planned, trainer, trial
 
 from shoal.core.trial import Trial, TrialId
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.unit import Done, TrialError, Unit
-from shoal.train.slot.station import Station
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.check import check_recipe
 from shoal.train.tools.verify import differences
 
@@ -33,12 +33,12 @@ DATA = blobs(chunk=13)
 
 
 def alone(recipe: Recipe, what: Trial, epochs: int = 2) -> Any:
-    at = station(recipe, DATA)
+    at = trainer(recipe, DATA)
     go(at, what, planned(DATA, epochs))
     return copied(at.state(what.id))
 
 
-def together(at: Station, trials: list[Trial], fuse: bool) -> None:
+def together(at: SlotTrainer, trials: list[Trial], fuse: bool) -> None:
     """Two epochs of all trials, a unit of each at a time."""
     made: dict[TrialId, Any] = {each.id: () for each in trials}
     for visit in planned(DATA, 2):
@@ -46,7 +46,7 @@ def together(at: Station, trials: list[Trial], fuse: bool) -> None:
             Unit(each, made[each.id], visit, evaluate=visit.shard == DATA.shards[-1])
             for each in trials
         ]
-        for name, news in at.together(units, fuse):
+        for name, news in at.train_pack(units, fuse):
             if isinstance(news, Done):
                 made[name] = (*made[name], news.visit)
             elif isinstance(news, TrialError):
@@ -59,7 +59,7 @@ def test_packed_is_alone(case: str, fuse: bool) -> None:
     """A pack that may fuse trains them one after the other, so that they stay equal."""
     kind, config = CASES[case]
     trials = [trial("a", **config), trial("b", **config, lr=0.02)]
-    at = station(kind(), DATA)
+    at = trainer(kind(), DATA)
     together(at, trials, fuse)
     for each in trials:
         assert not list(differences(at.state(each.id), alone(kind(), each)))
@@ -72,7 +72,7 @@ def test_hopped_is_alone(case: str) -> None:
     visits: tuple[Any, ...] = ()
     source = None
     for visit in planned(DATA, 2):
-        at = station(kind(), DATA)
+        at = trainer(kind(), DATA)
         visits = go(at, what, [visit], visits, source=source)
         source = copied(at.state(what.id))
     assert not list(differences(source, alone(kind(), what)))
@@ -84,10 +84,10 @@ def test_resumed_from_a_checkpoint_is_alone(case: str, tmp_path: Path) -> None:
     what = trial("a", **config)
     vault = Checkpoints(tmp_path, 1)
     vault.mark()
-    at = station(kind(), DATA, vault)
+    at = trainer(kind(), DATA, vault)
     visits = go(at, what, planned(DATA, 2)[:3])
     name = at.keep(what.id)
-    again = station(kind(), DATA, vault)
+    again = trainer(kind(), DATA, vault)
     go(again, what, planned(DATA, 2)[3:], visits, source=name)
     assert not list(differences(again.state(what.id), alone(kind(), what)))
 
@@ -100,12 +100,12 @@ def test_the_check_of_a_recipe_covers_them(case: str) -> None:
 
 
 def test_values_are_noted_and_losses_fall() -> None:
-    at = station(Closure(batch_size=30), DATA)
+    at = trainer(Closure(batch_size=30), DATA)
     what = trial("a")
     sums = []
     visits: tuple[Any, ...] = ()
     for visit in planned(DATA, 4):
-        for _, news in at.together([Unit(what, visits, visit)]):
+        for _, news in at.train_pack([Unit(what, visits, visit)]):
             if isinstance(news, Done):
                 visits = (*visits, news.visit)
             elif not isinstance(news, TrialError) and "loss" in news.values:
@@ -122,7 +122,7 @@ def test_values_are_noted_and_losses_fall() -> None:
 
 
 def test_schedules_go_by_progress_and_by_epoch() -> None:
-    at = station(Gan(), DATA)
+    at = trainer(Gan(), DATA)
     what = trial("a", schedules=True)
     go(at, what, planned(DATA, 2))
     state = at.state(what.id)
@@ -160,7 +160,7 @@ def test_gradients_left_behind_do_not_last_beyond_a_pass() -> None:
             return SGD(model.parameters(), lr=0.01)
 
     what = trial("a")
-    first, second = station(Leaves(), DATA), station(Leaves(), DATA)
+    first, second = trainer(Leaves(), DATA), trainer(Leaves(), DATA)
     visits = go(first, what, planned(DATA, 1)[:1])
     state = copied(first.state(what.id))
     go(first, what, planned(DATA, 1)[1:2], visits)
@@ -169,7 +169,7 @@ def test_gradients_left_behind_do_not_last_beyond_a_pass() -> None:
 
 
 def test_several_slots_are_refused() -> None:
-    at = station(Gan(), DATA)
+    at = trainer(Gan(), DATA)
     unit = Unit(trial("a"), (), planned(DATA, 1)[0])
     with pytest.raises(TrialError, match="one slot: give widths=\\(1, 1\\)"):
         at.ranks.run(unit, Seat(TrialId("a"), 1, 0, 1), Orders())
@@ -192,7 +192,7 @@ class Wrong(Closure):
 )
 def test_what_a_step_must_return(returned: Any, why: str) -> None:
     with pytest.raises(TrialError, match=f"must return the values to note.*{why}"):
-        go(station(Wrong(returned=returned), DATA), trial(), planned(DATA, 1))
+        go(trainer(Wrong(returned=returned), DATA), trial(), planned(DATA, 1))
 
 
 @pytest.mark.parametrize(

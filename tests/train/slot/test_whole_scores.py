@@ -11,14 +11,14 @@ from pack_kit import Zoo, packed
 from pack_kit import trial as packed_trial
 from torch import nn
 from torch.nn.functional import cross_entropy
-from train_kit import Small, blobs, copied, go, planned, station, trial
+from train_kit import Small, blobs, copied, go, planned, trainer, trial
 
 from shoal.core.trial import TrialId
 from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import TrialError
-from shoal.train.slot.station import Station
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.check import check_recipe
 from shoal.train.tools.verify import differences
 
@@ -77,13 +77,13 @@ class Both(Objects):
         return {"perplexity": of_outputs(outputs)["perplexity"]}
 
 
-def scores_of(at: Station, name: str = "a") -> dict[str, float]:
+def scores_of(at: SlotTrainer, name: str = "a") -> dict[str, float]:
     found = at.evaluate([TrialId(name)])[TrialId(name)]
     assert not isinstance(found, TrialError), found.text
     return found
 
 
-def by_hand(at: Station, data: Data, name: str = "a") -> dict[str, float]:
+def by_hand(at: SlotTrainer, data: Data, name: str = "a") -> dict[str, float]:
     """The scores of all validation samples in one batch."""
     held = at.lanes.get(TrialId(name))
     assert held is not None
@@ -113,12 +113,12 @@ def test_scores_are_those_of_the_whole_set(tmp_path: Path, parts: int, chunk: in
     made = files(tmp_path) if parts > 1 else blobs()
     assert len(made.validation) == parts
     made.chunk = chunk or made.chunk
-    at = station(Whole(), made)
+    at = trainer(Whole(), made)
     go(at, trial("a"), planned(made, 1))
     found, wanted = scores_of(at), by_hand(at, made)
     assert found == pytest.approx(wanted, abs=1e-6)
 
-    at = station(Objects(), made)
+    at = trainer(Objects(), made)
     go(at, trial("a"), planned(made, 1))
     assert set(found := scores_of(at)) == {
         "f1",
@@ -131,7 +131,7 @@ def test_scores_are_those_of_the_whole_set(tmp_path: Path, parts: int, chunk: in
 
 def test_both_ways_go_together() -> None:
     data = blobs()
-    at = station(Both(), data)
+    at = trainer(Both(), data)
     go(at, trial("a"), planned(data, 1))
     wanted = by_hand(at, data)
     found = scores_of(at)
@@ -143,14 +143,14 @@ def test_both_ways_go_together() -> None:
 @pytest.mark.parametrize("kind", [Whole, Objects])
 def test_they_change_nothing_of_the_training(kind: type[Recipe]) -> None:
     data = blobs()
-    with_scores, without = station(kind(), data), station(kind(), data)
+    with_scores, without = trainer(kind(), data), trainer(kind(), data)
     visits = go(with_scores, trial("a"), planned(data, 2))
     go(without, trial("a"), planned(data, 2), evaluate=False)
     state = copied(with_scores.state(TrialId("a")))
     assert not list(differences(state, without.state(TrialId("a"))))
     assert check_recipe(kind(), data, {})["ok"]
 
-    moved = station(kind(), data)
+    moved = trainer(kind(), data)
     go(moved, trial("a"), planned(data, 3)[6:7], visits, source=state)
     assert scores_of(moved) != {}
 
@@ -215,7 +215,7 @@ class WrongStep(Small):
 def test_what_is_refused(recipe: Recipe, why: str) -> None:
     data = blobs()
     with pytest.raises(TrialError, match=why):
-        go(station(recipe, data), trial("a"), planned(data, 1))
+        go(trainer(recipe, data), trial("a"), planned(data, 1))
 
 
 def test_outputs_have_a_row_for_each_sample() -> None:
@@ -226,7 +226,7 @@ def test_outputs_have_a_row_for_each_sample() -> None:
 
     data = blobs()
     with pytest.raises(TrialError, match=r"logits: got shape \(2, 3\) for 30 samples"):
-        go(station(Odd(), data), trial("a"), planned(data, 1))
+        go(trainer(Odd(), data), trial("a"), planned(data, 1))
 
 
 def test_a_batchs_mean_counts_for_each_of_its_samples() -> None:
@@ -239,7 +239,7 @@ def test_a_batchs_mean_counts_for_each_of_its_samples() -> None:
             return {"mean": outputs["mean"].mean(), "rows": len(outputs["size"])}
 
     data = blobs()
-    at = station(Mean(), data)
+    at = trainer(Mean(), data)
     go(at, trial("a"), planned(data, 1))
     parts = list(at.at.streams.of(()).validation())
     y = torch.cat([part[1] for part in parts]).float()
@@ -258,7 +258,7 @@ def test_validation_epoch_gets_the_model_in_evaluation_mode(trials: int) -> None
             return {**of_outputs(outputs), "largest": largest, "epoch": float(epoch)}
 
     data = blobs()
-    at = station(OfModel(), data)
+    at = trainer(OfModel(), data)
     names = [f"t{number}" for number in range(trials)]
     for number, name in enumerate(names):
         go(at, trial(name, seed=number), planned(data, 1))

@@ -12,7 +12,7 @@ from pack_kit import trial as timed_trial
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, default_collate
-from train_kit import S0, Small, go, planned, station
+from train_kit import S0, Small, go, planned, trainer
 
 from shoal.train.data.data import Data, DataError
 from shoal.train.recipe.bring import bring
@@ -155,10 +155,10 @@ def test_alone_packed_and_from_its_parts_a_trial_learns_the_same(collate: Any) -
         assert mine.error is None and mine.scores == alone.scores
         weights = zip(mine.state["model"].values(), alone.state["model"].values(), strict=True)
         assert all(np.array_equal(a, b) for a, b in weights)
-    held = station(recipe, data)
+    held = trainer(recipe, data)
     made = go(held, trials[0], planned(data, 1))
     state = held.state(trials[0].id)
-    moved = station(recipe, data)
+    moved = trainer(recipe, data)
     go(moved, trials[0], planned(data, 2)[2:], made, source=state)
     resumed = moved.state(trials[0].id)["model"]
     expected = together[trials[0].id].state["model"]

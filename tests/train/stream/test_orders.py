@@ -20,7 +20,7 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
-from train_kit import S0, S1, Small, go, planned, station
+from train_kit import S0, S1, Small, go, planned, trainer
 
 from shoal.train.data import arrangement, iterables
 from shoal.train.data.data import Data, DataError
@@ -126,9 +126,9 @@ def test_a_carried_state_is_the_trials_alone_packed_and_resumed() -> None:
         assert mine.error is None, mine.error
         assert mine.scores == alone.scores == plain[each.id].scores
         assert equal_models(mine.state, alone.state) and "carried" not in mine.state
-    held = station(recipe, data)
+    held = trainer(recipe, data)
     made = go(held, trials[0], planned(data, 1))
-    moved = station(recipe, data)
+    moved = trainer(recipe, data)
     go(moved, trials[0], planned(data, 2)[2:], made, source=held.state(trials[0].id))
     assert equal_models(moved.state(trials[0].id), together[trials[0].id].state)
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from device_kit import HERE
-from train_kit import S0, S1, Small, blobs, drive, go, planned, station, trial
+from train_kit import S0, S1, Small, blobs, drive, go, planned, trainer, trial
 
 from shoal.core.trial import Visit
 from shoal.train.data.data import Data
 from shoal.train.recipe.unit import TrialError
-from shoal.train.slot.station import Unit
+from shoal.train.slot.trainer import Unit
 from shoal.train.stream.chunks import ChunkCache, stable
 from shoal.train.stream.stream import Stream
 
@@ -206,7 +206,7 @@ def test_a_chunk_that_a_shelf_has_counts_once() -> None:
 def test_data_larger_than_the_memory_is_trained_alike() -> None:
     ends = []
     for memory in (1.0, 0.0, 1e-6):
-        held = station(Small(shuffle="each"), blobs(chunk=6), data_memory_gb=memory)
+        held = trainer(Small(shuffle="each"), blobs(chunk=6), data_memory_gb=memory)
         go(held, trial(), planned(blobs(), 2))
         ends.append(held.state(trial().id)["model"]["0.weight"].copy())
     assert np.array_equal(ends[0], ends[1]) and np.array_equal(ends[0], ends[2])
@@ -221,12 +221,12 @@ def test_a_step_that_writes_into_its_batch_is_set_aside_and_the_data_stays_whole
 
     data, visit = blobs(chunk=12), Visit(0, S0, 0, 0)
     recipe = Writing(writes=True)
-    shared = station(recipe, data)
+    shared = trainer(recipe, data)
     with pytest.raises(TrialError, match="a step wrote into its batch"):
         drive(shared.train(Unit(trial("bad"), (), visit)))
     recipe.writes = False
     go(shared, trial(), [visit])
-    fresh = station(Small(), data)
+    fresh = trainer(Small(), data)
     go(fresh, trial(), [visit])
     assert np.array_equal(
         shared.state(trial().id)["model"]["0.weight"],
@@ -250,7 +250,7 @@ def test_named_columns_come_as_dicts() -> None:
     data = Data.arrays(x=np.arange(8), y=np.arange(8) * 2, validation=None)
     (chunk,) = stream(data).chunks(S0, 0)
     assert isinstance(chunk, dict) and torch.equal(chunk["x"] * 2, chunk["y"])
-    held = station(
+    held = trainer(
         _Named(),
         Data.arrays(x=np.ones((20, 6), "f4"), y=np.zeros(20, int), validation=0.25),
     )

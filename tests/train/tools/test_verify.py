@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from device_kit import HERE
-from train_kit import Small, blobs, go, planned, station, trial
+from train_kit import Small, blobs, go, planned, trainer, trial
 
 from shoal.core.trial import Visit
 from shoal.core.visits import counted
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.unit import TrialError
-from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.setup import TrainerSetup
 from shoal.train.stream.reader import taken_of
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.check import check_recipe
@@ -32,7 +32,7 @@ from shoal.train.tools.verify import (
 @pytest.mark.parametrize("schedule", ["none", "plateau", "samples"])
 def test_a_record_of_visits_trains_the_same_again(schedule: str, tmp_path: Path) -> None:
     data, what = blobs(), trial(schedule=schedule)
-    held = station(Small(), data, Checkpoints(tmp_path, 1))
+    held = trainer(Small(), data, Checkpoints(tmp_path, 1))
     made = go(held, what, planned(data, 2))
     saved = Checkpoints(tmp_path, 1).load(held.keep(what.id))
     again = retrain(
@@ -40,7 +40,7 @@ def test_a_record_of_visits_trains_the_same_again(schedule: str, tmp_path: Path)
         data,
         what,
         made,
-        StationSetup(device=str(HERE), seed=3, metric="accuracy"),
+        TrainerSetup(device=str(HERE), seed=3, metric="accuracy"),
     )
     assert compare(saved, again) == (True, 0.0)
     swapped = retrain(
@@ -48,15 +48,15 @@ def test_a_record_of_visits_trains_the_same_again(schedule: str, tmp_path: Path)
         data,
         what,
         (made[1], made[0], *made[2:]),
-        StationSetup(device=str(HERE), seed=3, metric="accuracy"),
+        TrainerSetup(device=str(HERE), seed=3, metric="accuracy"),
     )
     assert not compare(saved["model"], swapped["model"]).equal
-    assert retrain(Small(), data, what, (), StationSetup(device=str(HERE), seed=3))["visits"] == []
+    assert retrain(Small(), data, what, (), TrainerSetup(device=str(HERE), seed=3))["visits"] == []
 
 
 def test_a_model_comes_back_from_its_state() -> None:
     data, what = blobs(), trial()
-    held = station(Small(), data)
+    held = trainer(Small(), data)
     go(held, what, planned(data, 1))
     model = model_from(Small(), {}, 3, held.state(what.id))
     assert not model.training
@@ -220,7 +220,7 @@ def test_a_raising_recipe_fails_the_check() -> None:
         "checks": [("trains", False, "KeyError: 'x'")],
     }
     with pytest.raises(TrialError):
-        go(station(Raising(), blobs()), trial(), planned(blobs(), 1))
+        go(trainer(Raising(), blobs()), trial(), planned(blobs(), 1))
 
 
 class Plain(Small):
@@ -241,7 +241,7 @@ def test_shards_that_were_read_together_are_trained_again_together() -> None:
     s0, s1, s2 = data.shards
     joint = counted(Visit(0, s0, 0, 0, beside=(s1,)), data.sizes)
     visits = (*joint, Visit(0, s2, 0, data.size(s2)))
-    setup = StationSetup(seed=3)
+    setup = TrainerSetup(seed=3)
     again = retrain(recipe, data, trial("t"), visits, setup)
     assert [tuple(visit) for visit in again["visits"]] == [
         tuple(visit.as_list()) for visit in visits

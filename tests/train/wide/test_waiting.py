@@ -1,7 +1,7 @@
 """How often a wide lane waits for its device."""
 
 import torch
-from train_kit import Linear, blobs, planned, station, trial
+from train_kit import Linear, blobs, planned, trainer, trial
 
 from shoal.train.lane.measure import STEPS
 from shoal.train.recipe.seat import Orders, Seat
@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 def test_steps_are_timed_until_there_are_enough() -> None:
     """To look at the time is to wait for a GPU: later steps are not timed."""
     data = blobs(samples=800, shards=1, validation=None)
-    held = station(Linear(), data)
+    held = trainer(Linear(), data)
     looks = []
     now = held.at.meter.now
     held.at.meter.now = lambda: looks.append(1) or now()  # type: ignore[method-assign]

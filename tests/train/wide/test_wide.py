@@ -26,7 +26,7 @@ from wide_kit import (
 
 from shoal.train.recipe.seat import Move, Orders, Seat
 from shoal.train.stream.reader import Reader
-from shoal.train.wide.lane import Adrift, Wide
+from shoal.train.wide.lane import Adrift, WideLane
 
 SAME = 1e-8
 
@@ -143,7 +143,7 @@ def test_a_lane_that_went_adrift_goes_on_with_the_next_seat():
     _, lane, stream = what.parts()
     (visit,) = what.visits()
     orders = Orders()
-    wide = Wide(lane, orders)
+    wide = WideLane(lane, orders)
     wide.begin(Reader(lambda skip: stream.chunks(visit.shard, 0, "once", skip), visit.samples))
     steps = wide.run(Seat("t", 1, 0, 1))
     assert sum(next(steps) for _ in range(3)) == 30

@@ -37,8 +37,8 @@ from shoal.train.fuse.stacked import StackedSteps
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.unit import OutOfMemory, Part, Unit
 from shoal.train.slot import fusing
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import compare, differences
 
@@ -229,16 +229,16 @@ def test_a_round_left_early_is_void() -> None:
     recipe = Zoo(chunk=10)
     data = recipe.data()
     trials = [trial("a", 1, data), trial("b", 1, data)]
-    station = Station(
-        recipe, data, None, StationSetup(device=str(HERE), seed=SEED, metric="accuracy")
+    trainer = SlotTrainer(
+        recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy")
     )
     units = [Unit(each, (), plan(data, 1)[0]) for each in trials]
-    news = station.together(units)
+    news = trainer.train_pack(units)
     assert isinstance(next(news)[1], Part)
     news.close()
     with pytest.raises(LookupError):
-        station.state(trials[0].id)
-    found = packed(recipe, data, trials, station=station)
+        trainer.state(trials[0].id)
+    found = packed(recipe, data, trials, trainer=trainer)
     for each in trials:
         same(found[each.id], by_hand(recipe, data, each))
 
@@ -246,17 +246,17 @@ def test_a_round_left_early_is_void() -> None:
 def test_a_probe_tells_what_fused_steps_take_and_leaves_nothing() -> None:
     recipe = Zoo(chunk=10)  # a batch is cut by the chunk: there is only the rest
     data = recipe.data()
-    station = Station(recipe, data, None, StationSetup(device=str(HERE), seed=SEED))
+    trainer = SlotTrainer(recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED))
     trials = [trial(name, 1, data, lr=lr) for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.3))]
     for each in trials:
-        station.probe(each)
-    found = station.probe_packs([*trials, trial("bad", 1, data, optimizer="no such")])
+        trainer.probe(each)
+    found = trainer.probe_packs([*trials, trial("bad", 1, data, optimizer="no such")])
     assert found.keys() == {each.id for each in trials}, "what cannot be built is left out"
     figures = [name for _, news in found.values() for name in news]
     assert sorted(figures) == ["fused:2", "fused:3", "repack"], (
         "each figure of the signature is told once"
     )
-    assert not any(station.holds(each.id, 0) for each in trials)
+    assert not any(trainer.holds(each.id, 0) for each in trials)
 
 
 # -- fused
@@ -319,8 +319,8 @@ def test_fused_scores(model: str, optimizer: str) -> None:
         )
 
 
-def fused_of(station: Station, name: TrialId) -> Any:
-    return station.pack.fusing.of(station.lanes.get(name).lane)
+def fused_of(trainer: SlotTrainer, name: TrialId) -> Any:
+    return trainer.pack.fusing.of(trainer.lanes.get(name).lane)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -333,20 +333,20 @@ def test_it_is_really_fused_and_lanes_come_and_go(model: str) -> None:
     trials = [trial(f"t{i}", 1 + i // 2, data, lr=0.01 * (i + 1), model=model) for i in range(4)]
     trials += [trial(f"c{i}", 2, data, model="mlp" if model == "cnn" else "cnn") for i in range(2)]
     trials += [trial("odd", 2, data, batch_size=5, model=model)]
-    station = Station(
+    trainer = SlotTrainer(
         recipe,
         data,
         None,
-        StationSetup(
+        TrainerSetup(
             device=str(HERE),
             seed=SEED,
             metric="accuracy",
             pace=lambda trial, samples: 1.0,
         ),
     )
-    found = packed(recipe, data, trials, fuse=True, station=station)
-    assert [len(fused_of(station, TrialId(name)).lanes) for name in ("t2", "t3", "c0")] == [2, 2, 2]
-    assert fused_of(station, TrialId("odd")) is None
+    found = packed(recipe, data, trials, fuse=True, trainer=trainer)
+    assert [len(fused_of(trainer, TrialId(name)).lanes) for name in ("t2", "t3", "c0")] == [2, 2, 2]
+    assert fused_of(trainer, TrialId("odd")) is None
     for each in trials:
         assert distance(found[each.id].state, by_hand(recipe, data, each).state) < 1e-8
 
@@ -360,19 +360,19 @@ def test_lanes_of_several_optimizers_are_fused_in_one() -> None:
         trial(f"t{i}", 2, data, lr=0.01 * (i + 1), optimizer=name, schedule="epochs")
         for i, name in enumerate(names)
     ]
-    station = Station(
+    trainer = SlotTrainer(
         recipe,
         data,
         None,
-        StationSetup(
+        TrainerSetup(
             device=str(HERE),
             seed=SEED,
             metric="accuracy",
             pace=lambda trial, samples: 1.0,
         ),
     )
-    found = packed(recipe, data, trials, fuse=True, station=station)
-    lanes = fused_of(station, TrialId("t0")).lanes
+    found = packed(recipe, data, trials, fuse=True, trainer=trainer)
+    lanes = fused_of(trainer, TrialId("t0")).lanes
     formulas = [formula_key(lane.optimizer) for lane in lanes]
     assert len(lanes) == 6 and len(list(groupby(formulas))) == len(set(names)) == 4
     for each in trials:
@@ -404,15 +404,15 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(
         trial(f"t{i}", 2, data, optimizer=name, batch_size=8)
         for i, name in enumerate(["adam", "sgd"])
     ]
-    station = Station(
-        recipe, data, None, StationSetup(device=str(HERE), seed=SEED, metric="accuracy")
+    trainer = SlotTrainer(
+        recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy")
     )
     monkeypatch.setattr(TrainingLane, "step", timed)
     monkeypatch.setattr(Fused, "step", timed_together)
-    monkeypatch.setattr(station.at.meter, "now", lambda: clock[0])
-    found = packed(recipe, data, trials, fuse=True, station=station)
-    assert station.pack.crews.gauge.ratio(
-        graph_key(station.lanes.get(trials[0].id).lane), 2
+    monkeypatch.setattr(trainer.at.meter, "now", lambda: clock[0])
+    found = packed(recipe, data, trials, fuse=True, trainer=trainer)
+    assert trainer.pack.crews.gauge.ratio(
+        graph_key(trainer.lanes.get(trials[0].id).lane), 2
     ) == 2.5 / (1.0 + 3.0)
     assert len({record.signature[:FORM] for record in found.values()}) == 1
     assert len({record.signature for record in found.values()}) == 2
@@ -422,13 +422,13 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(
     )
     later = [trial(f"l{i}", 2, data, optimizer="adamw", batch_size=8) for i in range(2)]
     figures: dict[str, float] = {}
-    for record in packed(recipe, data, later, fuse=True, station=station).values():
+    for record in packed(recipe, data, later, fuse=True, trainer=trainer).values():
         figures |= record.figures
     assert figures["rate"] and figures["memory"] and figures["step"] == 2.0, (
         "also those that come later are measured alone first"
     )
     assert figures["fused:2"] == 2 * 0.625 * 2.0, "and told what is known of the others"
-    assert fused_of(station, later[0].id) is not None
+    assert fused_of(trainer, later[0].id) is not None
 
 
 def test_lanes_without_room_for_all_in_one_are_fused_by_less(
@@ -444,11 +444,11 @@ def test_lanes_without_room_for_all_in_one_are_fused_by_less(
     recipe = Zoo()
     data = recipe.data()
     trials = [trial(f"t{i}", 3, data, lr=0.01 * (i + 1)) for i in range(5)]
-    station = Station(
+    trainer = SlotTrainer(
         recipe,
         data,
         None,
-        StationSetup(
+        TrainerSetup(
             device=str(HERE),
             seed=SEED,
             metric="accuracy",
@@ -456,11 +456,11 @@ def test_lanes_without_room_for_all_in_one_are_fused_by_less(
         ),
     )
     monkeypatch.setattr(StackedModels, "run", cramped)
-    found = packed(recipe, data, trials, fuse=True, station=station)
+    found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     assert all(record.error is None for record in found.values())
     assert not any("unfusable" in record.figures for record in found.values())
     widths = {
-        len(fused.lanes) for each in trials if (fused := fused_of(station, each.id)) is not None
+        len(fused.lanes) for each in trials if (fused := fused_of(trainer, each.id)) is not None
     }
     assert widths == {2}, "of five that have no room, two at a time have"
 
@@ -503,24 +503,24 @@ def test_a_fused_step_that_raises_is_undone_and_repeated(model: str, bad: bool) 
         )
         for i in range(4)
     ]
-    station = Station(
+    trainer = SlotTrainer(
         recipe,
         data,
         None,
-        StationSetup(
+        TrainerSetup(
             device=str(HERE),
             seed=SEED,
             metric="accuracy",
             pace=lambda trial, samples: 1.0,
         ),
     )
-    found = packed(recipe, data, trials, fuse=True, station=station)
+    found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     for each in trials:
         if bad and each is trials[1]:
             assert "the spot" in found[each.id].error.why and found[each.id].visits == ()
         else:
             assert distance(found[each.id].state, by_hand(recipe, data, each).state) < 1e-8
-    lanes = getattr(fused_of(station, trials[0].id), "lanes", ())
+    lanes = getattr(fused_of(trainer, trials[0].id), "lanes", ())
     assert len(lanes) == (3 if bad else 0)
 
 
@@ -545,18 +545,18 @@ def test_a_recipe_that_exits_ends_its_trials_only(where: str, fuse: bool) -> Non
     parts[where == "validation_step"][0][-1] = float("nan")
     data = Data.arrays(*parts[0], shards=2, validation=parts[1])
     trials = [trial(f"t{i}", 1, data, model="mlp", lr=0.01 * (i + 1)) for i in range(3)]
-    station = Station(
+    trainer = SlotTrainer(
         recipe,
         data,
         None,
-        StationSetup(
+        TrainerSetup(
             device=str(HERE),
             seed=SEED,
             metric="accuracy",
             pace=lambda trial, samples: 1.0,
         ),
     )
-    found = packed(recipe, data, trials, fuse=fuse, station=station)
+    found = packed(recipe, data, trials, fuse=fuse, trainer=trainer)
     assert [record.error and record.error.why for record in found.values()] == ["SystemExit: 3"] * 3
 
 
@@ -592,12 +592,12 @@ def of_one_graph(data: Any, **config: Any) -> list[Any]:
     ]
 
 
-def fused_station(recipe: Any, data: Any) -> Station:
-    return Station(
+def fused_trainer(recipe: Any, data: Any) -> SlotTrainer:
+    return SlotTrainer(
         recipe,
         data,
         None,
-        StationSetup(
+        TrainerSetup(
             device=str(HERE),
             seed=SEED,
             metric="accuracy",
@@ -612,7 +612,7 @@ def test_no_room_in_an_optimizer_of_fused_lanes_ends_all_visits(
     """Part of them may have made the step: it must not be made again."""
     recipe = Zoo(dtype=torch.float64, chunk=32)
     data = recipe.data()
-    trials, station = of_one_graph(data), fused_station(recipe, data)
+    trials, trainer = of_one_graph(data), fused_trainer(recipe, data)
     units = [Unit(each, (), plan(data, 2)[0]) for each in trials]
 
     def full(*_: Any) -> None:
@@ -620,7 +620,7 @@ def test_no_room_in_an_optimizer_of_fused_lanes_ends_all_visits(
 
     with monkeypatch.context() as patch:
         patch.setattr(StackedSteps, "step", full)
-        told = list(station.together(units, fuse=True))
+        told = list(trainer.train_pack(units, fuse=True))
     assert [name for name, news in told if isinstance(news, OutOfMemory)] == [
         each.id for each in trials
     ]
@@ -644,7 +644,7 @@ def test_no_room_to_take_fused_lanes_apart_ends_all_visits(
         recipe.spot = next(
             Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0).chunks(data.shards[0], 0)
         )[0][40]
-    trials, station = of_one_graph(data), fused_station(recipe, data)
+    trials, trainer = of_one_graph(data), fused_trainer(recipe, data)
 
     def full(*_: Any) -> None:
         raise MemoryError("no room")
@@ -654,7 +654,7 @@ def test_no_room_to_take_fused_lanes_apart_ends_all_visits(
         if where == "close":
             patch.setattr(Fused, "close", full)
         told = list(
-            station.together([Unit(each, (), plan(data, 2)[0]) for each in trials], fuse=True)
+            trainer.train_pack([Unit(each, (), plan(data, 2)[0]) for each in trials], fuse=True)
         )
     assert [name for name, news in told if isinstance(news, OutOfMemory)] == [
         each.id for each in trials
@@ -673,7 +673,7 @@ def test_lanes_that_cannot_end_a_pass_as_one_end_it_alone(
 
     with monkeypatch.context() as patch:
         patch.setattr(Fused, "close", failing)
-        found = packed(recipe, data, trials, fuse=True, station=fused_station(recipe, data))
+        found = packed(recipe, data, trials, fuse=True, trainer=fused_trainer(recipe, data))
     for each in trials:
         alone = by_hand(recipe, data, each)
         assert (
@@ -698,7 +698,7 @@ def test_what_a_fused_step_held_is_gone_while_it_is_repeated() -> None:
 
     recipe = Holding(dtype=torch.float64)
     data = recipe.data()
-    packed(recipe, data, of_one_graph(data), fuse=True, station=fused_station(recipe, data))
+    packed(recipe, data, of_one_graph(data), fuse=True, trainer=fused_trainer(recipe, data))
     assert len(recipe.left) > 6 and not any(recipe.left)
 
 
@@ -717,19 +717,19 @@ def test_a_model_that_gets_attributes_with_its_first_batch_is_fused_later() -> N
     data = recipe.data()
     # long enough for it to be worth while to find out whether they go faster fused
     *old, new = [replace(each, samples=100.0 * data.samples) for each in of_one_graph(data)]
-    station = Station(
-        recipe, data, None, StationSetup(device=str(HERE), seed=SEED, metric="accuracy")
+    trainer = SlotTrainer(
+        recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy")
     )
-    list(station.together([Unit(each, (), plan(data, 2)[0]) for each in old], fuse=True))
-    units = [Unit(each, station.lanes.get(each.id).lane.visits, plan(data, 2)[1]) for each in old]
-    list(station.together([*units, Unit(new, (), plan(data, 2)[1])], fuse=True))
+    list(trainer.train_pack([Unit(each, (), plan(data, 2)[0]) for each in old], fuse=True))
+    units = [Unit(each, trainer.lanes.get(each.id).lane.visits, plan(data, 2)[1]) for each in old]
+    list(trainer.train_pack([*units, Unit(new, (), plan(data, 2)[1])], fuse=True))
     graph, gauge = (
-        station.pack.crews.graph(station.lanes.get(new.id).lane),
-        station.pack.crews.gauge,
+        trainer.pack.crews.graph(trainer.lanes.get(new.id).lane),
+        trainer.pack.crews.gauge,
     )
     assert graph is not None and gauge.why(graph) is None and gauge.ratio(graph, 3)
-    trials, paced = of_one_graph(data), fused_station(recipe, data)
-    packed(recipe, data, trials, fuse=True, station=paced)
+    trials, paced = of_one_graph(data), fused_trainer(recipe, data)
+    packed(recipe, data, trials, fuse=True, trainer=paced)
     assert len(fused_of(paced, new.id).lanes) == 3
 
 
@@ -749,7 +749,7 @@ def test_a_model_that_has_no_key_is_not_fused() -> None:
     data = recipe.data()
     trials = of_one_graph(data)
     for name, record in packed(
-        recipe, data, trials, fuse=True, station=fused_station(recipe, data)
+        recipe, data, trials, fuse=True, trainer=fused_trainer(recipe, data)
     ).items():
         same(record, by_hand(recipe, data, next(t for t in trials if t.id == name)))
 
@@ -760,8 +760,8 @@ def test_a_short_search_is_not_gauged(epochs: int, monkeypatch: pytest.MonkeyPat
     recipe = Zoo()
     data = recipe.data()
     trials = [trial(f"t{i}", epochs, data, lr=0.01 * (i + 1)) for i in range(3)]
-    station = Station(
-        recipe, data, None, StationSetup(device=str(HERE), seed=SEED, metric="accuracy")
+    trainer = SlotTrainer(
+        recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy")
     )
     units = [Unit(each, (), plan(data, 1)[0]) for each in trials]
     tried = []
@@ -772,5 +772,5 @@ def test_a_short_search_is_not_gauged(epochs: int, monkeypatch: pytest.MonkeyPat
         return took(gauge, kind, width, *more)
 
     monkeypatch.setattr(Gauge, "took", noted)
-    assert len(list(station.together(units, fuse=True))) >= len(trials)
+    assert len(list(trainer.train_pack(units, fuse=True))) >= len(trials)
     assert bool(tried) == (epochs == 40)

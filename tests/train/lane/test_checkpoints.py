@@ -13,10 +13,11 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import torch
-from train_kit import Small, blobs, go, planned, station, trial
+from train_kit import Small, blobs, go, planned, trainer, trial
 
 from shoal.engine.plain_files import open_file
-from shoal.train.lane.checkpoint import SMALL, Checkpoints, Damaged, StaleRun, folder
+from shoal.train.lane import checkpoint_folder
+from shoal.train.lane.checkpoints import SMALL, Checkpoints, Damaged, StaleRun
 from shoal.train.tools.verify import compare
 
 STATE = {
@@ -90,7 +91,7 @@ def test_an_empty_place_has_no_names(place: str) -> None:
 
 def test_a_trials_state_comes_back_from_anywhere(place: str) -> None:
     data = blobs()
-    held = station(Small(), data, Checkpoints(place, 1))
+    held = trainer(Small(), data, Checkpoints(place, 1))
     go(held, trial(), planned(data, 1))
     name = held.keep(trial().id)
     assert (
@@ -101,7 +102,7 @@ def test_a_trials_state_comes_back_from_anywhere(place: str) -> None:
 
 def test_only_tensors_and_plain_values_are_stored_and_loaded(tmp_path: Path) -> None:
     data, vault = blobs(), Checkpoints(tmp_path, 1)
-    held = station(Small(), data, vault)
+    held = trainer(Small(), data, vault)
     go(held, trial(optimizer="adamw", schedule="steps"), planned(data, 1))
     torch.load(tmp_path / held.keep(trial().id), weights_only=True)
     (tmp_path / "a" / "evil.pt").write_bytes(pickle.dumps(_Evil(), protocol=2))
@@ -147,7 +148,7 @@ def test_a_kill_before_the_rename_leaves_the_former_file(tmp_path: Path) -> None
     vault.save("a/000001-1.pt", STATE)
     code = f"""
 import os
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 os.replace = lambda *_, **__: os._exit(9)
 Checkpoints({str(tmp_path)!r}, 1).save("a/000001-1.pt", {{"other": 1}})
 """
@@ -233,7 +234,7 @@ def test_a_full_disk_comes_through_as_it_is(
     def full(path: Path, mode: str = "rb", root: Path | None = None) -> Any:
         return open("/dev/full", "wb") if mode == "xb" else open_file(path, mode, root)
 
-    monkeypatch.setattr(folder, "open_file", full)
+    monkeypatch.setattr(checkpoint_folder, "open_file", full)
     for size in (10, 10**6):
         with pytest.raises(OSError) as raised:
             vault.save("a/000001-1.pt", {"x": np.zeros(size)})

@@ -1,4 +1,4 @@
-"""Crews: what is told of how much time fusing saves."""
+"""Fusion: what is told of how much time fusing saves."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 
 from shoal.train.fuse.gauge import TRIES
 from shoal.train.lane.measure import Meter
-from shoal.train.slot.crew import Crews, Pass, SameBatches
+from shoal.train.slot.fusion import BatchGroup, Fusion, Pass
 from shoal.train.stream.stream import Batches
 
 
@@ -21,10 +21,10 @@ def test_what_a_round_changes_of_other_widths_is_told_too(
     meter, told = Meter(torch.device("cpu")), dict[str, float]()
     monkeypatch.setattr(meter, "step", lambda signature: 2.0)
     monkeypatch.setattr(meter, "tell", lambda signature, **figures: told.update(figures))
-    crews, lane = Crews(meter, paced=False), SimpleNamespace(signature="s")
+    crews, lane = Fusion(meter, paced=False), SimpleNamespace(signature="s")
     passes: list[Any] = [Pass(None, lane, None) for _ in range(8)]  # type: ignore[arg-type]
     crew, costs = (
-        SameBatches(passes, Batches(8), "graph", "mix"),
+        BatchGroup(passes, Batches(8), "graph", "mix"),
         {1: 1.0, 8: 3.0, 4: 1.2, 2: 0.8},
     )
     for _ in range(3):

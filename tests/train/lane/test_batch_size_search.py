@@ -14,10 +14,10 @@ from shoal.core.event import Commanded, Measured
 from shoal.options import Options
 from shoal.policy import Fifo, Pack
 from shoal.train.lane.blame import Spent
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.unit import Done, TrialError, Unit
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.station import Station
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.check import check_recipe
 from shoal.train.tools.verify import compare, differences
 
@@ -89,7 +89,7 @@ def test_without_limit_a_cpu_takes_1024() -> None:
     recipe = Zoo(samples=3000, shards=1, batch_size="max")
     data = recipe.data()
     lane = (
-        Station(recipe, data, None, StationSetup(device=str(HERE), seed=SEED))
+        SlotTrainer(recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED))
         .lanes.ready(Unit(trial("a", 1, data), (), plan(data, 1)[0]), Spent(False))
         .lane
     )
@@ -102,14 +102,14 @@ def test_within_the_memory_of_the_slot() -> None:
     data = recipe.data()
     sizes = []
     for memory in (2**-10, 2**-12, 1.0):
-        station = Station(
+        trainer = SlotTrainer(
             recipe,
             data,
             None,
-            StationSetup(Options(slot_memory_gb=memory), device=str(HERE), seed=SEED),
+            TrainerSetup(Options(slot_memory_gb=memory), device=str(HERE), seed=SEED),
         )
         sizes.append(
-            station.lanes.ready(
+            trainer.lanes.ready(
                 Unit(trial("a", 1, data, model="cnn"), (), plan(data, 1)[0]),
                 Spent(False),
             ).lane.settings.batch_size
@@ -145,25 +145,27 @@ def test_a_trial_goes_on_with_its_own(tmp_path: Path) -> None:
     recipe = Told()
     data = recipe.data()
     what = trial("a", 1, data)
-    first = Station(
+    first = SlotTrainer(
         recipe,
         data,
         Checkpoints(tmp_path, 1),
-        StationSetup(Options(checkpoint_every=0.0), device=str(HERE), seed=SEED, metric="accuracy"),
+        TrainerSetup(Options(checkpoint_every=0.0), device=str(HERE), seed=SEED, metric="accuracy"),
     )
     done: Any = None
-    for _, done in first.together([Unit(what, (), plan(data, 1)[0])]):
+    for _, done in first.train_pack([Unit(what, (), plan(data, 1)[0])]):
         pass
     assert isinstance(done, Done) and done.figures["batch_size"] == 8
     recipe.room = 1000
-    other = Station(
+    other = SlotTrainer(
         recipe,
         data,
         Checkpoints(tmp_path, 2),
-        StationSetup(device=str(HERE), seed=SEED, metric="accuracy"),
+        TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy"),
     )
     again: Any = None
-    for _, again in other.together([Unit(what, (done.visit,), plan(data, 1)[1], source=done.kept)]):
+    for _, again in other.train_pack(
+        [Unit(what, (done.visit,), plan(data, 1)[1], source=done.kept)]
+    ):
         pass
     assert again.figures["batch_size"] == 8 and told[-1] == 8
     assert equal(other.state(what.id), packed(Tight(), data, [what])["a"].state)
@@ -177,20 +179,20 @@ def test_fused_with_those_that_have_the_same_by_name() -> None:
         trial("eight", 1, data, batch_size=8),
         trial("four", 1, data, batch_size=4),
     ]
-    station = Station(
+    trainer = SlotTrainer(
         recipe,
         data,
         None,
-        StationSetup(
+        TrainerSetup(
             device=str(HERE),
             seed=SEED,
             metric="accuracy",
             pace=lambda trial, samples: 1.0,
         ),
     )
-    found = packed(recipe, data, trials, fuse=True, station=station)
-    lanes = {name: station.lanes.get(name).lane for name in found}
-    fused = station.pack.fusing.of(lanes[trials[0].id])
+    found = packed(recipe, data, trials, fuse=True, trainer=trainer)
+    lanes = {name: trainer.lanes.get(name).lane for name in found}
+    fused = trainer.pack.fusing.of(lanes[trials[0].id])
     assert fused is not None and set(fused.lanes) == {
         lanes[trials[0].id],
         lanes[trials[1].id],

@@ -18,7 +18,7 @@ from shoal.train.function.run import End, FunctionRun, Kept, Report
 from shoal.train.function.scratch import prefix_of, sweep
 from shoal.train.function.talk import TrialContext
 from shoal.train.lane.blame import blaming
-from shoal.train.lane.checkpoint import Checkpoints, Damaged
+from shoal.train.lane.checkpoints import Checkpoints, Damaged
 from shoal.train.lane.device import use
 from shoal.train.recipe.settings import seed_of
 from shoal.train.recipe.unit import (
@@ -29,7 +29,7 @@ from shoal.train.recipe.unit import (
     TrialError,
     Unit,
 )
-from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.setup import TrainerSetup
 
 # Functions of other trials that wait at a report for their trials to go on.
 AT_REST = 8
@@ -38,8 +38,8 @@ METRIC = "value"  # of a number without a name, in a study without a metric
 News = Done | Returned | TrialError
 
 
-class FunctionStation:
-    """A slot for functions, with what `Local` and the slots of Ray ask of a `Station`.
+class FunctionTrainer:
+    """A slot for functions, with what `Local` and the slots of Ray ask of a `SlotTrainer`.
 
     A function that has reported waits where it is, so that the trial goes on at once. If there are
     more than `AT_REST` of them, the one that reported longest ago is ended; those that gave a
@@ -51,7 +51,7 @@ class FunctionStation:
         self,
         recipe: FunctionRecipe,
         vault: Checkpoints,
-        setup: StationSetup,
+        setup: TrainerSetup,
         *,
         logs: Path | None = None,
         turn_of: Callable[[TrialId], None] | None = None,
@@ -70,7 +70,7 @@ class FunctionStation:
 
     # -- units -----------------------------------------------------------------------------------
 
-    def together(
+    def train_pack(
         self,
         units: Sequence[Unit],
         fuse: bool = False,
@@ -266,7 +266,7 @@ class FunctionStation:
         raise LookupError(f"the last report of trial {trial} gave no checkpoint")
 
     def keep(self, trial: TrialId) -> str:
-        """As `Station.keep`. What a function gave is durable already.
+        """As `SlotTrainer.keep`. What a function gave is durable already.
 
         Raises:
             LookupError: always.

@@ -14,10 +14,10 @@ from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.trunk import Trunks, shared_bytes
 from shoal.train.recipe.unit import StateLost, Tree, Unit
-from shoal.train.slot.build import LaneBuilder, SavedStates, state_of
-from shoal.train.slot.together import PackRun
-from shoal.train.slot.workplace import Workplace
-from shoal.train.wide.lane import Wide
+from shoal.train.slot.context import SlotContext
+from shoal.train.slot.lane_builder import LaneBuilder, SavedStates, state_of
+from shoal.train.slot.pack_loop import PackLoop
+from shoal.train.wide.lane import WideLane
 
 # Lanes of so many trials that are over may rest here; a small one takes 100 kB.
 OVER = 256
@@ -26,7 +26,7 @@ HOPS = 5
 
 
 @dataclass(eq=False, slots=True)
-class HeldLane:
+class CachedLane:
     """A lane that stays here, and whether its state can be had elsewhere."""
 
     lane: TrainingLane
@@ -37,7 +37,7 @@ class HeldLane:
     # bytes that it takes; 0 before its first unit is made
     bytes: int = 0
     # if several processes trained it
-    wide: Wide | None = None
+    wide: WideLane | None = None
 
     @property
     def connected(self) -> bool:
@@ -54,7 +54,7 @@ class LanesInMemory:
     """A slot's lanes by trial, the one used longest ago first, and the bytes that they take."""
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[TrialId, HeldLane] = OrderedDict()
+        self._lanes: OrderedDict[TrialId, CachedLane] = OrderedDict()
         self._bytes = 0  # of all of them
         self.largest = 0  # bytes of the largest lane so far
 
@@ -63,11 +63,11 @@ class LanesInMemory:
         """The trials whose lanes are here."""
         return tuple(self._lanes)
 
-    def get(self, trial: TrialId) -> HeldLane | None:
+    def get(self, trial: TrialId) -> CachedLane | None:
         """The trial's lane, if it is here."""
         return self._lanes.get(trial)
 
-    def whole(self, trial: TrialId) -> HeldLane | None:
+    def whole(self, trial: TrialId) -> CachedLane | None:
         """The trial's lane, if it is here in the state after its visits."""
         held = self._lanes.get(trial)
         if held is None or not held.whole:
@@ -95,12 +95,12 @@ class LanesInMemory:
         shared -= shared_bytes(others)
         return self._bytes - sum(map(self.size, but)) - shared
 
-    def put(self, trial: TrialId, held: HeldLane) -> None:
+    def put(self, trial: TrialId, held: CachedLane) -> None:
         """Hold this lane for the trial, in the place of the one that was there."""
         self._bytes += held.bytes - self.size(trial)
         self._lanes[trial] = held
 
-    def weigh(self, held: HeldLane) -> None:
+    def weigh(self, held: CachedLane) -> None:
         """Learn how many bytes the lane takes: its optimizer's state is there by now."""
         if not held.bytes:
             held.bytes = held.lane.bytes
@@ -111,7 +111,7 @@ class LanesInMemory:
         """Note that the trial's lane is used now."""
         self._lanes.move_to_end(trial)
 
-    def pop(self, trial: TrialId) -> HeldLane | None:
+    def pop(self, trial: TrialId) -> CachedLane | None:
         """Hold the trial's lane no longer; returns it."""
         self._bytes -= self.size(trial)
         return self._lanes.pop(trial, None)
@@ -134,7 +134,7 @@ class LanesInMemory:
         return spare + others[::-1]
 
 
-class HeldLanes:
+class LaneCache:
     """The lanes of one slot, those at work and those at rest.
 
     A lane stays after its unit, so that the trial's next unit here goes on at once. Lanes at work
@@ -145,7 +145,7 @@ class HeldLanes:
     Otherwise the state is saved first.
     """
 
-    def __init__(self, workplace: Workplace, builder: LaneBuilder, pack: PackRun) -> None:
+    def __init__(self, workplace: SlotContext, builder: LaneBuilder, pack: PackLoop) -> None:
         self._at = workplace
         self._builder = builder
         self._pack = pack
@@ -155,7 +155,7 @@ class HeldLanes:
         self._trunks = Trunks(workplace.meter.tell)
         self.saved = SavedStates(workplace)
 
-    def get(self, trial: TrialId) -> HeldLane | None:
+    def get(self, trial: TrialId) -> CachedLane | None:
         """The trial's lane, if it is here."""
         return self._lanes.get(trial)
 
@@ -164,7 +164,7 @@ class HeldLanes:
         """The trials whose lanes are here, used longest ago first."""
         return self._lanes.trials
 
-    def whole(self, trial: TrialId) -> HeldLane | None:
+    def whole(self, trial: TrialId) -> CachedLane | None:
         """The trial's lane, if it is here in the state after its visits."""
         return self._lanes.whole(trial)
 
@@ -177,7 +177,7 @@ class HeldLanes:
 
     # -- before a unit -------------------------------------------------------------------------
 
-    def ready(self, unit: Unit, spent: Spent) -> HeldLane:
+    def ready(self, unit: Unit, spent: Spent) -> CachedLane:
         """The trial's lane, in the state before the visit.
 
         Raises:
@@ -193,7 +193,7 @@ class HeldLanes:
         self._lanes.use(trial)
         return held
 
-    def _brought(self, unit: Unit) -> HeldLane:
+    def _brought(self, unit: Unit) -> CachedLane:
         """The trial's lane, brought into the state before the visit."""
         trial = unit.trial.id
         held = self._lanes.get(trial)
@@ -205,7 +205,7 @@ class HeldLanes:
         self._trunks.share(held.lane)
         return held
 
-    def in_any_state(self, unit: Unit, spent: Spent) -> HeldLane:
+    def in_any_state(self, unit: Unit, spent: Spent) -> CachedLane:
         """The trial's lane in whatever state: another process will send the right one."""
         trial = unit.trial.id
         self._over.pop(trial, None)
@@ -216,14 +216,14 @@ class HeldLanes:
         self._lanes.use(trial)
         return held
 
-    def add(self, trial: TrialId, lane: TrainingLane) -> HeldLane:
+    def add(self, trial: TrialId, lane: TrainingLane) -> CachedLane:
         """Hold this lane for the trial."""
-        held = HeldLane(lane)
+        held = CachedLane(lane)
         self._trunks.enter(lane)
         self._lanes.put(trial, held)
         return held
 
-    def restore(self, trial: TrialId, held: HeldLane) -> None:
+    def restore(self, trial: TrialId, held: CachedLane) -> None:
         """Hold the trial's lane again."""
         self._lanes.put(trial, held)
 
@@ -278,7 +278,7 @@ class HeldLanes:
             raise LookupError(f"trial {trial} is not held here, or there is no vault to keep it in")
         return name
 
-    def settle(self, trial: TrialId, held: HeldLane, safe: bool) -> None:
+    def settle(self, trial: TrialId, held: CachedLane, safe: bool) -> None:
         """The trial's unit is made, and its lane in the state after it.
 
         `safe`: that state is durable, or was returned.

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
     StepLR,
 )
-from train_kit import Linear, blobs, go, planned, station, trial
+from train_kit import Linear, blobs, go, planned, trainer, trial
 
 import shoal
 from shoal.study.folder import StudyError
@@ -256,7 +256,7 @@ def test_a_slot_refuses_a_plateau_of_another_mode() -> None:
     """Not each configuration is rehearsed."""
     what = trial(plateau="min")
     with pytest.raises(TrialError, match="whose mode is 'max'"):
-        go(station(Follows(), blobs(), mode="max"), what, planned(blobs(), 1))
+        go(trainer(Follows(), blobs(), mode="max"), what, planned(blobs(), 1))
 
 
 def test_with_a_batch_per_slot_a_scheduler_may_not_count_steps() -> None:
@@ -269,9 +269,9 @@ def test_with_a_batch_per_slot_a_scheduler_may_not_count_steps() -> None:
 @pytest.mark.parametrize("schedule", ["one cycle", "each step"])
 def test_steps_go_on_counting_after_a_restart_and_a_hop(schedule: str) -> None:
     data, what = blobs(chunk=13), trial(schedule=schedule)
-    whole = station(Linear(), data)
+    whole = trainer(Linear(), data)
     go(whole, what, planned(data, 2))
-    first, second = station(Linear(), data), station(Linear(), data)
+    first, second = trainer(Linear(), data), trainer(Linear(), data)
     visits = go(first, what, planned(data, 2)[:2])
     go(second, what, planned(data, 2)[2:], visits, source=first.state(what.id))
     assert not list(differences(whole.state(what.id), second.state(what.id)))
@@ -286,7 +286,7 @@ def test_a_scheduler_stepped_too_often_is_its_trials_error() -> None:
 
     data = blobs()
     with pytest.raises(TrialError, match="total steps is 20"):
-        go(station(Short(), data), trial(), planned(data, 2))
+        go(trainer(Short(), data), trial(), planned(data, 2))
 
 
 class Cycling(Zoo):

@@ -52,7 +52,7 @@ _entries: dict[tuple[str, int], _Holding] = {}  # of this process, by kind and a
 _cleared = [1024]  # look for what is gone once there are so many entries
 
 
-class Holder:
+class Ownership:
     """What one model and its optimizers hold."""
 
     def __init__(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
+from typing import Protocol
 
 import torch
 
@@ -14,13 +15,13 @@ from shoal.core.trial import TrialId
 from shoal.core.visits import next_visit
 from shoal.train.data.data import Data
 from shoal.train.lane.blame import Spent
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.device import memory_of
 from shoal.train.lane.measure import Meter
+from shoal.train.lane.scoring import Record
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import Unit
-from shoal.train.slot.inplace.elsewhere import Elsewhere
-from shoal.train.slot.setup import RESTING, StationSetup, resting_memory
+from shoal.train.slot.setup import RESTING, TrainerSetup, resting_memory
 from shoal.train.stream.stream import Streams
 
 
@@ -28,8 +29,23 @@ def nobody(_trial: TrialId) -> None:
     """Do nothing: nobody wants to know whose code runs next."""
 
 
+Records = Mapping[ShardId, Record]
+
+
+class RemoteValidation(Protocol):
+    """Has models validated at the nodes where validation parts lie."""
+
+    def begin(self, unit: Unit, parts: Collection[ShardId]) -> Callable[[], Records]:
+        """Send the model there. What this returns waits for what the parts gave.
+
+        `unit`: the trial's, whose source is the model's state. Waiting raises TrialError if the
+        recipe's code raised there, and DataError if a part is nowhere to be read.
+        """
+        ...
+
+
 @dataclass(frozen=True)
-class Workplace:
+class SlotContext:
     """The study, the device and the data of one slot, which its parts share.
 
     `turn_of` is called with the trial whose code runs next, of fused trials with the first.
@@ -38,13 +54,13 @@ class Workplace:
     recipe: Recipe
     data: Data
     vault: Checkpoints | None  # None: nothing is made durable here
-    setup: StationSetup
+    setup: TrainerSetup
     device: torch.device
     streams: Streams
     meter: Meter
     turn_of: Callable[[TrialId], None] = nobody
     # has models validated on parts that lie at other nodes only; None: all lie here
-    elsewhere: Elsewhere | None = None
+    remote_validation: RemoteValidation | None = None
 
     @cached_property
     def state_room(self) -> float:

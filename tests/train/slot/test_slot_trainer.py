@@ -1,4 +1,4 @@
-"""The station: units, what it holds, what it keeps, what it measures, and whose fault it is."""
+"""The trainer: units, what it holds, what it keeps, what it measures, and whose fault it is."""
 
 from math import inf
 from pathlib import Path
@@ -16,20 +16,19 @@ from train_kit import (
     drive,
     go,
     planned,
-    station,
+    trainer,
     trial,
 )
 
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.data.data import DataError
-from shoal.train.lane.checkpoint import Checkpoints, StaleRun
+from shoal.train.lane.checkpoints import Checkpoints, StaleRun
 from shoal.train.recipe.unit import TrialError
-from shoal.train.slot import fusing
-from shoal.train.slot import held as module_held
-from shoal.train.slot import station as module
-from shoal.train.slot.build import LaneBuilder
+from shoal.train.slot import fusing, lane_cache
+from shoal.train.slot import trainer as module
+from shoal.train.slot.lane_builder import LaneBuilder
 from shoal.train.slot.setup import machine_memory
-from shoal.train.slot.station import Done, Unit
+from shoal.train.slot.trainer import Done, Unit
 from shoal.train.tools.verify import compare
 
 ID = trial().id
@@ -41,7 +40,7 @@ def unit(what: Trial, made: Any = (), visit: Visit = FIRST, **fields: Any) -> Un
 
 
 def test_a_unit_reports_its_chunks_and_its_end() -> None:
-    held = station(Small(), blobs(chunk=12))
+    held = trainer(Small(), blobs(chunk=12))
     parts, done = drive(held.train(unit(trial(), evaluate=True)))
     assert [part.samples for part in parts] == [
         8,
@@ -64,7 +63,7 @@ def test_a_unit_reports_its_chunks_and_its_end() -> None:
 
 def test_nothing_to_validate_with_gives_no_scores() -> None:
     assert (
-        drive(station(Small(), blobs(validation=None)).train(unit(trial(), evaluate=True)))[
+        drive(trainer(Small(), blobs(validation=None)).train(unit(trial(), evaluate=True)))[
             1
         ].scores
         is None
@@ -73,17 +72,17 @@ def test_nothing_to_validate_with_gives_no_scores() -> None:
     class Silent(Small):
         validation_step = module.Recipe.validation_step
 
-    assert drive(station(Silent(), blobs()).train(unit(trial(), evaluate=True)))[1].scores is None
+    assert drive(trainer(Silent(), blobs()).train(unit(trial(), evaluate=True)))[1].scores is None
 
 
 def test_long_chunks_are_reported_in_pieces_that_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = blobs()
-    whole = station(Small(), data)
+    whole = trainer(Small(), data)
     parts, _ = drive(whole.train(unit(trial())))
     monkeypatch.setattr(fusing, "PART_SECONDS", 0.0)
-    pieces = station(Small(), data)
+    pieces = trainer(Small(), data)
     more, _ = drive(pieces.train(unit(trial())))
     assert [part.samples for part in parts] == [30] and [part.samples for part in more] == [
         8,
@@ -92,7 +91,7 @@ def test_long_chunks_are_reported_in_pieces_that_change_nothing(
         6,
     ]
     assert compare(whole.state(ID), pieces.state(ID)).equal
-    paced = station(Small(), data, pace=lambda trial, samples: 1.0)
+    paced = trainer(Small(), data, pace=lambda trial, samples: 1.0)
     assert len(drive(paced.train(unit(trial())))[0]) == 1  # never cut by the clock
 
 
@@ -100,7 +99,7 @@ def test_the_config_may_bring_its_seed() -> None:
     data = blobs()
     weights = []
     for study, own in ((3, None), (4, 3), (4, None), (3, 3.0)):
-        held = station(Small(), data, seed=study)
+        held = trainer(Small(), data, seed=study)
         config = {} if own is None else {"seed": own}
         with LaneBuilder(held.at).build(trial(**config)).rng:
             weights.append(
@@ -109,9 +108,9 @@ def test_the_config_may_bring_its_seed() -> None:
     assert np.array_equal(weights[0], weights[1]) and np.array_equal(weights[0], weights[3])
     assert not np.array_equal(weights[0], weights[2])
     with pytest.raises(TrialError, match="seed must be a whole number; got 'x'"):
-        drive(station(Small(), data).train(unit(trial(seed="x"))))
+        drive(trainer(Small(), data).train(unit(trial(seed="x"))))
     with pytest.raises(ValueError, match="seed must be >= 0; got -1"):
-        station(Small(), data, seed=-1)
+        trainer(Small(), data, seed=-1)
 
 
 # -- what is kept, and when
@@ -120,7 +119,7 @@ def test_the_config_may_bring_its_seed() -> None:
 
 def kept(tmp_path: Path, every: float, ages: list[float], **fields: Any) -> list[bool]:
     data = blobs()
-    held = station(
+    held = trainer(
         Small(),
         data,
         Checkpoints(tmp_path, 1),
@@ -150,26 +149,26 @@ def test_checkpoints_come_by_age_and_at_the_last_unit(tmp_path: Path) -> None:
 
 
 def test_carry_returns_the_state() -> None:
-    held = station(Small(), blobs())
+    held = trainer(Small(), blobs())
     _, done = drive(held.train(unit(trial(), carry=True)))
     assert done.state is not None and compare(done.state, held.state(ID)).equal
     assert done.state["visits"] == [[0, "s000", 0, 30, ()]]
 
 
 def test_the_first_few_states_that_come_are_measured() -> None:
-    home, away = station(Small(), blobs()), station(Small(), blobs())
+    home, away = trainer(Small(), blobs()), trainer(Small(), blobs())
     first, then = planned(blobs(), 1)[:2]
     made = go(home, trial(), [first], evaluate=False)
     source = copied(home.state(ID))
     told = []
-    for _ in range(module_held.HOPS + 2):
+    for _ in range(lane_cache.HOPS + 2):
         _, done = drive(away.train(unit(trial(), made, then, source=source)))
         told.append("switch" in done.figures)
-    assert told == [True] * module_held.HOPS + [False] * 2
+    assert told == [True] * lane_cache.HOPS + [False] * 2
 
 
 def test_keep_makes_durable_what_is_held(tmp_path: Path) -> None:
-    held = station(Small(), blobs(), Checkpoints(tmp_path, 1))
+    held = trainer(Small(), blobs(), Checkpoints(tmp_path, 1))
     with pytest.raises(LookupError, match="not held here"):
         held.keep(ID)
     go(held, trial(), [FIRST])
@@ -183,10 +182,10 @@ def test_keep_makes_durable_what_is_held(tmp_path: Path) -> None:
 def test_of_trials_that_are_over_only_the_last_few_lanes_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module_held, "OVER", 2)
+    monkeypatch.setattr(lane_cache, "OVER", 2)
     data = blobs()
-    held = station(Small(), data, Checkpoints(tmp_path, 1), checkpoint_every=inf)
-    alone = station(Small(), data)
+    held = trainer(Small(), data, Checkpoints(tmp_path, 1), checkpoint_every=inf)
+    alone = trainer(Small(), data)
     first, then = planned(data, 1)[:2]
     for name in "abcd":
         drive(held.train(unit(trial(name), visit=first, last=True)))
@@ -209,7 +208,7 @@ def test_a_trial_goes_on_where_it_is_held() -> None:
             return super().configure_model(config)
 
     data = blobs()
-    held = station(Built(), data)
+    held = trainer(Built(), data)
     made = go(held, trial(), planned(data, 1)[:1])
     assert held.holds(ID, 1) and not held.holds(ID, 0) and not held.holds(ID, 2)
     state = copied(held.state(ID))
@@ -234,7 +233,7 @@ def test_a_trial_goes_on_where_it_is_held() -> None:
 
 def test_a_source_of_another_moment_is_refused() -> None:
     data = blobs()
-    held = station(Small(), data)
+    held = trainer(Small(), data)
     made = go(held, trial(), planned(data, 1)[:2])
     state = copied(held.state(ID))
     held.forget(ID)
@@ -247,7 +246,7 @@ def test_a_source_of_another_moment_is_refused() -> None:
 
 def test_a_unit_left_early_counts_as_not_made() -> None:
     data = blobs(chunk=8)
-    held, alone = station(Small(), data), station(Small(), data)
+    held, alone = trainer(Small(), data), trainer(Small(), data)
     made = go(held, trial(), planned(data, 1)[:1])
     state = copied(held.state(ID))
     leaving = held.train(unit(trial(), made, planned(data, 1)[1]))
@@ -277,7 +276,7 @@ def test_a_trials_own_seed_does_not_change_the_order_of_its_samples() -> None:
                 x, y = samples
                 return x + rng.random(x.shape, dtype=np.float32), y
 
-        held = station(Watching(), data, seed=study)
+        held = trainer(Watching(), data, seed=study)
         go(held, trial(**config), planned(data, 2))
         return batches
 
@@ -291,7 +290,7 @@ def fill(held: Any, count: int, **fields: Any) -> list[Any]:
 
 def size() -> float:
     """GiB of one lane after a unit."""
-    held = station(Small(), blobs())
+    held = trainer(Small(), blobs())
     fill(held, 1)
     return held.lanes.get(TrialId("t0")).bytes / 2**30
 
@@ -299,7 +298,7 @@ def size() -> float:
 def test_lanes_that_were_carried_or_kept_make_room_used_longest_ago_first(
     tmp_path: Path,
 ) -> None:
-    held = station(Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size())
+    held = trainer(Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size())
     fill(held, 4, carry=True)
     assert [held.holds(TrialId(f"t{i}"), 1) for i in range(4)] == [
         False,
@@ -307,7 +306,7 @@ def test_lanes_that_were_carried_or_kept_make_room_used_longest_ago_first(
         True,
         True,
     ]
-    held = station(Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size())
+    held = trainer(Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size())
     assert all(done.kept for done in fill(held, 4, last=True))
     assert held.lanes.trials == ("t2", "t3")
     assert all(held.holds(TrialId(f"t{i}"), 1) for i in range(4))  # from their checkpoints
@@ -319,15 +318,15 @@ def test_a_state_that_is_nowhere_else_is_saved_before_it_makes_room(
     data = blobs()
     plan = planned(data, 1)
     vault = Checkpoints(tmp_path, 1)
-    held = station(Small(), data, vault, state_memory_gb=2.5 * size())
+    held = trainer(Small(), data, vault, state_memory_gb=2.5 * size())
     done = fill(held, 4)
-    assert [d.kept for d in done] == [None] * 4, "nobody but the station needs to know"
+    assert [d.kept for d in done] == [None] * 4, "nobody but the trainer needs to know"
     assert held.lanes.trials == ("t0", "t3")
     assert vault.names() == ("t1/000001-1.pt", "t2/000001-1.pt")
     for i in range(4):  # each goes on without anybody telling where its state is
         go(held, trial(f"t{i}"), plan[1:], (done[i].visit,))
         assert held.holds(TrialId(f"t{i}"), 3)
-    alone = station(Small(), data)
+    alone = trainer(Small(), data)
     for i in range(4):
         go(alone, trial(f"t{i}"), plan)
         assert compare(held.state(TrialId(f"t{i}")), alone.state(TrialId(f"t{i}"))).equal
@@ -361,12 +360,12 @@ def test_lanes_about_to_go_on_stay_however_large_they_are(tmp_path: Path, togeth
     vault = Checkpoints(tmp_path, 1)
     save = vault.save
     vault.save = lambda name, state: (saves.append(name), save(name, state))  # type: ignore
-    held = station(Recipe(), data, vault, state_memory_gb=0.5 * size(), checkpoint_every=inf)
+    held = trainer(Recipe(), data, vault, state_memory_gb=0.5 * size(), checkpoint_every=inf)
     trials = [trial(f"p{i}") for i in range(together)]
     made: dict[TrialId, tuple[Visit, ...]] = {each.id: () for each in trials}
     for visit in planned(data, 7)[:20]:
         units = [Unit(each, made[each.id], visit) for each in trials]
-        for name, news in held.together(units):
+        for name, news in held.train_pack(units):
             if isinstance(news, Done):
                 made[name] = (*made[name], news.visit)
     assert all(len(visits) == 20 for visits in made.values())
@@ -376,12 +375,12 @@ def test_lanes_about_to_go_on_stay_however_large_they_are(tmp_path: Path, togeth
 
 
 def test_the_default_limit_follows_the_machines_memory() -> None:
-    held = station(Small(), blobs())
+    held = trainer(Small(), blobs())
     assert held.at.state_room == pytest.approx(machine_memory() * 2**30 / 4)
 
 
 def test_without_a_vault_nothing_unsaved_is_given_up() -> None:
-    held = station(Small(), blobs(), state_memory_gb=0.0)
+    held = trainer(Small(), blobs(), state_memory_gb=0.0)
     fill(held, 3)
     assert all(held.holds(TrialId(f"t{i}"), 1) for i in range(3))
 
@@ -406,7 +405,7 @@ def test_what_the_recipe_raises_sets_its_trial_aside(method: str) -> None:
         raise FileNotFoundError("no\nsuch file")  # even this: it is not the study's storage
 
     data, recipe = blobs(), type("Raising", (Small,), {method: fail})()
-    held = station(recipe, data)
+    held = trainer(recipe, data)
     with pytest.raises(TrialError) as raised:
         drive(held.train(unit(trial(), evaluate=True)))
     assert raised.value.why == "FileNotFoundError: no"
@@ -430,7 +429,7 @@ def test_a_state_that_cannot_be_kept_sets_its_trial_aside(fields: Any, tmp_path:
             return _Hiding(*super().configure_model(config))
 
     with pytest.raises(TrialError, match="TypeError: a trial's state may hold tensors"):
-        drive(station(Odd(), blobs(), Checkpoints(tmp_path, 1)).train(unit(trial(), **fields)))
+        drive(trainer(Odd(), blobs(), Checkpoints(tmp_path, 1)).train(unit(trial(), **fields)))
 
 
 def test_divergence_sets_the_trial_aside() -> None:
@@ -441,7 +440,7 @@ def test_divergence_sets_the_trial_aside() -> None:
             return super().training_step(model, batch) * float("inf")
 
     with pytest.raises(TrialError) as raised:
-        drive(station(Diverging(), blobs()).train(unit(trial())))
+        drive(trainer(Diverging(), blobs()).train(unit(trial())))
     assert raised.value.why == "diverged: loss was not finite for 2 steps"
 
 
@@ -461,7 +460,7 @@ def test_a_raising_trial_leaves_the_others_and_the_global_generators_alone() -> 
             return super().training_step(model, batch)
 
     data, recipe = blobs(), Raising(raises=False)
-    held = station(recipe, data)
+    held = trainer(recipe, data)
     made = go(held, trial("good"), planned(data, 1)[:1])
     recipe.raises, before = True, torch.get_rng_state()
     with pytest.raises(TrialError, match="RuntimeError"):
@@ -469,7 +468,7 @@ def test_a_raising_trial_leaves_the_others_and_the_global_generators_alone() -> 
     assert torch.equal(torch.get_rng_state(), before)
     recipe.raises = False
     go(held, trial("good"), planned(data, 1)[1:], made)
-    alone = station(Small(), data)
+    alone = trainer(Small(), data)
     go(alone, trial("good"), planned(data, 1))
     assert compare(held.state(TrialId("good")), alone.state(TrialId("good"))).equal
 
@@ -479,19 +478,19 @@ def test_storage_and_data_are_the_studys(tmp_path: Path) -> None:
     (tmp_path / "v").write_text("a file where a folder is needed")
     with pytest.raises(OSError):
         drive(
-            station(Small(), data, Checkpoints(tmp_path / "v", 1)).train(unit(trial(), last=True))
+            trainer(Small(), data, Checkpoints(tmp_path / "v", 1)).train(unit(trial(), last=True))
         )
     Checkpoints(tmp_path / "w", 5).mark()
     with pytest.raises(StaleRun):
         drive(
-            station(Small(), data, Checkpoints(tmp_path / "w", 4)).train(unit(trial(), last=True))
+            trainer(Small(), data, Checkpoints(tmp_path / "w", 4)).train(unit(trial(), last=True))
         )
     data._source = None  # type: ignore[assignment]
     with pytest.raises(DataError, match="s000 cannot be read"):
-        drive(station(Small(), data).train(unit(trial())))
+        drive(trainer(Small(), data).train(unit(trial())))
     with pytest.raises(FileNotFoundError):
         drive(
-            station(Small(), data, Checkpoints(tmp_path / "x", 1)).train(
+            trainer(Small(), data, Checkpoints(tmp_path / "x", 1)).train(
                 unit(trial(), (FIRST,), FIRST, source="a/000001-1.pt")
             )
         )
@@ -503,7 +502,7 @@ def test_storage_and_data_are_the_studys(tmp_path: Path) -> None:
 
 def test_figures_come_from_the_first_steps_of_a_signature(tmp_path: Path) -> None:
     data = blobs(samples=800, shards=2)
-    held = station(Small(), data, Checkpoints(tmp_path, 1))
+    held = trainer(Small(), data, Checkpoints(tmp_path, 1))
     figures = [
         drive(held.train(unit(trial(name), evaluate=True, last=True)))[1]
         for name in ("a", "b", "c")
@@ -532,8 +531,8 @@ def test_figures_come_from_the_first_steps_of_a_signature(tmp_path: Path) -> Non
 def test_measuring_changes_nothing() -> None:
     data = blobs()
     measured, paced = (
-        station(Small(), data),
-        station(Small(), data, pace=lambda trial, samples: samples / 10),
+        trainer(Small(), data),
+        trainer(Small(), data, pace=lambda trial, samples: samples / 10),
     )
     go(measured, trial(), planned(data, 2))
     go(paced, trial(), planned(data, 2))
@@ -541,7 +540,7 @@ def test_measuring_changes_nothing() -> None:
 
 
 def test_a_pace_replaces_the_clock(tmp_path: Path) -> None:
-    held = station(
+    held = trainer(
         Small(),
         blobs(chunk=12),
         Checkpoints(tmp_path, 1),
@@ -558,12 +557,12 @@ def test_a_pace_replaces_the_clock(tmp_path: Path) -> None:
 
 
 def test_probing_leaves_nothing_behind(tmp_path: Path) -> None:
-    held = station(Small(), blobs(), Checkpoints(tmp_path, 1))
+    held = trainer(Small(), blobs(), Checkpoints(tmp_path, 1))
     signature, figures = held.probe(trial())
     assert {"rate", "step", "memory", "build", "evaluate", "save", "switch"} <= set(figures)
     assert not held.holds(ID, 0) and Checkpoints(tmp_path, 1).names() == ()
     go(held, trial(), planned(blobs(), 1))
-    alone = station(Small(), blobs())
+    alone = trainer(Small(), blobs())
     go(alone, trial(), planned(blobs(), 1))
     assert compare(held.state(ID), alone.state(ID)).equal
     assert held.probe(trial("b"))[0] == signature
@@ -580,7 +579,7 @@ def test_threads_are_set_at_every_turn() -> None:
 
     data = blobs(samples=20, shards=1, chunk=8, validation=None)
     try:
-        units = [station(Watching(), data, threads=n).train(unit(trial())) for n in (1, 2)]
+        units = [trainer(Watching(), data, threads=n).train(unit(trial())) for n in (1, 2)]
         for _ in range(2):
             for one in units:
                 next(one)

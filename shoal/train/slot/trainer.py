@@ -18,7 +18,7 @@ from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.data import Data
 from shoal.train.lane.blame import Spent, blaming
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.device import use
 from shoal.train.lane.measure import Meter
 from shoal.train.private import delay_compiler, keep_freed
@@ -33,26 +33,25 @@ from shoal.train.recipe.unit import (
     TrialError,
     Unit,
 )
-from shoal.train.slot.build import LaneBuilder
-from shoal.train.slot.crew import Pass
-from shoal.train.slot.evaluation import Found, Scores
-from shoal.train.slot.held import HeldLanes
-from shoal.train.slot.inplace.elsewhere import Elsewhere, Records, recorded
-from shoal.train.slot.probing.first_packs import FirstPacks
-from shoal.train.slot.setup import StationSetup
-from shoal.train.slot.shared_units import Ranks
-from shoal.train.slot.together import PackRun
+from shoal.train.slot.context import Records, RemoteValidation, SlotContext, nobody
+from shoal.train.slot.evaluation import Found, Scores, recorded
+from shoal.train.slot.fusion import Pass
+from shoal.train.slot.gang_units import GangUnits
+from shoal.train.slot.lane_builder import LaneBuilder
+from shoal.train.slot.lane_cache import LaneCache
+from shoal.train.slot.pack_loop import PackLoop
+from shoal.train.slot.probing import FirstPacks
+from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.units import Probed, Probing, UnitEnd, UnitStart, first_unit
-from shoal.train.slot.workplace import Workplace, nobody
 from shoal.train.stream.stream import Feed, Streams
 
-__all__ = ["Done", "Part", "Station", "StationSetup", "Tree", "TrialError", "Unit"]
+__all__ = ["Done", "Part", "SlotTrainer", "TrainerSetup", "Tree", "TrialError", "Unit"]
 
 News = Part | Done | TrialError
 TrialNews = tuple[TrialId, News]
 
 
-class Station:
+class SlotTrainer:
     """One slot. A lane stays after its unit, so that the trial's next unit here goes on at once.
 
     `vault`: where states are made durable; None: no state is made durable. `feed`: see `Stream`.
@@ -64,26 +63,26 @@ class Station:
         recipe: Recipe,
         data: Data,
         vault: Checkpoints | None,
-        setup: StationSetup | None = None,
+        setup: TrainerSetup | None = None,
         *,
         feed: Feed | None = None,
         turn_of: Callable[[TrialId], None] | None = None,
-        elsewhere: Elsewhere | None = None,
+        remote_validation: RemoteValidation | None = None,
     ) -> None:
         delay_compiler()
         keep_freed()
-        setup = setup or StationSetup()
-        at = _workplace(recipe, data, vault, setup, feed, turn_of or nobody, elsewhere)
+        setup = setup or TrainerSetup()
+        at = _workplace(recipe, data, vault, setup, feed, turn_of or nobody, remote_validation)
         self.at = at
-        self.pack = PackRun(at)
+        self.pack = PackLoop(at)
         builder = LaneBuilder(at)
-        self.lanes = HeldLanes(at, builder, self.pack)
+        self.lanes = LaneCache(at, builder, self.pack)
         self._start = UnitStart(at, self.lanes)
         self._evaluation = self.pack.evaluation
         self._end = UnitEnd(at, self.lanes)
         self._probing = Probing(at, self.pack, self.lanes)
         self._first_packs = FirstPacks(at, builder, self.lanes, self.pack.crews)
-        self.ranks = Ranks(at, self.pack, self.lanes, self._end)
+        self.ranks = GangUnits(at, self.pack, self.lanes, self._end)
 
     # -- units ---------------------------------------------------------------------------------
 
@@ -97,7 +96,7 @@ class Station:
             DataError, OSError, StaleRun: the study must pause.
             LookupError: the unit's source is not here.
         """
-        for _, news in self.together((unit,)):
+        for _, news in self.train_pack((unit,)):
             if isinstance(news, TrialError):
                 raise news
             if isinstance(news, Done):
@@ -105,7 +104,7 @@ class Station:
             yield news
         raise AssertionError("a unit ends with Done or an error")
 
-    def together(
+    def train_pack(
         self,
         units: Sequence[Unit],
         fuse: bool = False,
@@ -327,12 +326,12 @@ def _workplace(
     recipe: Recipe,
     data: Data,
     vault: Checkpoints | None,
-    setup: StationSetup,
+    setup: TrainerSetup,
     feed: Feed | None,
     turn_of: Callable[[TrialId], None],
-    elsewhere: Elsewhere | None,
-) -> Workplace:
-    """What the parts of a station share."""
+    remote_validation: RemoteValidation | None,
+) -> SlotContext:
+    """What the parts of a trainer share."""
     device = use(setup.device)
     shown = device
     if isinstance(recipe, ShardRecipe):
@@ -345,7 +344,7 @@ def _workplace(
         memory_gb=min(setup.options.data_memory_gb, setup.options.slot_limit / 4),
         feed=feed,
     )
-    return Workplace(
+    return SlotContext(
         recipe=recipe,
         data=data,
         vault=vault,
@@ -354,5 +353,5 @@ def _workplace(
         streams=streams,
         meter=Meter(device),
         turn_of=turn_of,
-        elsewhere=elsewhere,
+        remote_validation=remote_validation,
     )

@@ -25,12 +25,12 @@ from shoal.train.lane.blame import add, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Part, TrialError
-from shoal.train.slot.crew import Crews, News, Pass, SameBatches, parted, steps_left
+from shoal.train.slot.context import SlotContext
 from shoal.train.slot.evaluation import Evaluation, ScoresWithin
-from shoal.train.slot.fusing import FusedLanes, LaneSteps, LaneWork, fail
-from shoal.train.slot.loss_sum import SummedSteps, Summing, kind_of
+from shoal.train.slot.fusing import LaneStacks, LaneSteps, LaneWork, fail
+from shoal.train.slot.fusion import BatchGroup, Fusion, News, Pass, parted, steps_left
+from shoal.train.slot.loss_sum import Summation, SummedSteps, kind_of
 from shoal.train.slot.shard_pass import ShardPass
-from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.stream import Batch, Stream
 
 PROBED = 12  # numbers of lanes whose fused step `probe` times at most, 1 included
@@ -38,20 +38,20 @@ Chunks = Generator[Columns, None, None]
 StreamKey = tuple[Stream, ShardId, int, str]  # equal for passes that see the same chunks
 
 
-class PackRun:
+class PackLoop:
     """The lanes of one slot, trained together."""
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: SlotContext) -> None:
         clocked = workplace.setup.clocked
         self._at = workplace
         self._data = workplace.data
         self._meter = workplace.meter
         # whether lanes report about every second, instead of after each chunk
         self._seldom = clocked and workplace.meter.waits
-        self.crews = Crews(workplace.meter, paced=not clocked)
-        self.fusing = FusedLanes(workplace, self.crews)
+        self.crews = Fusion(workplace.meter, paced=not clocked)
+        self.fusing = LaneStacks(workplace, self.crews)
         self._steps = LaneSteps(workplace, self.crews, self.fusing)
-        self.summing = Summing(workplace.meter, paced=not clocked)
+        self.summing = Summation(workplace.meter, paced=not clocked)
         self._summed = SummedSteps(workplace, self.fusing, self._steps, self.summing)
         self.evaluation = Evaluation(workplace, self.fusing)
         self._within = ScoresWithin(self.evaluation, self.fusing, self._steps)
@@ -95,7 +95,7 @@ class PackRun:
             for crew in crews:
                 self._probe(crew, chunk)
 
-    def _probe(self, crew: SameBatches, chunk: Columns) -> None:
+    def _probe(self, crew: BatchGroup, chunk: Columns) -> None:
         """Time the crew's fused steps until enough is known of them."""
         batches = list(crew.cut.of(chunk))
         if not batches:
@@ -165,7 +165,7 @@ class PackRun:
         for each in passes:
             self._meter.waited(each.lane, each.waited / size)
 
-    def _find_room(self, crews: Sequence[SameBatches]) -> None:
+    def _find_room(self, crews: Sequence[BatchGroup]) -> None:
         """Find out how many lanes have room in one step, beside all states.
 
         It is known for each crew, whose lanes may be fused, and for all of them.
@@ -203,9 +203,7 @@ class PackRun:
             each.waited += seconds
         return chunk
 
-    def _train_all(
-        self, crews: Sequence[SameBatches], chunk: Columns, last: bool
-    ) -> Iterator[News]:
+    def _train_all(self, crews: Sequence[BatchGroup], chunk: Columns, last: bool) -> Iterator[News]:
         """Train the lanes of all crews on this chunk, those that take turns in one step, perhaps.
 
         `last`: it is the last one of the pass.
@@ -221,14 +219,14 @@ class PackRun:
             if crew not in in_turns:
                 yield from self._train(crew, chunk, last)
 
-    def _takes_turns(self, crew: SameBatches) -> bool:
+    def _takes_turns(self, crew: BatchGroup) -> bool:
         """Whether it is known that the crew's lanes are not to be fused."""
         if not crew.passes or self.crews.width(crew) != 1:
             return False
         return self.crews.trying(crew, steps_left(crew.passes)) is None
 
     def _train_summed(
-        self, crews: Sequence[SameBatches], chunk: Columns, last: bool
+        self, crews: Sequence[BatchGroup], chunk: Columns, last: bool
     ) -> Iterator[News]:
         """Train unlike lanes on this chunk, so many in one step as is quickest.
 
@@ -280,7 +278,7 @@ class PackRun:
             for each in some:
                 yield from self._steps.alone(each, work[each])
 
-    def _train(self, crew: SameBatches, chunk: Columns, last: bool) -> Iterator[News]:
+    def _train(self, crew: BatchGroup, chunk: Columns, last: bool) -> Iterator[News]:
         """Train all lanes of the crew on this chunk. `last`: it is the last one of the pass."""
         batches = list(crew.cut.of(chunk))
         while batches and crew.passes:
@@ -293,7 +291,7 @@ class PackRun:
             yield from self._within.run(crew)
         yield from self._end_chunk(crew, last)
 
-    def _end_chunk(self, crew: SameBatches, last: bool) -> Iterator[News]:
+    def _end_chunk(self, crew: BatchGroup, last: bool) -> Iterator[News]:
         """The crew has trained on a chunk. `last`: it was the last one of the pass."""
         if last:
             yield from self._close(crew)
@@ -301,7 +299,7 @@ class PackRun:
         crew.passes = [each for each in crew.passes if not each.failed]
 
     def _width(
-        self, crew: SameBatches, trying: tuple[int, int] | None, batches: int
+        self, crew: BatchGroup, trying: tuple[int, int] | None, batches: int
     ) -> tuple[int, int]:
         """How many lanes to fuse in one step next, and for how many of the batches."""
         if trying is not None:
@@ -310,7 +308,7 @@ class PackRun:
             return 1, TRIES
         return self.crews.width(crew), batches
 
-    def _close(self, crew: SameBatches) -> Iterator[News]:
+    def _close(self, crew: BatchGroup) -> Iterator[News]:
         """End the pass: the smaller last batch, and groups of batches that are not full."""
         batches = []
         rest = crew.cut.end()
@@ -321,7 +319,7 @@ class PackRun:
 
     def _take(
         self,
-        crew: SameBatches,
+        crew: BatchGroup,
         width: int,
         batches: Sequence[Batch],
         trying: bool = False,
@@ -381,7 +379,7 @@ def _exhaust(news: Iterator[News]) -> None:
     deque(news, maxlen=0)
 
 
-def shard_passes(workplace: Workplace, steps: LaneSteps) -> ShardPasses | None:
+def shard_passes(workplace: SlotContext, steps: LaneSteps) -> ShardPasses | None:
     """What makes the passes if the recipe trains whole shards; else None."""
     if isinstance(workplace.recipe, ShardRecipe):
         return ShardPasses(workplace, steps)
@@ -391,7 +389,7 @@ def shard_passes(workplace: Workplace, steps: LaneSteps) -> ShardPasses | None:
 class ShardPasses:
     """Passes that a `ShardRecipe` makes by itself; trials of a pack take turns after each."""
 
-    def __init__(self, workplace: Workplace, steps: LaneSteps) -> None:
+    def __init__(self, workplace: SlotContext, steps: LaneSteps) -> None:
         self._at = workplace
         self._meter = workplace.meter
         self._steps = steps

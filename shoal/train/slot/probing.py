@@ -15,16 +15,16 @@ from math import inf, isfinite
 from time import perf_counter
 
 from shoal.core.trial import Seconds, TrialId
+from shoal.train.lane.batch_size_search import batch_of, bytes_of_step
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.largest import batch_of, bytes_of_step
 from shoal.train.lane.measure import is_compiled
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import OutOfMemory, PackRefused, TrialError, Unit
-from shoal.train.slot.build import LaneBuilder
-from shoal.train.slot.crew import Crews
-from shoal.train.slot.held import HeldLanes
-from shoal.train.slot.workplace import Workplace
+from shoal.train.slot.context import SlotContext
+from shoal.train.slot.fusion import Fusion
+from shoal.train.slot.lane_builder import LaneBuilder
+from shoal.train.slot.lane_cache import LaneCache
 
 # Steps that are timed, after one that may hold start-up costs: so many, or as many as begin within
 # so many seconds. Their quickest counts: what else the machine does can only make a step longer.
@@ -50,10 +50,10 @@ class FirstPacks:
 
     def __init__(
         self,
-        workplace: Workplace,
+        workplace: SlotContext,
         builder: LaneBuilder,
-        lanes: HeldLanes,
-        crews: Crews,
+        lanes: LaneCache,
+        crews: Fusion,
     ) -> None:
         self._at = workplace
         self._meter = workplace.meter

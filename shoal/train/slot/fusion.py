@@ -63,7 +63,7 @@ News = tuple[Pass, Part | TrialError]
 
 
 @dataclass(eq=False, slots=True)
-class SameBatches:
+class BatchGroup:
     """A crew: lanes that take the same batches.
 
     `graph`: the key of the graph that all of them have; None if they may not be fused. `mix`:
@@ -84,7 +84,7 @@ class SameBatches:
         return evenly(len(self.passes), self.most)
 
 
-class Crews:
+class Fusion:
     """Divides the lanes of a slot into crews, and says how many of a crew to fuse.
 
     `paced`: nothing is timed, and all lanes of a crew are fused.
@@ -97,9 +97,9 @@ class Crews:
         self._reported: set[tuple[str, str]] = set()  # (signature, name of a figure)
         self.gauge = Gauge()
 
-    def of(self, passes: Sequence[Pass], fuse: bool) -> list[SameBatches]:
+    def of(self, passes: Sequence[Pass], fuse: bool) -> list[BatchGroup]:
         """The crews of lanes that see the same chunks: by batch size and, to fuse, by graph."""
-        crews: dict[tuple[int, str | None], SameBatches] = {}
+        crews: dict[tuple[int, str | None], BatchGroup] = {}
         may_fuse = fuse and len(passes) > 1
         for each in passes:
             size = each.lane.settings.batch_size
@@ -108,7 +108,7 @@ class Crews:
                 graph = self.graph(each.lane)
             key = (size, graph)
             if key not in crews:
-                crews[key] = SameBatches([], Batches(size), graph)
+                crews[key] = BatchGroup([], Batches(size), graph)
             crews[key].passes.append(each)
 
         for crew in crews.values():
@@ -146,7 +146,7 @@ class Crews:
 
     # -- widths --------------------------------------------------------------------------------
 
-    def trying(self, crew: SameBatches, left: float = inf) -> tuple[int, int] | None:
+    def trying(self, crew: BatchGroup, left: float = inf) -> tuple[int, int] | None:
         """The number of lanes whose fused step is to be timed next, and how many such steps.
 
         None if enough is known. `left`: steps that each lane has still to take; nothing is tried
@@ -160,7 +160,7 @@ class Crews:
             return None
         return width, self.gauge.missing(graph, width, crew.mix)
 
-    def width(self, crew: SameBatches) -> int:
+    def width(self, crew: BatchGroup) -> int:
         """How many lanes are to be fused in one step."""
         graph = self._fusable(crew)
         if graph is None:
@@ -170,7 +170,7 @@ class Crews:
             choose = self.gauge.room
         return choose(graph, crew.at_once)
 
-    def unmeasured(self, crew: SameBatches) -> bool:
+    def unmeasured(self, crew: BatchGroup) -> bool:
         """Whether the time of a step alone is unknown for any of the lanes.
 
         Fused steps are compared with those times.
@@ -180,7 +180,7 @@ class Crews:
         signatures = [each.lane.signature for each in crew.passes]
         return any(self._meter.step(signature) is None for signature in signatures)
 
-    def timed(self, crew: SameBatches, width: int, took: Iterable[Sequence[Seconds]]) -> None:
+    def timed(self, crew: BatchGroup, width: int, took: Iterable[Sequence[Seconds]]) -> None:
         """Steps at this width took so long: by lane or stack, the seconds of each of its steps.
 
         The mean of the least seconds of each counts, since optimizers cost unequally.
@@ -194,7 +194,7 @@ class Crews:
                 self._forget_reports(crew, crew.graph)
                 self._report(crew, crew.graph)
 
-    def give_up(self, crew: SameBatches, error: BaseException, lanes: int) -> None:
+    def give_up(self, crew: BatchGroup, error: BaseException, lanes: int) -> None:
         """Never again fuse such lanes; if only memory was short, not so many of them."""
         if crew.graph is None:
             return
@@ -204,7 +204,7 @@ class Crews:
             self.gauge.never(crew.graph, f"{type(error).__name__}: {error}")
             self._report(crew, crew.graph)
 
-    def _fusable(self, crew: SameBatches) -> str | None:
+    def _fusable(self, crew: BatchGroup) -> str | None:
         """The key of the crew's graph; None if its lanes cannot be fused."""
         if crew.graph is None or self.gauge.why(crew.graph) is not None:
             return None
@@ -212,7 +212,7 @@ class Crews:
 
     # -- figures for the meter -----------------------------------------------------------------
 
-    def _report(self, crew: SameBatches, graph: str) -> None:
+    def _report(self, crew: BatchGroup, graph: str) -> None:
         """Report to the meter what is known of the graph and was not reported before."""
         for signature in _signatures(crew):
             news: dict[str, float] = {}
@@ -234,21 +234,21 @@ class Crews:
             figures["unfusable"] = 1.0
         return figures
 
-    def _forget_reports(self, crew: SameBatches, graph: str) -> None:
+    def _forget_reports(self, crew: BatchGroup, graph: str) -> None:
         """Let all ratios be reported anew: a round compares widths, so that any may differ."""
         for width in self.gauge.ratios(graph):
             for signature in _signatures(crew):
                 self._reported.discard((signature, f"{FUSED}{width}"))
 
 
-def _sort(crew: SameBatches) -> None:
+def _sort(crew: BatchGroup) -> None:
     """Put lanes side by side whose optimizers have one formula, for these step together."""
     formulas = {each: repr(formula_key(each.lane.optimizer)) for each in crew.passes}
     crew.passes.sort(key=formulas.__getitem__)
     crew.mix = " ".join(formulas[each] for each in crew.passes)
 
 
-def _signatures(crew: SameBatches) -> set[str]:
+def _signatures(crew: BatchGroup) -> set[str]:
     return {each.lane.signature for each in crew.passes}
 
 

@@ -1,27 +1,236 @@
-"""Durable states at any fsspec URL: written whole or not at all, never by a run that was overtaken.
-
-A state has a file of its own. With `together`, small states wait in memory for the next `commit`,
-which writes them to one file: a zip file whose members are what their own files would have been.
-"""
+"""The durable states of one study's trials, as one of its runs writes and reads them."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from errno import ENOENT
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import torch
+from torch import Tensor
 
 from shoal.core.trial import TrialId
 from shoal.train.lane import tree
-from shoal.train.lane.checkpoint.contents import check_members, read_state, short
-from shoal.train.lane.checkpoint.folder import CheckpointFolder
-from shoal.train.lane.checkpoint.packs import CheckpointPacks, write_zip
-from shoal.train.lane.checkpoint.sound import Damaged, check_parts
+from shoal.train.lane.checkpoint_folder import CheckpointFolder
+from shoal.train.lane.tensors import is_sparse
 from shoal.train.recipe.unit import StateLost
+
+
+class Damaged(OSError):  # noqa: N818
+    """A checkpoint's file is there but cannot be read, or is not what was written."""
+
+
+def check_parts(file: IO[bytes]) -> None:
+    """Compare the file's parts with their checksums, which torch writes and does not check.
+
+    Raises:
+        ValueError: a part was changed.
+        Exception: the file is no such zip file; there are many ways not to be one.
+    """
+    try:
+        with ZipFile(file) as parts:
+            changed = parts.testzip()
+    except OSError as error:  # it says that its parts lie where no file has any
+        raise ValueError(f"it is no whole zip file ({error})") from error
+    if changed is not None:
+        raise ValueError(f"its part {changed} was changed since it was written")
+    file.seek(0)
+
+
+DEEPEST = 100  # levels of a state
+FEW = 2**16  # values that even a small file may hold
+SMALL = 2**26  # bytes that even a small file may unpack to
+REPEATED = 64  # how often the bytes of a file may be repeated in its tensors
+
+
+def read_state(file: IO[bytes]) -> dict[str, Any]:
+    """The state that the file holds, its tensors as arrays. No code that it names runs.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no state, or takes more memory than a state of its size does.
+        Exception: whatever torch raises for a damaged file.
+    """
+    size = _size(file)
+    loaded = torch.load(file, map_location="cpu", weights_only=True)
+    _check_tree(loaded, size)
+    state = tree.to_numpy(loaded)
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds a {type(state).__name__}, not the state of a trial")
+    return state
+
+
+def short(error: BaseException) -> str:
+    """What the error says, as far as one line takes it."""
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+def _size(file: IO[bytes]) -> int:
+    """Bytes of the file, which is at its begin afterwards."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    return size
+
+
+def check_members(file: IO[bytes]) -> None:
+    """Raise ValueError unless this is a zip file with nothing packed."""
+    size = _size(file)
+    try:
+        infos = ZipFile(file).infolist()
+    except (BadZipFile, NotImplementedError) as error:
+        raise ValueError(f"it is no zip file: {error}") from error
+    packed = any(
+        info.compress_type != ZIP_STORED or info.file_size != info.compress_size for info in infos
+    )
+    if packed or sum(info.file_size for info in infos) > size:
+        raise ValueError("its parts are packed, or say that they are larger than it is")
+    file.seek(0)
+
+
+def _check_tree(loaded: Any, size: int) -> None:
+    """Raise ValueError if the tree is too deep, or repeats what it holds too often."""
+    values = 0
+    nbytes = 0
+    left = [(loaded, 0)]
+    while left:
+        value, depth = left.pop()
+        values += 1
+        if depth > DEEPEST or values > max(FEW, size):
+            raise ValueError(f"its values lie more than {DEEPEST} deep, or within each other")
+        if isinstance(value, Tensor) and not is_sparse(value):
+            nbytes += value.nbytes
+        elif isinstance(value, Mapping):
+            left += [(each, depth + 1) for each in value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            left += [(each, depth + 1) for each in value]
+    if nbytes > max(SMALL, REPEATED * size):
+        raise ValueError(f"its {size} bytes say that they are {nbytes} bytes")
+
+
+_HEADER = 30  # bytes of a zip member's header before its name
+
+
+class PackMember(NamedTuple):
+    """Where a state lies."""
+
+    pack: str
+    start: int  # of its header
+    size: int  # of its content, in bytes
+
+
+class CheckpointPacks:
+    """Which states lie in packs, as far as was looked."""
+
+    def __init__(self, place: CheckpointFolder) -> None:
+        self._place = place
+        self._members: dict[str, PackMember] = {}  # by checkpoint
+        self._rest: dict[str, dict[str, None]] = {}  # by pack: its checkpoints
+        self._bytes: dict[str, int] = {}  # by pack
+        # Packs whose directories cannot be read, and so nobody knows what lies in them.
+        self.damaged: set[str] = set()
+        self._made = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def names(self) -> Iterable[str]:
+        return self._members.keys()
+
+    def size(self, name: str) -> int:
+        return self._members[name].size
+
+    def rest(self, pack: str) -> tuple[list[str], bool]:
+        """The checkpoints that are wanted of this pack; whether they are half of it or less."""
+        names = list(self._rest[pack])
+        return names, 2 * sum(map(self.size, names)) <= self._bytes[pack]
+
+    def next_name(self, run: str) -> str:
+        """A name for this run's next pack."""
+        self._made += 1
+        return f"pack-{run}-{self._made:06d}.zip"
+
+    def look(self) -> None:
+        """Learn of all packs that lie there now. The states in a damaged one count as missing."""
+        there = {name for name in self._place.names() if name.endswith(".zip")}
+        for pack in self._rest.keys() - there:
+            self.forget(pack)
+        self.damaged &= there
+        for pack in sorted(there):
+            with suppress(FileNotFoundError):  # somebody has just removed it
+                if self._bytes.get(pack) != self._place.size(pack):
+                    self.forget(pack)
+                    with suppress(Damaged):
+                        self.learn(pack)
+
+    def learn(self, pack: str) -> None:
+        """Read what lies in this pack.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            Damaged: its directory cannot be read.
+        """
+        try:
+            with self._place.open(pack) as file:
+                infos = ZipFile(file).infolist()
+        except FileNotFoundError:
+            raise
+        except Exception:  # noqa: BLE001 there are many ways to be no zip file
+            infos = []
+        size = self._place.size(pack)
+        beyond = any(info.header_offset + info.file_size > size for info in infos)
+        # without its end one finds a member's own end
+        if not infos or infos[0].header_offset or beyond:
+            self.damaged.add(pack)
+            raise Damaged(f"{pack} holds checkpoints, and cannot be read")
+        self.damaged.discard(pack)
+        for info in infos:
+            member = PackMember(pack, info.header_offset, info.file_size)
+            self._members[info.filename] = member
+        self._rest[pack] = dict.fromkeys(info.filename for info in infos)
+        self._bytes[pack] = size
+
+    def forget(self, pack: str) -> None:
+        """The pack is gone, or about to be read again."""
+        for name in self._rest.pop(pack, {}):
+            del self._members[name]
+        self._bytes.pop(pack, None)
+
+    def read(self, name: str) -> bytes | None:
+        """The checkpoint's content; None if no pack is known to hold it."""
+        at = self._members.get(name)
+        if at is None:
+            return None
+        start = at.start + _HEADER
+        stored = name.encode()
+        try:
+            found = self._place.part(at.pack, start, start + len(stored) + at.size)
+        except FileNotFoundError:
+            return None
+        if found.startswith(stored):
+            return found[len(stored) :]
+        return None  # the pack was written again, by another process
+
+    def drop(self, names: Iterable[str]) -> list[str]:
+        """These checkpoints are not wanted any more; the packs that held them."""
+        touched: dict[str, None] = {}
+        for name in names:
+            pack = self._members.pop(name).pack
+            del self._rest[pack][name]
+            touched[pack] = None
+        return list(touched)
+
+
+def write_zip(contents: Mapping[str, bytes], file: IO[bytes]) -> None:
+    """Write a zip file with these members, not compressed: each lies in it as it is."""
+    with ZipFile(file, "w") as pack:
+        for name, content in contents.items():
+            # The time of day is left out: zip files have no years before 1980, and a clock may.
+            pack.writestr(ZipInfo(name), content)
+
 
 _MARKER = "RUN"
 _NAME = "checkpoint_name"  # the key of a stored state's own name

@@ -23,7 +23,7 @@ OWN_RULE = (
 Items = dict[str, list[tuple[int, Any]]]  # samples and value of each step, by name
 
 
-class Noted:
+class TrainingMetrics:
     """Values by name, with the samples of each step. They stay on their device until `sums`.
 
     `patience`: so many steps in a row may have a loss that is not finite.

@@ -10,24 +10,24 @@ from time import perf_counter
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId, Value
 from shoal.train.data.columns import Columns
+from shoal.train.lane.batch_size_search import is_open, largest, with_size
 from shoal.train.lane.blame import Spent, blaming
-from shoal.train.lane.checkpoint import Damaged
+from shoal.train.lane.checkpoints import Damaged
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.largest import is_open, largest, with_size
 from shoal.train.lane.measure import start_up
 from shoal.train.recipe.hooks import validates
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import data_key, seed_of
 from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.unit import Tree, TrialError, Unit
-from shoal.train.slot.workplace import Workplace
+from shoal.train.slot.context import SlotContext
 from shoal.train.stream.stream import Stream
 
 
 class LaneBuilder:
     """Builds the lanes of one slot."""
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: SlotContext) -> None:
         self._at = workplace
         self._meter = workplace.meter
         # the batch sizes found, by kind of trial: see `_find`
@@ -133,7 +133,7 @@ class SavedStates:
     deleted as soon as the trial has a newer state.
     """
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: SlotContext) -> None:
         self._vault = workplace.vault
         self._meter = workplace.meter
         # the number of visits before the checkpoint, and its name

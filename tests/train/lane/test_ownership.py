@@ -13,7 +13,7 @@ import torch
 from fused_kit import alone, gap, lanes, together
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from train_kit import blobs, drive, planned, station, trial
+from train_kit import blobs, drive, planned, trainer, trial
 
 import shoal
 from shoal.study.folder import StudyError
@@ -267,7 +267,7 @@ def test_what_no_trial_trains_may_be_shared(
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_slot_refuses_what_another_trial_of_it_had(at_once: bool) -> None:
     recipe = Sharing(whole)
-    one = station(recipe, DATA)
+    one = trainer(recipe, DATA)
     (visit,) = planned(DATA, 1)
     drive(one.train(Unit(trial("a", lr=0.1), (), visit)))
     if not at_once:

@@ -1,1 +1,0 @@
-"""A trial's optimizers: what `configure_optimizers` may return, their schedules, their state."""

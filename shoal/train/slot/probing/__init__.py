@@ -1,1 +1,0 @@
-"""Steps whose results are thrown away, to learn what trials need."""
