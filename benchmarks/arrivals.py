@@ -55,7 +55,8 @@ def arrivals(quick: bool) -> Any:
 
 
 def policy(name: str) -> Any:
-    from shoal.policy.width.doubling import Doubling, Width
+    from shoal.policy.reference.baselines import Width
+    from shoal.policy.width.doubling import Doubling
     from shoal.policy.width.equi import Equi
 
     if name.startswith("fixed"):

@@ -22,9 +22,8 @@ from shoal.core.state import State, view
 from shoal.core.trial import Trial, TrialId
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.knapsack import best_counts, best_counts_dp
-from shoal.policy.elastic.milp import count_milp, first_map, node_milp
-from shoal.policy.elastic.program import Effort
 from shoal.policy.elastic.table import gains, value
+from shoal.policy.reference.milp import Effort, count_milp, first_map, node_milp
 from shoal.profile.table import Row, Table
 
 WIDTHS = [0, 1, 2, 4, 8, 16, 32, 64]

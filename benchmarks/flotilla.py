@@ -118,7 +118,8 @@ class Timed:
 
 def policy(way: str) -> Any:
     from shoal.policy import Fifo
-    from shoal.policy.width.flotilla import Flotilla, Rounds
+    from shoal.policy.reference.baselines import Rounds
+    from shoal.policy.width.flotilla import Flotilla
     from shoal.policy.width.waterfill import WaterFill
 
     way = way.partition(",")[0]

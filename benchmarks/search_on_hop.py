@@ -51,7 +51,7 @@ def searcher(name: str, quick: bool) -> Any:
 def policy(way: str) -> tuple[Any, dict[str, Any]]:
     """The policy, and options of its run."""
     from shoal.policy import Fifo, Hop
-    from shoal.policy.pack.as_trials import PacksAsTrials
+    from shoal.policy.pack.packs_as_trials import PacksAsTrials
 
     if way == "copies":
         return Fifo(), {"copies": SLOTS}

@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "FLEET, appendix B.3: all widths up to M_t are measured",
-        "policy/width/profiling.py",
+        "policy/width/flotilla.py",
         "upto = _widths_to_measure(view, wanting)",
         "upto = 2",
         "tests/policy/width/test_profiling.py",
@@ -278,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         "BFTrainer, eq. 10: M is twice the nodes and one",
-        "policy/elastic/milp.py",
+        "policy/reference/milp.py",
         "2 * nodes + 1",
         "nodes + 1",
         f"{OF_MILP}::test_the_papers_big_m_forbids_to_change_by_more_than_half_of_the_nodes",

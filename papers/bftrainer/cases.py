@@ -28,7 +28,7 @@ from replay import (  # noqa: E402
     still,
 )
 
-from shoal.policy.elastic.spatial import Spatial  # noqa: E402
+from shoal.policy.elastic.placement import Spatial  # noqa: E402
 from shoal.simulate.read import read_log  # noqa: E402
 from shoal.simulate.trace import IdleLog  # noqa: E402
 

@@ -8,7 +8,7 @@ count at full rate at once, a start from none is free, and costs are not capped 
 only, and the over-run thrown away; `True` is what their paper says. `stall=True`: a trial makes
 no progress for up or down seconds after each change instead.
 
-Deciding is the product's: `policy/elastic/knapsack.py` and `policy/elastic/spatial.py`.
+Deciding is the product's: `policy/elastic/knapsack.py` and `policy/elastic/placement.py`.
 """
 
 import json
@@ -21,7 +21,7 @@ import numpy as np
 
 from shoal.policy.elastic.knapsack import best_counts
 from shoal.policy.elastic.objective import forward_time
-from shoal.policy.elastic.spatial import Spatial, exposure, release, take
+from shoal.policy.elastic.placement import Spatial, exposure, release, take
 from shoal.policy.elastic.table import FORBIDDEN, gains, value
 from shoal.simulate.trace import IdleLog
 

@@ -2,7 +2,7 @@
 MILP.
 
 Nakandala et al., VLDB 2020, sections 5.1 and 5.2; Sevast'yanov 1994, Bárány and Fiala 1982.
-Both are beaten by `openshop.quick4`; nothing in Shoal decides by them.
+Both are beaten by `schedules.quick4`; nothing in Shoal decides by them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.core.trial import Seconds
-from shoal.policy.hop.openshop import Times, bound
-from shoal.policy.hop.rules import along, most_left
+from shoal.policy.hop.schedules import Times, along, bound, most_left
 from shoal.policy.hop.shop import EPS, Floats, Shop, ShopSchedule, ShopUnit, dispatch
 
 

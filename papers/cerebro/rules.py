@@ -1,14 +1,15 @@
 """List rules of an open shop that only comparisons need: the paper's Algorithm 1, and rules of
 size.
 
-Nakandala et al., VLDB 2020. Shoal's live form of Algorithm 1 is `shoal.policy.hop.choose.by_lot`.
+Nakandala et al., VLDB 2020. Shoal's live form of Algorithm 1 is
+`shoal.policy.hop.live_rules.by_lot`.
 """
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from shoal.policy.hop.rules import greedy
+from shoal.policy.hop.schedules import greedy
 from shoal.policy.hop.shop import Floor, Pick, Rule
 
 # Longest and shortest processing time of the unit at hand.

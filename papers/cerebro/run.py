@@ -19,18 +19,21 @@ from common import write  # noqa: E402
 from hops import SIZE, Outcome, simulate, slot_name  # noqa: E402
 from reference import milp, vector_rearrangement  # noqa: E402
 from rules import by_lot  # noqa: E402
+from shoal.policy.fixed import Fixed  # noqa: E402
 from workload import FLOPS, Cell, cell  # noqa: E402
 
 from shoal.core.cluster import ShardId, Slot, proportional  # noqa: E402
 from shoal.core.event import Joined, Left  # noqa: E402
 from shoal.policy.fifo import Fifo  # noqa: E402
-from shoal.policy.fixed import Fixed  # noqa: E402
 from shoal.policy.hop.hop import Hop  # noqa: E402
 from shoal.policy.hop.hybrid import division  # noqa: E402
-from shoal.policy.hop.openshop import bound, quick4  # noqa: E402
-from shoal.policy.hop.replicas import replica_shares  # noqa: E402
 from shoal.policy.hop.rotation import spread  # noqa: E402
-from shoal.policy.hop.rules import most_left  # noqa: E402
+from shoal.policy.hop.schedules import (  # noqa: E402
+    bound,
+    most_left,
+    quick4,
+    replica_shares,
+)
 from shoal.policy.hop.shop import Shop, check_schedule, dispatch  # noqa: E402
 from shoal.search.batch import trial_id  # noqa: E402
 from shoal.search.halving import Hyperband  # noqa: E402

@@ -30,13 +30,14 @@ from shoal.core.visits import ValidateEvery  # noqa: E402
 from shoal.engine.journal import Journal  # noqa: E402
 from shoal.engine.run import reopened, run  # noqa: E402
 from shoal.policy.fifo import Fifo  # noqa: E402
-from shoal.policy.pack.division import cheapest, exact  # noqa: E402
-from shoal.policy.pack.grouping import (  # noqa: E402
+from shoal.policy.pack.grouping import (  # noqa: E402  # noqa: E402
     Groups,
     Member,
     at_random,
+    cheapest,
     distance,
     equal_length,
+    exact,
     nearest,
 )
 from shoal.policy.pack.pack import Pack  # noqa: E402

@@ -6,7 +6,7 @@ from typing import Literal
 
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.choice import check_one_of
+from shoal.policy.arguments import check_one_of
 
 Objective = Literal["makespan", "mean_completion", "first_result"]
 MAKESPAN: Objective = "makespan"

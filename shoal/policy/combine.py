@@ -11,7 +11,7 @@ from shoal.core.plan import Gang, Plan
 from shoal.core.ports import Policy
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.width.doubling import check_interval
+from shoal.policy.arguments import check_interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,21 +16,20 @@ from shoal.core.ports import Policy
 from shoal.core.trial import parsed
 from shoal.policy.combine import Admit, Every, Fallback
 from shoal.policy.elastic.elastic import Elastic
-from shoal.policy.elastic.milp import NodeMilp
 from shoal.policy.elastic.objective import FileObjective
-from shoal.policy.elastic.spatial import Spatial, rack_of
+from shoal.policy.elastic.placement import Spatial, rack_of
 from shoal.policy.fifo import Fifo
-from shoal.policy.fixed import Fixed
 from shoal.policy.hop.hop import RULES, Hop
 from shoal.policy.hop.hybrid import Hybrid
-from shoal.policy.killable import Killable
 from shoal.policy.mixed import Mixed
-from shoal.policy.pack.as_trials import PacksAsTrials
 from shoal.policy.pack.pack import Pack
-from shoal.policy.width.doubling import Doubling, Width
-from shoal.policy.width.equi import Equi, HeSrpt, SrptK, Wrate
+from shoal.policy.pack.packs_as_trials import PacksAsTrials
+from shoal.policy.reference.baselines import Fixed, HeSrpt, Killable, Rounds, SrptK, Width, Wrate
+from shoal.policy.reference.milp import NodeMilp
+from shoal.policy.width.doubling import Doubling
+from shoal.policy.width.equi import Equi
 from shoal.policy.width.explore import Explore
-from shoal.policy.width.flotilla import Flotilla, Rounds
+from shoal.policy.width.flotilla import Flotilla
 from shoal.policy.width.waterfill import WaterFill
 
 KNOWN: Mapping[str, type[Any]] = {

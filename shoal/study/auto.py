@@ -17,7 +17,7 @@ from shoal.policy.aim import MAKESPAN, Objective, check_objective
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
 from shoal.policy.named import FILE, KNOWN, NAMES, SHORT, nested, parse
-from shoal.policy.width.foretell import rises
+from shoal.policy.width.convergence import rises
 from shoal.search.optuna import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.simulate.objective_file import with_files

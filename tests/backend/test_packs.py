@@ -15,7 +15,7 @@ from shoal.core.fold import fold, step
 from shoal.core.state import State, view
 from shoal.core.trial import Trial, TrialId
 from shoal.policy import Fifo, Hop, Pack, PacksAsTrials
-from shoal.policy.pack import forming
+from shoal.policy.pack import packs_as_trials
 from shoal.profile.table import Row, Table
 from shoal.reporting import summary
 from shoal.testing import Setting, check_backend
@@ -276,7 +276,7 @@ def test_a_hopping_pack_without_room_goes_on_in_smaller_ones(
             self.room(model)
             return super().training_step(model, batch)
 
-    monkeypatch.setattr(forming, "gains", lambda *_: True)
+    monkeypatch.setattr(packs_as_trials, "gains", lambda *_: True)
     study = studied(
         tmp_path / "s",
         Recipe(shards=2),
@@ -292,7 +292,7 @@ def test_a_waiting_pack_that_turns_out_too_large_is_parted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was formed before its trials' memory was known."""
-    monkeypatch.setattr(forming, "gains", lambda *_: True)
+    monkeypatch.setattr(packs_as_trials, "gains", lambda *_: True)
     shards, names = (
         {ShardId("a"): 10, ShardId("b"): 10},
         [TrialId(f"t{i}") for i in range(8)],

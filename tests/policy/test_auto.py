@@ -26,7 +26,7 @@ from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.policy.auto import Auto
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import Hop
-from shoal.policy.width.doubling import Width
+from shoal.policy.reference.baselines import Width
 from shoal.policy.width.equi import Equi
 from shoal.profile.measure import believe
 from shoal.profile.table import Row, Table

@@ -16,7 +16,7 @@ from shoal.core.plan import Plan
 from shoal.core.trial import TrialId
 from shoal.policy.combine import admit, every, fallback
 from shoal.policy.fifo import Fifo
-from shoal.policy.width.doubling import Width
+from shoal.policy.reference.baselines import Width
 from shoal.policy.width.equi import Equi
 
 FLAT = table((1.0, 2.0, 3.0, 4.0))

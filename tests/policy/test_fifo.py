@@ -7,7 +7,7 @@ from shoal.core.fold import fold
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.policy.fifo import Fifo
-from shoal.policy.fixed import Fixed
+from shoal.policy.reference.baselines import Fixed
 from shoal.profile.table import Row, Table
 from shoal.testing import check_policy
 

@@ -20,7 +20,7 @@ from shoal.policy import (
     SrptK,
 )
 from shoal.policy.combine import Admit, Every, Fallback
-from shoal.policy.elastic.spatial import Spatial
+from shoal.policy.elastic.placement import Spatial
 from shoal.policy.named import KNOWN, NAMES, SHORT
 from shoal.study.auto import policy_of
 from shoal.study.folder import StudyError

@@ -24,10 +24,11 @@ from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.hybrid import Hybrid
 from shoal.policy.mixed import Mixed
-from shoal.policy.width.doubling import Doubling, Width
-from shoal.policy.width.equi import Equi, HeSrpt, SrptK, Wrate
+from shoal.policy.reference.baselines import HeSrpt, Rounds, SrptK, Width, Wrate
+from shoal.policy.width.doubling import Doubling
+from shoal.policy.width.equi import Equi
 from shoal.policy.width.explore import Explore
-from shoal.policy.width.flotilla import Flotilla, Rounds
+from shoal.policy.width.flotilla import Flotilla
 from shoal.policy.width.waterfill import WaterFill
 from shoal.profile.table import Row, Table
 from shoal.search.grid import Grid

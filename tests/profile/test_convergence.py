@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from shoal.profile.convergence import Convergence, fit_convergence
+from shoal.policy.width.convergence import Convergence, fit_convergence
 
 
 @pytest.mark.parametrize(("scale", "stretch"), [(1.0, 1.0), (1e3, 1e4), (1e-4, 1.0)])

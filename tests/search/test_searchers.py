@@ -10,7 +10,7 @@ from shoal.core.fold import fold
 from shoal.core.state import State, View
 from shoal.core.trial import Trial, TrialId
 from shoal.policy.fifo import Fifo
-from shoal.policy.width.doubling import Width
+from shoal.policy.reference.baselines import Width
 from shoal.profile.table import Row, Table
 from shoal.search import Grid, Random, SuccessiveHalving, Trace, describe, rebuild
 from shoal.search.batch import AHEAD

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from math import inf, isfinite
 from operator import attrgetter
@@ -21,9 +22,9 @@ from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, Trial, TrialId
-from shoal.policy.elastic import joint_units
 from shoal.policy.elastic.knapsack import best_counts, steady
 from shoal.policy.elastic.objective import (
+    KnownEnds,
     Objective,
     check_hysteresis,
     check_objective,
@@ -32,22 +33,18 @@ from shoal.policy.elastic.objective import (
     watched,
     worth,
 )
-from shoal.policy.elastic.problem import (
-    Held,
-    Problem,
-    free_slots,
-    longest_first,
-    pool_of,
-)
-from shoal.policy.elastic.settle import Claim, Moved, by_index, by_rack, paying
-from shoal.policy.elastic.spatial import Spatial
+from shoal.policy.elastic.placement import Claim, Moved, Spatial, by_index, by_rack, paying
 from shoal.policy.elastic.table import (
     FORBIDDEN,
     Counts,
     Table,
     gains,
+    lasting,
     shortened,
 )
+from shoal.policy.hop.hop import Hop
+from shoal.policy.hop.hybrid import joint_unit, readers
+from shoal.policy.idle import idle_slots, with_more
 from shoal.profile.known import widest
 
 Lanes = Mapping[TrialId, tuple[SlotId, ...]]  # the slots that each trial holds
@@ -59,6 +56,8 @@ LEAST = 1e-3  # of the horizon: what growing costs at least, so that it is done 
 LEARNED = "learned"  # a horizon that is estimated
 Cohorts = Mapping[str, int]
 Memory = dict[str, Any]  # "cohorts": when each slot joined; "departures": see `watched`
+HOP = Hop("lrw")  # remembers nothing, and is best where times are uncertain
+Held = tuple[SlotId, ...]  # the slots of a trial
 
 
 class RowsKept:
@@ -145,7 +144,7 @@ class Elastic:
     trial; or a `Spatial`. `hysteresis`: a trial gives up slots only if that gains more than this
     part of what it makes within the horizon. So measured speeds may be off by half of it without
     equal trials exchanging slots. `placed`: data stays at nodes, so that each slot of a trial reads
-    a shard that lies there, and counts change between units; see `joint_units`.
+    a shard that lies there, and counts change between units; see `joint_plan`.
 
     Raises:
         ValueError: a horizon, cost, admit, objective, placement or hysteresis that cannot be.
@@ -192,11 +191,11 @@ class Elastic:
         remembered = self._remembered(view, memory)
         if self.placed:
             seconds = self._seconds(view, remembered)
-            held = joint_units.lanes(view, self.admit)
+            held = joint_lanes(view, self.admit)
             asked = problem_of(self, view, seconds, held)
             if asked is None:
                 return view.plan, remembered
-            return joint_units.plan(view, asked, _counts(asked)), remembered
+            return joint_plan(view, asked, _counts(asked)), remembered
         asked = problem(self, view, self._seconds(view, remembered))
         # By rack, those that stay may change places with those that grow.
         claims = _claims(view, asked, _counts, everybody=self._spatial is not None)
@@ -543,3 +542,117 @@ def _shrinking(rule: Elastic, view: View, name: TrialId, held: Held) -> Seconds:
 def _cohorts(view: View, memory: Mapping[str, int]) -> dict[str, int]:
     """The turn at which each slot was first seen since it joined."""
     return {name: memory.get(name, view.turn) for name in view.slots}
+
+
+# -- where data stays at nodes: each slot of a trial reads a shard that lies there, all at once
+
+
+# -- where data stays at nodes
+#
+# Elastic trials over data that stays at nodes: how many slots each is to have, unit by unit.
+# BFTrainer (Liu et al., 2021) has every node read all of the data. Where each node holds some
+# shards only, a trial on n slots reads n shards at once, each slot one of its own (a joint gang),
+# and hops on. Such a unit is not cut short. So the program (16) is solved for all trials as ever,
+# and a trial gets its count when its next unit begins.
+
+
+def joint_lanes(view: View, admit: int | None) -> Mapping[TrialId, tuple[SlotId, ...]]:
+    """The slots that each trial admitted has, in the unit under way."""
+    found = {}
+    for name in islice(view.trials, admit):
+        gang = view.running.get(name)
+        found[name] = () if gang is None else tuple(sorted(gang.slots))
+    return found
+
+
+def joint_plan(view: View, asked: Problem, counts: Counts) -> Plan:
+    """What runs, and the next units of trials that wait, on slots at which nothing runs.
+
+    What is left by trials that are to have slots, as they lack no shard that lies there, goes to
+    whoever lacks one: no slot is idle that a trial could use. Where nobody is to have more than one
+    slot, trials hop: which of them visits which shard is all that counts.
+    """
+    if counts.max() <= 1 and len(counts) == len(view.trials):
+        hopped, _ = HOP.decide(view, HOP.start())
+        return hopped
+    free = {slot.id: slot for slot in idle_slots(view)}
+    waits = [
+        (int(count), trial)
+        for trial, count in zip(asked.trials, counts, strict=True)
+        if trial not in view.running
+    ]
+    gangs: list[Gang] = []
+    begun: set[TrialId] = set()
+    for least in (0, 1):
+        for count, trial in waits:
+            if trial in begun:
+                continue
+            gang = _unit(view, trial, max(count, least), list(free.values()))
+            if gang is None:
+                continue
+            begun.add(trial)
+            gangs.append(gang)
+            for slot in gang.slots:
+                del free[slot]
+    return with_more(view, gangs)
+
+
+def _unit(view: View, trial: TrialId, count: int, slots: Sequence[Slot]) -> Gang | None:
+    """The trial's next unit on so many of the slots; None if it cannot run on those there are."""
+    fewest, _ = view.trials[trial].widths
+    reads = readers(view, trial, slots, view.pending[trial])[:count]
+    return joint_unit(view, trial, reads) if len(reads) >= fewest else None
+
+
+# -- what an allocation is decided from
+
+
+def free_slots(view: View) -> list[SlotId]:
+    """The slots at which nothing runs."""
+    return [slot.id for slot in idle_slots(view)]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an allocation is decided from: a row of each table for each trial."""
+
+    trials: tuple[TrialId, ...]
+    lanes: tuple[Held, ...]  # what they hold
+    curve: Table
+    held: Counts
+    up: Table
+    down: Table
+    horizon: Seconds
+    free: int  # slots to be shared out, those held included
+    needs: tuple[float, ...]  # memory, GiB
+    ends: KnownEnds
+    pool: Held  # the free slots, and then those held; of either the longest lasting first
+
+    def parts(self, row: int) -> Table:
+        """For how much of the horizon the slots of each count last; see `lasting`."""
+        trial, own = self.trials[row], self.lanes[row]
+        part = partial(self.ends.part, trial)
+        others = [part(slot) for slot in self.pool if slot not in own]
+        return lasting([part(slot) for slot in own], others, self.curve.shape[1])
+
+    def makes(self, trial: TrialId, slots: Held) -> float:
+        """What the trial makes on these slots; see `Makes`."""
+        row = self.trials.index(trial)
+        steps = np.diff(np.maximum(self.curve[row], 0.0))
+        parts = sorted((self.ends.part(trial, slot) for slot in slots), reverse=True)
+        made = self.horizon * float(steps[: len(slots)] @ np.array(parts))
+        held = len(self.lanes[row])
+        if len(slots) > held:
+            made -= float(self.up[row] * max(self.curve[row, held], 0.0))
+        return made
+
+
+def pool_of(view: View, lanes: Iterable[Held]) -> Held:
+    """The free slots, and then those of these lanes; of either the longest lasting first."""
+    busy = [slot for lane in lanes for slot in lane]
+    return (*longest_first(view, free_slots(view)), *longest_first(view, busy))
+
+
+def longest_first(view: View, slots: Iterable[SlotId]) -> list[SlotId]:
+    """The slots, those that leave last first, else as they come."""
+    return sorted(slots, key=lambda slot: -view.slots[slot].until)

@@ -15,8 +15,7 @@ from shoal.core.cluster import Slot
 from shoal.core.plan import Gang, Plan, solo
 from shoal.core.state import View, epoch_of
 from shoal.core.trial import TrialId
-from shoal.policy.hop.choose import Choice, by_lot, by_work
-from shoal.policy.hop.early import by_slack
+from shoal.policy.hop.live_rules import Choice, by_lot, by_slack, by_work
 from shoal.policy.hop.planned import by_plan, noted, order_all, planned_shards
 from shoal.policy.hop.rotation import (
     Memory,

@@ -21,8 +21,8 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.plan import Gang, Lane, Plan, evenness
 from shoal.core.state import View, epoch_of
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.hop.early import rate_alone, samples_in, samples_left
 from shoal.policy.hop.hop import Hop, at_the_barrier
+from shoal.policy.hop.live_rules import rate_alone, samples_in, samples_left
 from shoal.policy.idle import has_room, idle_trials, queue, with_more
 from shoal.profile.known import measured_rates, widest
 

@@ -19,9 +19,8 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.plan import Gang, solo
 from shoal.core.state import View, epoch_of
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.hop.choose import by_links
-from shoal.policy.hop.openshop import best, candidates, settled
-from shoal.policy.hop.replicas import quota
+from shoal.policy.hop.live_rules import by_links
+from shoal.policy.hop.schedules import best, candidates, quota, settled
 from shoal.policy.hop.shop import EPS, Flags, Floats, Running, Shop, ShopSchedule
 from shoal.policy.idle import fits
 from shoal.profile.known import clocked_as, links

@@ -16,16 +16,23 @@ from shoal.core.cluster import Slot
 from shoal.core.plan import Gang, Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.choice import check_one_of
+from shoal.policy.arguments import check_one_of
 from shoal.policy.idle import fits, idle_slots, idle_trials
 from shoal.policy.pack.company import GAIN
-from shoal.policy.pack.division import SOME, cheapest
 from shoal.policy.pack.figures import Figures
-from shoal.policy.pack.grouping import Groups, Member, at_random, equal_length, nearest
+from shoal.policy.pack.grouping import (
+    SOME,
+    Groups,
+    Levels,
+    Member,
+    at_random,
+    cheapest,
+    equal_length,
+    nearest,
+    places,
+)
 from shoal.policy.pack.kinds import Kind, Kinds, alike
-from shoal.policy.pack.places import Levels, places
-from shoal.policy.pack.refill import Refill, Running, has_room
-from shoal.policy.pack.splitting import split
+from shoal.policy.pack.refill import Refill, Running, has_room, split
 
 WINDOW = 256  # waiting trials looked at beside those for idle slots: a decision's time has a bound
 Group = list[TrialId]

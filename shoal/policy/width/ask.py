@@ -239,3 +239,14 @@ def admitted(wanting: list[Ask], capacity: int) -> list[Ask]:
         if capacity == 0:
             break
     return taken
+
+
+def widths_at(order: Sequence[Ask], rungs: Rung) -> dict[TrialId, int]:
+    """The slots of each trial that has a rung."""
+    with_rung = [ask for ask in order if ask.trial in rungs]
+    return {ask.trial: ask.widths[rungs[ask.trial]] for ask in with_rung}
+
+
+def shortest_first(wanting: Sequence[Ask]) -> list[Ask]:
+    """The trials with least time left first."""
+    return sorted(wanting, key=lambda ask: ask.seconds())

@@ -17,19 +17,18 @@ import numpy as np
 from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.choice import check_one_of
+from shoal.policy.arguments import check_interval, check_one_of
 from shoal.policy.width.ask import (
     Ask,
     Rungs,
     Widths,
     admitted,
     all_widths,
-    asks,
     paying,
     powers_of_two,
     room,
 )
-from shoal.policy.width.foretell import check_foretell, check_scores, left_by
+from shoal.policy.width.convergence import check_foretell, check_scores, left_by
 from shoal.policy.width.hysteresis import Decided, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
 
@@ -145,40 +144,6 @@ class Doubling:
         wanting = paying(view, self._rungs(), left)
         rule = best_widths if self.rule == "exact" else climb
         return settled(view, wanting, room(view), rule)
-
-
-@dataclass(frozen=True, slots=True)
-class Width:
-    """First come, first served, each trial at the same fixed width.
-
-    A trial that does not allow this width has the nearest one that it allows.
-
-    Raises:
-        ValueError: width below 1.
-    """
-
-    slots: int = 1
-
-    def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"a width must be >= 1 slot; got {self.slots!r}")
-
-    def start(self) -> None:
-        return None
-
-    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        taken = admitted(asks(view, self._rungs), room(view))
-        return place(view, {ask.trial: ask.least for ask in taken}), memory
-
-    def _rungs(self, fewest: int, most: int) -> tuple[int, ...]:
-        """The fixed width, or the nearest one within the limits."""
-        return (min(max(self.slots, fewest), most),)
-
-
-def check_interval(seconds: Seconds | None) -> None:
-    """Raise ValueError unless it is positive, or None."""
-    if seconds is not None and not seconds > 0:
-        raise ValueError(f"an interval must be > 0 seconds, or None; got {seconds!r}")
 
 
 def placed(view: View, widths: Widths, every: Seconds | None) -> Plan:

@@ -13,8 +13,8 @@ from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.width.ask import Ask, asks, powers_of_two, room
+from shoal.policy.width.convergence import check_foretell, check_scores, left_by
 from shoal.policy.width.doubling import climb
-from shoal.policy.width.foretell import check_foretell, check_scores, left_by
 from shoal.policy.width.hysteresis import SOON, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
 from shoal.profile.known import known_widths

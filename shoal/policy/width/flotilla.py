@@ -5,8 +5,9 @@ Each trial has as many slots as even out the paces. Guan et al., "FLEET", MLSys 
 (Pittman et al., SC'18).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any, Literal
 
@@ -15,8 +16,8 @@ import numpy as np
 from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
-from shoal.core.trial import TrialId
-from shoal.policy.choice import check_one_of
+from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.policy.arguments import check_one_of
 from shoal.policy.width.ask import (
     Ask,
     Rung,
@@ -36,29 +37,26 @@ from shoal.policy.width.place import (
     seats,
     to_share,
 )
-from shoal.policy.width.profiling import (
-    Measures,
-    Tried,
-    extended,
-    missing,
-    noted,
-    until_measured,
-    widths_to_try,
-)
-from shoal.policy.width.regroup import (
-    Told,
-    dearest_change,
-    noted_rates,
-    smoothed,
-    spread_of,
-    until_through,
-    widths_of,
-)
+from shoal.profile.fleet import extrapolate, widths_to_profile
+from shoal.profile.known import kind_of, known_widths
 
 Scope = Literal["global", "local"]
 Paces = Mapping[TrialId, float]  # samples/s
 Memory = Mapping[str, Any]
 NEAR = 20 / 176  # the paper's 20 images/s, of its fastest model's rate
+NOISE = 0.3  # of a rate; what is off by more is another rate, and counts at once
+NEWEST = 4  # the newest of n rates told counts 1/n, but this part of the mean at least
+# By trial and width: the rate told last, the mean of all, their spread, and how many they were.
+Told = Mapping[str, Mapping[str, Sequence[float]]]
+Form = Callable[[Sequence[Ask], int], Sequence[Widths]]
+# What is measured first: each kind on its fewest slots, at all widths up to M_t, or nothing.
+Measures = Literal["alone", "printed", "never"]
+# Of each trial: the widths at which it was begun to be measured, and its visits by then.
+Tried = Mapping[TrialId, Sequence[Sequence[int]]]
+# Visits after which a width that gave no rate is given up: one of them was whole at that width.
+VISITS = 2
+# Batches that a gang trains to be measured, and the samples of one whose trial does not say.
+BATCHES, BATCH = 48, 32
 
 
 def create_flotilla(
@@ -156,18 +154,18 @@ class Flotilla:
 
     `scope` "global": a new flotilla of all that is left whenever fewer than `alpha` of the slots
     are busy (algorithm 1), and when a pace turns out to be another than the flotillas were formed
-    by and all are through sooner with new ones (see `regroup`). "local": slots that come free get a
-    flotilla of the trials that wait, and nothing is stopped.
+    by and all are through sooner with new ones (see `until_through`). "local": slots that come
+    free get a flotilla of the trials that wait, and nothing is stopped.
 
     `delta`, `guard`: as in `create_flotilla`. Slots that the guard, or the trials' widths, leave
     over go to further flotillas. `profile`: what is measured of each kind of trial before the first
-    flotilla, see `profiling`. "alone": its rate on its fewest slots; other widths are measured as
+    flotilla, see `missing`. "alone": its rate on its fewest slots; other widths are measured as
     they come up. "printed": all widths up to the paper's M_t. "never": trials that nobody measured
     count as the mean of the others. `together`: all trials of a flotilla advance at the pace of the
     slowest, over one stream; else each keeps its own pace, as in the paper.
 
     Its memory are the paces that the flotillas were formed by (None: none was formed since trials
-    were measured), what `profiling` tried, and the rates that were told.
+    were measured), what was tried at which width, and the rates that were told.
 
     Raises:
         ValueError: no such scope or profile, alpha not in 0..1, or delta below 0.
@@ -208,7 +206,7 @@ class Flotilla:
         self, view: View, wanting: Sequence[Ask], before: Paces | None, told: Told
     ) -> tuple[Plan, Paces]:
         """The flotillas, and the paces that they were formed by; `before`: those of before."""
-        free = _free(view)
+        free = free_slots(view)
         if self.scope == "local":
             waiting = [ask for ask in wanting if ask.trial not in view.running]
             return Plan(view.plan.gangs.union(self._form(view, waiting, free))), {}
@@ -289,7 +287,7 @@ class Flotilla:
         gangs: list[Gang] = []
         while waiting and free:
             widths = create_flotilla(waiting, len(free), self.delta, self.guard)
-            fresh = _gangs(view, _berths(view, widths, free), self.together)
+            fresh = gangs_on(view, berths(view, widths, free), self.together)
             if not fresh:
                 break
             gangs += fresh
@@ -300,41 +298,6 @@ class Flotilla:
         return gangs
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """As many trials as there are slots, drawn by lot, on their fewest slots.
-
-    The next ones start when all of them are through (Pittman et al., SC'18, as FLEET's section 6
-    describes it). `together`: as in `Flotilla`.
-    """
-
-    seed: int = 0
-    together: bool = False
-
-    def start(self) -> None:
-        return None
-
-    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        if any(not ends_by_itself(gang) for gang in view.plan.gangs):
-            return view.plan, memory
-        wanting = asks(view, lambda fewest, most: (fewest,))
-        free = _free(view)
-        drawn = self._drawn(view, wanting, len(free))
-        fresh = _gangs(view, _berths(view, drawn, free), self.together)
-        return Plan(view.plan.gangs.union(fresh)), memory
-
-    def _drawn(self, view: View, wanting: Sequence[Ask], free: int) -> Widths:
-        """Trials drawn by lot, as far as the slots reach, and their slots."""
-        lots = np.random.default_rng([self.seed, view.turn]).permutation(len(wanting))
-        widths = {}
-        for i in lots:
-            ask = wanting[i]
-            if ask.least <= free:
-                widths[ask.trial] = ask.least
-                free -= ask.least
-        return widths
-
-
 def _tried(view: View, memory: Memory) -> Tried:
     """What was tried by now, of trials that are not through.
 
@@ -342,6 +305,16 @@ def _tried(view: View, memory: Memory) -> Tried:
     """
     tried: Tried = memory.get("tried") or {}
     return {trial: stamps for trial, stamps in tried.items() if trial in view.trials}
+
+
+# -- when flotillas are formed again
+#
+# When flotillas are formed again: by smoothed rates, and only where that repays itself.
+# Ours. FLEET (Guan et al., MLSys 2020) measures each rate once and believes it. Rates that slots
+# tell differ by a tenth for no reason, as much as the paces of one flotilla may, so a rate counts
+# here by the mean of what was told of it, with a spread; as of round-trip times in Jacobson's
+# "Congestion Avoidance and Control" (SIGCOMM 1988). And a change is made where all trials are
+# through sooner by it, what it costs included.
 
 
 def _paces(wanting: Iterable[Ask], groups: Iterable[Widths]) -> dict[TrialId, float]:
@@ -354,17 +327,17 @@ def _paces(wanting: Iterable[Ask], groups: Iterable[Widths]) -> dict[TrialId, fl
     }
 
 
-def _free(view: View) -> list[SlotId]:
+def free_slots(view: View) -> list[SlotId]:
     """The slots that are in no gang."""
     busy = view.busy.keys()
     return [slot for slot in view.slots if slot not in busy]
 
 
-def _gangs(view: View, berths: Seats, together: bool) -> list[Gang]:
+def gangs_on(view: View, seated: Seats, together: bool) -> list[Gang]:
     """The gangs of trials that have these slots; those that run already go on."""
     if not together:
-        return [alone(view, trial, slots) for trial, slots in berths.items()]
-    lanes = tuple(Lane(trial, at) for trial, at in berths.items())
+        return [alone(view, trial, slots) for trial, slots in seated.items()]
+    lanes = tuple(Lane(trial, at) for trial, at in seated.items())
     if not lanes:
         return []
     now = view.running.get(lanes[0].trial)
@@ -373,7 +346,7 @@ def _gangs(view: View, berths: Seats, together: bool) -> list[Gang]:
     return [Gang(lanes, since=view.turn)]
 
 
-def _berths(view: View, widths: Widths, slots: Sequence[SlotId]) -> Seats:
+def berths(view: View, widths: Widths, slots: Sequence[SlotId]) -> Seats:
     """By algorithm 3 where there are several nodes, whole and equal, with memory for the trials.
 
     Else by best fit, where trials keep what they can of the slots that they have.
@@ -395,8 +368,303 @@ def _nodes_for(view: View, widths: Widths, slots: Sequence[SlotId]) -> list[list
     return [at for at in nodes.values() if min(view.slots[slot].memory for slot in at) >= need]
 
 
+# -- what is measured before the first flotilla
+#
+# Rates measured before flotillas are formed, of each kind of trial, as it trains.
+# Guan et al., "FLEET", MLSys 2020, appendix B.3. Before M_t widths of all are measured (as
+# printed), much of the training may be over; it is usually enough to know each kind alone. This
+# says what is measured where. A gang that measures has a quota of 48 batches, however large the
+# data set is. A slot tells a rate by then, or sooner. Then a trial that stays where it is goes on
+# with its visit. One that makes room leaves at once, and its batches are void, as in the paper.
+# Widths beyond those measured follow by eq. 5.
+
+
 def _in_a_row(widths: Widths, nodes: Sequence[Sequence[SlotId]]) -> Seats:
     """The slots of each trial by algorithm 3, on nodes with equally many slots."""
     row = [slot for at in nodes for slot in at]
     places = assign(list(widths.values()), len(nodes[0]))
     return {t: tuple(row[at.start : at.stop]) for t, at in zip(widths, places, strict=True)}
+
+
+def noted_rates(view: View, wanting: Iterable[Ask], told: Told) -> Told:
+    """What was told of rates by now. Nothing of trials whose rates are given."""
+    after: dict[str, dict[str, Sequence[float]]] = {}
+    for ask in wanting:
+        known = known_widths(view.profile, ask.trial)
+        if not known:
+            continue
+        before = told.get(ask.trial, {})
+        for width, rate in zip(ask.widths, ask.rates, strict=True):
+            if width in known:
+                one = _with(before.get(str(width)), rate)
+                after.setdefault(ask.trial, {})[str(width)] = one
+    return after
+
+
+def _with(before: Sequence[float] | None, rate: float) -> Sequence[float]:
+    """What was told of a rate, with what is told now."""
+    if before is None:
+        return [rate, rate, 0.0, 1]
+    last, mean, spread, count = before
+    if rate == last:
+        return before
+    off = abs(rate - mean)
+    if off > NOISE * mean:
+        return [rate, rate, 0.0, 1]
+    weight = 1.0 / min(count + 1, NEWEST)
+    return [
+        rate,
+        mean + weight * (rate - mean),
+        spread + weight * (off - spread),
+        count + 1,
+    ]
+
+
+def smoothed(ask: Ask, told: Told) -> Ask:
+    """The ask with the means of what was told of its rates.
+
+    A width of which nothing was told is off by as much as the next narrower one that was.
+    """
+    mine = told.get(ask.trial)
+    if not mine:
+        return ask
+    rates = []
+    off = 1.0
+    for width, rate in zip(ask.widths, ask.rates, strict=True):
+        if str(width) in mine:
+            last, mean, _, _ = mine[str(width)]
+            off = mean / last
+        rates.append(rate * off)
+    return replace(ask, rates=tuple(rates))
+
+
+def spread_of(ask: Ask, told: Told) -> float:
+    """Samples/s by which the ask's rate at its present width is uncertain."""
+    mine = told.get(ask.trial, {})
+    if str(ask.held) not in mine:
+        return 0.0
+    _, _, spread, _ = mine[str(ask.held)]
+    return spread
+
+
+def widths_of(gangs: Iterable[Gang]) -> list[Widths]:
+    """The slots of each lane, gang by gang."""
+    return [{lane.trial: len(lane.slots) for lane in gang.lanes} for gang in gangs]
+
+
+def until_through(
+    groups: Sequence[Widths],
+    wanting: Sequence[Ask],
+    capacity: int,
+    busy: int,
+    form: Form,
+) -> Seconds:
+    """Seconds until all trials are through, if these groups run now.
+
+    All of a group go at the pace of its slowest. `form` says which groups run as soon as fewer
+    than `busy` of the slots are taken.
+    """
+    asks = {ask.trial: ask for ask in wanting}
+    left = {ask.trial: ask.left for ask in wanting}
+    groups = [_without(group, group.keys() - asks.keys()) for group in groups]
+    now = 0.0
+    while left:
+        if sum(sum(group.values()) for group in groups) < busy or not groups:
+            rest = [replace(asks[trial], left=more) for trial, more in left.items()]
+            groups = form(rest, capacity)
+        paces = _joint_paces(groups, asks)
+        if not paces:
+            break  # nobody fits
+        step = min(left[trial] / pace for trial, pace in paces.items())
+        now += step
+        ended = _ended(left, paces, step)
+        groups = [_without(group, ended) for group in groups]
+        groups = [group for group in groups if group]
+    return now
+
+
+def _joint_paces(groups: Sequence[Widths], asks: Mapping[TrialId, Ask]) -> dict[TrialId, float]:
+    """Samples/s of each trial of these groups."""
+    paces: dict[TrialId, float] = {}
+    for group in groups:
+        rates = [asks[t].left / asks[t].seconds_at(width) for t, width in group.items()]
+        paces |= dict.fromkeys(group, min(rates))
+    return paces
+
+
+def _ended(
+    left: dict[TrialId, Samples], paces: Mapping[TrialId, float], step: Seconds
+) -> set[TrialId]:
+    """Train for so long: what is `left` gets less. Returns the trials that are through."""
+    ended = {trial for trial, pace in paces.items() if left[trial] <= pace * step * (1 + 1e-9)}
+    for trial, pace in paces.items():
+        left[trial] -= pace * step
+    for trial in ended:
+        del left[trial]
+    return ended
+
+
+def _without(group: Widths, ended: Set[TrialId]) -> Widths:
+    """The trials of the group that go on."""
+    return {trial: width for trial, width in group.items() if trial not in ended}
+
+
+def dearest_change(view: View, gangs: Iterable[Gang]) -> Seconds:
+    """Seconds that the gang with the dearest change stands still, of those that do not run yet."""
+    costs = [
+        view.profile.switch(view.running.get(gang.trials[0]), gang)
+        for gang in gangs
+        if gang not in view.plan.gangs
+    ]
+    return max(costs, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A trial that stands for its kind, and the widths at which that is yet to be measured."""
+
+    ask: Ask
+    widths: tuple[int, ...]
+
+    @property
+    def measuring(self) -> bool:
+        """Whether it trains at one of these widths now."""
+        return self.ask.held in self.widths
+
+
+def per_node(view: View) -> int:
+    """The slots of the largest node."""
+    slots = Counter(slot.node for slot in view.slots.values())
+    return max(slots.values(), default=1)
+
+
+def missing(view: View, wanting: Sequence[Ask], tried: Tried, measures: Measures) -> list[Missing]:
+    """What is yet to be measured, of one trial for each kind; a running one where there is one."""
+    found: list[Missing] = []
+    if measures == "never":
+        return found
+    upto = 1
+    if measures == "printed":
+        upto = _widths_to_measure(view, wanting)
+    for ask in _one_of_each_kind(view, wanting):
+        known = known_widths(view.profile, ask.trial)
+        if known is None:
+            continue
+        over = _given_up(view, ask.trial, tried)
+        widths = tuple(
+            width
+            for width in ask.widths
+            if width <= max(upto, ask.least) and width not in known and width not in over
+        )
+        if widths:
+            found.append(Missing(ask, widths))
+    return found
+
+
+def _widths_to_measure(view: View, wanting: Sequence[Ask]) -> int:
+    """M_t: of appendix B.3, from the rates on one slot that are known."""
+    alone: list[float] = []
+    for ask in wanting:
+        known = known_widths(view.profile, ask.trial)
+        if known is None or 1 in known:
+            alone.append(view.profile.curve(ask.trial, 1)[0])
+    return widths_to_profile(alone or [1.0], per_node(view))
+
+
+def _one_of_each_kind(view: View, wanting: Sequence[Ask]) -> Iterable[Ask]:
+    """One trial of each kind, those first that run."""
+    kinds: dict[Hashable, Ask] = {}
+    for ask in sorted(wanting, key=lambda ask: not ask.held):
+        kinds.setdefault(kind_of(view.profile, ask.trial), ask)
+    return kinds.values()
+
+
+def _given_up(view: View, trial: TrialId, tried: Tried) -> set[int]:
+    """Widths that gave no rate in the visits that the trial made since it was begun there."""
+    visits = len(view.visits.get(trial, ()))
+    return {width for width, begun in tried.get(trial, ()) if visits >= begun + VISITS}
+
+
+def widths_to_try(
+    needs: Sequence[Missing], wanting: Sequence[Ask], capacity: int
+) -> dict[TrialId, int]:
+    """The slots of each trial while some kinds are measured.
+
+    A trial that is being measured goes on. Then each kind is measured at its next width, as far as
+    the slots reach. The slots left over go to the other trials, those first that run.
+    """
+    widths: dict[TrialId, int] = {}
+    free = capacity
+    for need in needs:
+        if need.measuring and need.ask.held <= free:
+            widths[need.ask.trial] = need.ask.held
+            free -= need.ask.held
+    for need in needs:
+        width = need.widths[0]
+        if need.ask.trial not in widths and width <= free:
+            widths[need.ask.trial] = width
+            free -= width
+    for ask in sorted(wanting, key=lambda ask: not ask.held):
+        width = max(ask.least, min(ask.held, free))
+        if ask.trial not in widths and width <= free:
+            widths[ask.trial] = width
+            free -= width
+    return widths
+
+
+def until_measured(view: View, plan: Plan) -> Plan:
+    """The plan, whose gangs that begin now have a quota: they are there until rates are known."""
+    gangs = set()
+    for gang in plan.gangs:
+        now = view.running.get(gang.trials[0])
+        if now is not None and now.lanes == gang.lanes:
+            gang = now
+        elif gang.quota is None:
+            gang = replace(gang, quota=BATCHES * _batch(view.trials[gang.trials[0]]))
+        gangs.add(gang)
+    return Plan(frozenset(gangs), plan.wake_at)
+
+
+def _batch(trial: Trial) -> int:
+    """The samples of its batches, as far as its configuration says."""
+    said = trial.config.get("batch_size")
+    return said if isinstance(said, int) and said > 0 else BATCH
+
+
+def noted(
+    view: View, needs: Sequence[Missing], widths: Mapping[TrialId, int], tried: Tried
+) -> dict[TrialId, list[list[int]]]:
+    """What was tried, with the widths that are begun by now."""
+    after = {trial: [list(each) for each in begun] for trial, begun in tried.items()}
+    for need in needs:
+        trial = need.ask.trial
+        width = widths.get(trial)
+        stamps = after.setdefault(trial, [])
+        if width in need.widths and width not in [each[0] for each in stamps]:
+            stamps.append([int(width), len(view.visits.get(trial, ()))])
+    return after
+
+
+def extended(view: View, ask: Ask) -> Ask:
+    """The ask with the rates of eq. 5 at widths beyond those that were measured.
+
+    As it is where rates are given, or were not measured at each width on two nodes.
+    """
+    known = known_widths(view.profile, ask.trial)
+    base = 2 * per_node(view)
+    if known is None or ask.widths[-1] <= base:
+        return ask
+    measured = _measured_in_a_row(known)
+    if measured < base:
+        return ask
+    curve = view.profile.curve(ask.trial, measured)
+    rates = extrapolate(curve, per_node(view), ask.widths[-1])
+    return replace(ask, rates=tuple(rates[width - 1] for width in ask.widths))
+
+
+def _measured_in_a_row(known: Set[int]) -> int:
+    """The greatest width up to which each one is known."""
+    width = 0
+    while width + 1 in known:
+        width += 1
+    return width

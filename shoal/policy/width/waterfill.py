@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
+from shoal.policy.arguments import check_interval
 from shoal.policy.width.ask import (
     Ask,
     Widths,
@@ -24,8 +25,8 @@ from shoal.policy.width.ask import (
     paying,
     room,
 )
-from shoal.policy.width.doubling import check_interval, placed
-from shoal.policy.width.foretell import check_foretell, left_by
+from shoal.policy.width.convergence import check_foretell, left_by
+from shoal.policy.width.doubling import placed
 
 LONGER = 1.3  # at a tick, a waiting trial replaces a running one with less than 1/1.3 of its time
 

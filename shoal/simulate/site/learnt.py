@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.core.trial import Seconds
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.objective import forward_time
-from shoal.policy.elastic.spatial import Spatial, rack_of
+from shoal.policy.elastic.placement import Spatial, rack_of
 from shoal.policy.named import SPATIAL
 from shoal.simulate.read import read_log
 from shoal.simulate.trace import IdleLog, Ids

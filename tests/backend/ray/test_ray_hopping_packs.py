@@ -12,13 +12,13 @@ from shoal.backend.ray.backend import Ray
 from shoal.core.cluster import SlotId
 from shoal.core.event import Left, Planned
 from shoal.policy.hop.hop import Hop
-from shoal.policy.pack import forming
-from shoal.policy.pack.as_trials import PacksAsTrials
+from shoal.policy.pack import packs_as_trials
+from shoal.policy.pack.packs_as_trials import PacksAsTrials
 
 
 @pytest.fixture(autouse=True)
 def all_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forming, "gains", lambda *_: True)
+    monkeypatch.setattr(packs_as_trials, "gains", lambda *_: True)
 
 
 @pytest.mark.slow

@@ -20,9 +20,9 @@ from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Joined, Left
 from shoal.policy import describe, rebuild
 from shoal.policy.elastic.elastic import Elastic
-from shoal.policy.elastic.milp import NodeMilp
-from shoal.policy.elastic.spatial import Spatial
-from shoal.policy.killable import Killable
+from shoal.policy.elastic.placement import Spatial
+from shoal.policy.reference.baselines import Killable
+from shoal.policy.reference.milp import NodeMilp
 from shoal.profile.table import Row, Table
 from shoal.testing import check_policy
 from shoal.testing.journals import check_journal

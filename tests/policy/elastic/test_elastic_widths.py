@@ -16,9 +16,10 @@ from small_studies import (
 )
 
 from shoal.core.event import Finished
+from shoal.policy.reference.baselines import Rounds
 from shoal.policy.width.doubling import Doubling
 from shoal.policy.width.explore import Explore
-from shoal.policy.width.flotilla import Flotilla, Rounds
+from shoal.policy.width.flotilla import Flotilla
 from shoal.policy.width.waterfill import WaterFill, level
 from shoal.profile.table import Row, Table
 

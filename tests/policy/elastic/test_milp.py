@@ -2,11 +2,10 @@ import numpy as np
 import pytest
 from allocations import Case, case
 
-from shoal.policy.elastic import milp
 from shoal.policy.elastic.knapsack import best_counts
-from shoal.policy.elastic.milp import NodeMilp, count_milp, first_map, node_milp
-from shoal.policy.elastic.program import Solved
 from shoal.policy.elastic.table import value
+from shoal.policy.reference import milp
+from shoal.policy.reference.milp import NodeMilp, Solved, count_milp, first_map, node_milp
 
 
 def solve(x: Case, **how: object) -> object:

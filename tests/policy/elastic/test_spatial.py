@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from shoal.policy.elastic.spatial import Spatial, exposure, rack_of, release, take
+from shoal.policy.elastic.placement import Spatial, exposure, rack_of, release, take
 
 
 def near(*racks: float) -> np.ndarray:

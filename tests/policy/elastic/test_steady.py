@@ -12,9 +12,9 @@ from shoal.core.cluster import SlotId
 from shoal.core.event import Joined, Left
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.knapsack import best_counts, best_counts_dp, steady
-from shoal.policy.elastic.milp import NodeMilp
 from shoal.policy.elastic.objective import PRIOR, forward_time
 from shoal.policy.elastic.table import FORBIDDEN, gains, value
+from shoal.policy.reference.milp import NodeMilp
 
 
 def equal_trials(rng: np.random.Generator) -> Case:

@@ -16,9 +16,8 @@ from shoal.engine.journal import Journal, replay
 from shoal.engine.run import reopened, run
 from shoal.policy import describe, rebuild
 from shoal.policy.hop.hop import Hop
-from shoal.policy.hop.openshop import bound
 from shoal.policy.hop.planned import PILOTS
-from shoal.policy.hop.replicas import replica_shares
+from shoal.policy.hop.schedules import bound, replica_shares
 from shoal.policy.hop.shop import Shop
 from shoal.profile.measure import Believer
 from shoal.profile.table import Row, Table

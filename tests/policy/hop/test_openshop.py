@@ -8,19 +8,25 @@ from reference import milp, vector_rearrangement
 from rules import by_lot, longest, shortest
 
 from shoal.core.cluster import proportional
-from shoal.policy.hop.insertion import insertion
-from shoal.policy.hop.openshop import (
+from shoal.policy.hop.rotation import rotation
+from shoal.policy.hop.schedules import (
+    along,
     best,
     bound,
+    by_matching,
     candidates,
+    in_order,
+    insertion,
+    most_left,
     quick4,
+    quota,
     repeated,
+    replica_bound,
+    replica_shares,
+    scarce,
     settled,
+    shares,
 )
-from shoal.policy.hop.quota import replica_bound, shares
-from shoal.policy.hop.replicas import quota, replica_shares
-from shoal.policy.hop.rotation import rotation
-from shoal.policy.hop.rules import along, by_matching, in_order, most_left, scarce
 from shoal.policy.hop.shop import Shop, ShopSchedule, ShopUnit, check_schedule, dispatch
 
 UNIT = np.ones((4, 4))

@@ -12,8 +12,8 @@ from simkit import study
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Ended
 from shoal.policy.hop.hop import Hop
-from shoal.policy.hop.quota import replica_bound
 from shoal.policy.hop.rotation import next_shard, rotation, spread
+from shoal.policy.hop.schedules import replica_bound
 from shoal.profile.table import Row, Table
 from shoal.search.grid import Grid
 from shoal.search.space import grid

@@ -11,8 +11,8 @@ from shoal.core.plan import Gang, Lane
 from shoal.core.state import State, View, view
 from shoal.core.trial import Trial, TrialId
 from shoal.policy.fifo import Fifo
-from shoal.policy.pack.as_trials import PacksAsTrials
 from shoal.policy.pack.pack import Pack
+from shoal.policy.pack.packs_as_trials import PacksAsTrials
 from shoal.profile.measure import Belief
 
 SHARDS = {ShardId("all"): 100}

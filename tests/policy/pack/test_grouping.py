@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from shoal.core.profile import Cost
-from shoal.policy.pack.division import cheapest, contiguous, exact
 from shoal.policy.pack.grouping import (
     Member,
     at_random,
+    cheapest,
+    contiguous,
     distance,
     equal_length,
+    exact,
     nearest,
 )
 from shoal.profile.pack import PackCost

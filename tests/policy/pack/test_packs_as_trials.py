@@ -17,8 +17,8 @@ from shoal.engine.journal import Journal, replay
 from shoal.engine.run import reopened, run
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import Hop
-from shoal.policy.pack import forming
-from shoal.policy.pack.as_trials import PacksAsTrials
+from shoal.policy.pack import packs_as_trials
+from shoal.policy.pack.packs_as_trials import PacksAsTrials
 from shoal.profile.pack import PackCost, Packs
 from shoal.search.trace import Trace
 from shoal.testing.policies import check_policy
@@ -30,7 +30,7 @@ SHARED = Packs(PackCost.sharing(0.6, repack=0.0), memory=0.4, per_sample=0.6 / 4
 @pytest.mark.parametrize("inner", [Hop(), Hop("lrw"), Hop("quick4"), Fifo()], ids=repr)
 @pytest.mark.parametrize("gains", [True, False])
 def test_contract(inner: Any, gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forming, "gains", lambda *_: gains)
+    monkeypatch.setattr(packs_as_trials, "gains", lambda *_: gains)
     check_policy(lambda: PacksAsTrials(inner, most=3), examples=12)
 
 
@@ -181,8 +181,8 @@ def test_packs_that_wait_are_halved_until_every_slot_has_one() -> None:
     )
     look = view(state, 0.0, SHARED.of(state.known))
     first = [TrialId(f"t{i}") for i in range(5)]
-    packs = forming.one_for_each_slot(look, [first, [TrialId("t5")]])
+    packs = packs_as_trials.one_for_each_slot(look, [first, [TrialId("t5")]])
     assert [len(pack) for pack in packs] == [2, 1, 2, 1]
     assert sorted(chain(*packs)) == [trial.id for trial in trials]
-    at_work = forming.one_for_each_slot(look, [[TrialId("t5"), TrialId("t4")]])
+    at_work = packs_as_trials.one_for_each_slot(look, [[TrialId("t5"), TrialId("t4")]])
     assert at_work == [[TrialId("t5"), TrialId("t4")]]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from shoal.policy.pack.grouping import distance
+from shoal.policy.pack.grouping import distance, places
 from shoal.policy.pack.pack import Pack
-from shoal.policy.pack.places import places
 
 ONE = {"batch_size": 20, "optimizer": "SGD", "lr": 0.01, "activation": "ReLu"}
 OTHER = ONE | {"batch_size": 40, "optimizer": "Adagrad"}

@@ -7,7 +7,8 @@ from asks import CAPES, ask, asks, between, counts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.policy.width.doubling import Doubling, Width, best_widths, climb
+from shoal.policy.reference.baselines import Width
+from shoal.policy.width.doubling import Doubling, best_widths, climb
 from shoal.profile.ring import Speed
 
 TOY = {1: 1.0, 2: 1.6, 3: 1.55, 4: 2.8}

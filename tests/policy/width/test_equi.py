@@ -5,15 +5,15 @@ from asks import CAPES, ask, asks, counts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.policy.width.equi import (
+from shoal.policy.reference.baselines import (
     HeSrpt,
     SrptK,
     Wrate,
-    equal_shares,
     hesrpt_shares,
-    shortest_first,
+    srpt_shares,
     weighted_rates,
 )
+from shoal.policy.width.equi import equal_shares
 
 
 def test_equal_shares() -> None:
@@ -32,7 +32,7 @@ def test_a_width_that_is_no_faster_is_not_given() -> None:
 
 def test_shortest_first_and_weighted_rates() -> None:
     both = asks([160, 16], CAPES)
-    assert counts(shortest_first(both, 8, 4), 2) == (4, 4)
+    assert counts(srpt_shares(both, 8, 4), 2) == (4, 4)
     assert counts(weighted_rates(both, 8, 0.25), 2) == (4, 4)
     assert counts(weighted_rates(both, 8, 1.0), 2) == (0, 8)
 
@@ -59,7 +59,7 @@ def test_no_rule_gives_more_than_there_is(lefts: list[float], capacity: int) -> 
         equal_shares(wanting, capacity),
         weighted_rates(wanting, capacity, 0.25, 0.1),
         hesrpt_shares(wanting, capacity, 0.6),
-        shortest_first(wanting, capacity, 4),
+        srpt_shares(wanting, capacity, 4),
     ):
         assert sum(widths.values()) <= capacity
         assert set(widths.values()) <= set(CAPES)

@@ -10,12 +10,12 @@ from small_studies import follow, nodes, seen, state, table, trial
 from shoal.core.event import Advanced, Evaluated
 from shoal.core.fold import fold
 from shoal.core.trial import TrialId
+from shoal.policy.reference.baselines import HeSrpt, SrptK, Wrate
+from shoal.policy.width.convergence import Convergence, foretold
 from shoal.policy.width.doubling import Doubling
-from shoal.policy.width.equi import Equi, HeSrpt, SrptK, Wrate
+from shoal.policy.width.equi import Equi
 from shoal.policy.width.explore import Explore
-from shoal.policy.width.foretell import foretold
 from shoal.policy.width.waterfill import WaterFill
-from shoal.profile.convergence import Convergence
 
 T0, T1 = TrialId("t0"), TrialId("t1")
 FLAT = table((1.0, 2.0, 3.0, 4.0))

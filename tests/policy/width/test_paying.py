@@ -13,11 +13,12 @@ from shoal.core.ports import Policy
 from shoal.core.state import State, View, view
 from shoal.core.trial import TrialId
 from shoal.policy.elastic.elastic import Elastic
-from shoal.policy.elastic.milp import NodeMilp
 from shoal.policy.hop.hybrid import Hybrid
+from shoal.policy.reference.baselines import HeSrpt, SrptK, Wrate
+from shoal.policy.reference.milp import NodeMilp
 from shoal.policy.width.ask import all_widths, paying
 from shoal.policy.width.doubling import Doubling
-from shoal.policy.width.equi import Equi, HeSrpt, SrptK, Wrate
+from shoal.policy.width.equi import Equi
 from shoal.policy.width.explore import Explore
 from shoal.policy.width.waterfill import WaterFill
 from shoal.profile.measure import believe

@@ -9,8 +9,7 @@ from shoal.core.plan import Plan
 from shoal.core.state import State, View, view
 from shoal.core.trial import TrialId, Visit
 from shoal.policy.width.ask import all_widths, asks
-from shoal.policy.width.flotilla import Flotilla
-from shoal.policy.width.profiling import extended, missing
+from shoal.policy.width.flotilla import Flotilla, extended, missing
 from shoal.profile.known import known_widths
 from shoal.profile.measure import believe
 

@@ -16,8 +16,7 @@ from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import run
 from shoal.policy.width.ask import Ask
-from shoal.policy.width.flotilla import Flotilla
-from shoal.policy.width.regroup import noted_rates, smoothed, until_through
+from shoal.policy.width.flotilla import Flotilla, noted_rates, smoothed, until_through
 from shoal.profile.measure import Believer, believe
 from shoal.profile.table import Table
 

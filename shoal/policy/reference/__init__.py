@@ -1,0 +1,1 @@
+"""What papers define, or ours are compared with, where something of ours is better."""
