@@ -36,7 +36,7 @@ from shoal.train.overdue import watch_calls
 from shoal.train.recipe.unit import CallLimits
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer
-from shoal.train.workers.pool import PoolSetup, Workers
+from shoal.train.stream.worker_pool import PoolSetup, Workers
 
 # What a slot of this process makes within so many seconds becomes durable together.
 TOGETHER: Seconds = 1.0

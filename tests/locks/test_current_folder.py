@@ -61,8 +61,8 @@ def test_a_command_of_the_page(stranger: Path) -> None:
 
 def test_data_workers_and_what_tends_shared_memory(stranger: Path, tmp_path: Path) -> None:
     text = """
-from shoal.train.workers.memory import place
-from shoal.train.workers.worker import away_from_folder, _without_main
+from shoal.train.stream.shared_memory import place
+from shoal.train.stream.worker import away_from_folder, _without_main
 import multiprocessing, os
 place("shoal-test-%d" % os.getpid(), b"x", [])[1].unlink()
 def started(target, *given):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import secrets
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from threading import Lock
 from typing import Any
 
@@ -15,13 +18,41 @@ from shoal.core.cluster import GiB
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
+from shoal.train.recipe.pickling import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import DataKey
+from shoal.train.stream.shared_memory import place, taken
 from shoal.train.stream.stream import Asked, Key
-from shoal.train.workers.memory import taken
-from shoal.train.workers.process import Result
-from shoal.train.workers.sent import Sent
-from shoal.train.workers.worker import Worker
+from shoal.train.stream.worker import Result, Worker, WorkerSetup, spawned
+
+Start = Callable[[], tuple[BaseProcess, Connection]]
+
+
+class Sent:
+    """The recipe and its data in shared memory.
+
+    Raises:
+        OSError: there is not so much shared memory.
+    """
+
+    def __init__(self, recipe: Recipe, data: Data, name: str) -> None:
+        buffers: list[pickle.PickleBuffer] = []
+        try:
+            blob = dumps((recipe, data), buffers.append)
+        except (TypeError, AttributeError, pickle.PicklingError):
+            buffers = []
+            blob = dumps((recipe, None), buffers.append)  # workers build their own
+        self._placed, self._memory = place(name, blob, buffers)
+
+    def starter(self, seed: int, fingerprint: str, memory_gb: GiB) -> Start:
+        """Starts a worker, each time it is called."""
+        return partial(spawned, WorkerSetup(seed, fingerprint, memory_gb, self._placed))
+
+    def free(self) -> None:
+        """Free the shared memory; no worker can be started any more."""
+        self._memory.close()
+        self._memory.unlink()
+
 
 START: Seconds = 2.0  # about what it takes until a worker is ready
 WORTH: Seconds = 0.005  # of a chunk that takes less, a worker would save nothing

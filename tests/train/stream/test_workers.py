@@ -24,12 +24,11 @@ from shoal.study import backends
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.stream import worker_pool as pool
+from shoal.train.stream.shared_memory import place_columns
 from shoal.train.stream.stream import Stream, Streams
-from shoal.train.workers import pool
-from shoal.train.workers.memory import place_columns
-from shoal.train.workers.pool import PoolSetup, Workers
-from shoal.train.workers.process import Result
-from shoal.train.workers.worker import Worker
+from shoal.train.stream.worker import Result, Worker
+from shoal.train.stream.worker_pool import PoolSetup, Workers
 
 SHARED = Path("/dev/shm")
 
@@ -248,7 +247,7 @@ SCRIPT = """
 import sys
 sys.path[:0] = {path!r}
 import test_workers as kit
-from shoal.train.workers.pool import PoolSetup, Workers
+from shoal.train.stream.worker_pool import PoolSetup, Workers
 
 data = kit.numbers()
 feed = Workers(kit.Slow(), data, PoolSetup(1, 2, 1.0, at_once=True))

@@ -1,1 +1,0 @@
-"""Processes of this machine that make chunks for a slot."""
