@@ -86,7 +86,7 @@ def recipe_of(file: str) -> "Recipe":
         ValueError: the recipe's class takes arguments without defaults.
     """
     from shoal.study.code.arguments import as_recipe
-    from shoal.train.adapt.found import recipe_in
+    from shoal.train.adapt.lightning import recipe_in
 
     path, name = file_and_name(file)
     module = load_module(Path(path))

@@ -53,6 +53,7 @@ OPEN_OTHERWISE = {
     "train/data/": NAMED,
     "train/function/": SCRATCH,
     "train/lane/checkpoint_folder.py": "storage at a URL that the user named",
+    "train/recipe/recipe_source.py": "the user's own source",
     "train/recipe/text_modules.py": "the user's own source",
     "train/slot/setup.py": "what the system says of memory",
     "train/tools/timed.py": SCRATCH,

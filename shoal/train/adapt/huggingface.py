@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
-from shoal.train.adapt.arguments import ATTRIBUTES, Arguments
-from shoal.train.adapt.attributes import set_attributes
-from shoal.train.adapt.batches import collator_for, first_item, inputs_of, rows_in
-from shoal.train.adapt.evaluated import (
-    EVAL,
-    EvalScores,
-    Metrics,
-    labels_of,
-    loss_of,
-    predictions_of,
+from shoal.train.adapt.training_arguments import ATTRIBUTES, Arguments
+from shoal.train.adapt.transformers_api import (
+    EvalPrediction,
+    default_data_collator,
+    find_labels,
+    get_parameter_names,
+    get_scheduler,
+    nested_concat,
+    nested_detach,
+    nested_numpify,
 )
-from shoal.train.adapt.of_transformers import get_parameter_names, get_scheduler
 from shoal.train.data.data import Data
 from shoal.train.data.parts import Order
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapted import Adapted, set_attributes
 
 # What a Trainer calls things, and what to give here.
 MEANT = {
@@ -282,3 +284,193 @@ def schedule_of(args: Arguments, optimizer: Any, steps: int) -> Any:
         steps,
         None if how is None else dict(how),
     )
+
+
+LABELS = "labels"
+# what a data set may call them
+OTHER_LABELS = ("label", "label_ids")
+# columns that tokenizers make, and pad
+PADDED = (
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "special_tokens_mask",
+    "position_ids",
+)
+
+
+class TensorColumns:
+    """A data collator of transformers, which gets no columns that it cannot make tensors of.
+
+    The Trainer leaves out all columns that the model does not take. Those that are tensors are
+    left out later, by `inputs_of`.
+    """
+
+    def __init__(self, collator: Callable[[list[Any]], Any]) -> None:
+        self.collator = collator
+        self.__qualname__ = getattr(collator, "__qualname__", type(collator).__name__)
+
+    def __call__(self, items: list[Any]) -> Any:
+        """The batch of these items."""
+        if isinstance(items[0], Mapping):
+            names = [name for name in items[0] if self._usable(name, items)]
+            items = [{name: item[name] for name in names} for item in items]
+        return self.collator(items)
+
+    def _usable(self, name: str, items: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the collator can make a tensor of the column."""
+        if name in PADDED or "label" in name:
+            return True
+        return makes_tensor([item[name] for item in items])
+
+
+def makes_tensor(values: Sequence[Any]) -> bool:
+    """Whether these are numbers, or lists or arrays of them that have equal shapes."""
+    if all(is_array(each) for each in values):
+        return len({np.shape(each) for each in values}) == 1
+    if not all(isinstance(each, int | float | list | tuple) for each in values):
+        return False
+    try:
+        return np.asarray(values).dtype.kind in "biuf"
+    except ValueError:  # unequal shapes
+        return False
+
+
+def is_array(value: Any) -> bool:
+    """Whether the value is an array, a tensor, or a number of NumPy's."""
+    return isinstance(value, Tensor | np.ndarray | np.generic)
+
+
+def collator_for(collator: Any, item: Any, unused: bool) -> Any:
+    """What makes batches of items such as this one; None: torch's default collate does.
+
+    `item`: None if it is not known yet. `unused`: columns that the model does not take are to be
+    left out.
+    """
+    if collator is None and _wants_collator(item):
+        collator = default_data_collator
+    if collator is None or not unused:
+        return collator
+    named = collator if hasattr(collator, "__code__") else type(collator)
+    if named.__module__.partition(".")[0] != "transformers":
+        return collator
+    return TensorColumns(collator)
+
+
+def first_item(dataset: Any) -> Any:
+    """The first item of a data set that is read by numbers; None of any other."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        return None
+    return dataset[0] if len(dataset) else None
+
+
+def _wants_collator(item: Any) -> bool:
+    """Whether torch's default collate is not what the Trainer makes a batch of such items by."""
+    if not isinstance(item, Mapping):
+        return False
+    plain = all(isinstance(each, int | float) or is_array(each) for each in item.values())
+    return not plain
+
+
+def inputs_of(model: nn.Module, batch: Any, columns: Collection[str]) -> Mapping[str, Any]:
+    """The arguments of the model in a batch.
+
+    Labels get the name that the model has for them. `columns`: those of the data set, which are
+    left out if the model does not take them.
+
+    Raises:
+        TypeError: the batch is no dict.
+    """
+    if not isinstance(batch, Mapping):
+        raise TypeError(
+            f"the collator must return a dict of the model's arguments; got {type(batch).__name__}"
+        )
+    taken = arguments_of(type(model).forward)
+    if not taken or all(name in taken for name in batch):
+        return batch
+    inputs = dict(batch)
+    for name in OTHER_LABELS:
+        if name in inputs and LABELS in taken.difference(inputs):
+            inputs[LABELS] = inputs.pop(name)
+    return {name: value for name, value in inputs.items() if name in taken or name not in columns}
+
+
+@lru_cache(maxsize=16)
+def arguments_of(forward: Callable[..., Any]) -> frozenset[str]:
+    """The names of the arguments of a model's method; none if it takes any."""
+    parameters = inspect.signature(forward).parameters
+    any_name = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [name for name, each in parameters.items() if each.kind not in any_name]
+    return frozenset(named[1:])
+
+
+def rows_in(inputs: Mapping[str, Any]) -> int:
+    """How many samples a batch has."""
+    tensors = [each for each in inputs.values() if isinstance(each, Tensor)]
+    return len(tensors[0])
+
+
+EVAL = "eval"
+Metrics = Callable[[Any], Mapping[str, float]]
+
+
+class EvalScores:
+    """The scores of one evaluation, over the whole validation set."""
+
+    def __init__(self, metrics: Metrics | None) -> None:
+        self._metrics = metrics
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin an evaluation."""
+        self._total, self._rows = 0.0, 0
+        self._seen: Any = None
+
+    def update(self, loss: Tensor, rows: int, *seen: Any) -> None:
+        """Take the mean loss of so many rows; `seen`: their predictions and labels."""
+        self._total += float(loss) * rows
+        self._rows += rows
+        if not seen:
+            return
+        arrays = nested_numpify(nested_detach(seen))
+        if self._seen is not None:
+            arrays = nested_concat(self._seen, arrays)
+        self._seen = arrays
+
+    def compute(self) -> dict[str, float]:
+        """The scores, by name without the prefix."""
+        scores = {"loss": self._total / self._rows}
+        if self._metrics is not None:
+            found = self._metrics(EvalPrediction(*self._seen))
+            scores |= {name.removeprefix(f"{EVAL}_"): value for name, value in found.items()}
+        return scores
+
+
+def loss_of(output: Any) -> Tensor:
+    """The loss in a model's output.
+
+    Raises:
+        ValueError: it has none.
+    """
+    loss = output.get("loss") if isinstance(output, Mapping) else None
+    if loss is None:
+        raise ValueError("the model's output must have a loss: the collator's batch needs labels")
+    return loss  # type: ignore[no-any-return]
+
+
+def predictions_of(model: nn.Module, output: Mapping[str, Any]) -> Any:
+    """All outputs but the loss: one, or a tuple of them."""
+    config = getattr(model, "config", None)
+    ignored = getattr(config, "keys_to_ignore_at_inference", None) or ["past_key_values"]
+    found = [value for name, value in output.items() if name not in ("loss", *ignored)]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def labels_of(model: nn.Module, inputs: Mapping[str, Any], names: list[str] | None) -> Any:
+    """The labels among the model's inputs: one, or a tuple of them.
+
+    `names`: of the labels; None: those that models of this class have.
+    """
+    wanted = names or find_labels(type(model))
+    found = [inputs[name] for name in wanted if name in inputs]
+    return found[0] if len(found) == 1 else tuple(found)

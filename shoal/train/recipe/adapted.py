@@ -125,3 +125,23 @@ class Adapted(Recipe):
 
     def load(self, model: nn.Module, state: Any) -> None:
         """Restore what `state` gave."""
+
+
+def set_attributes(recipe: Adapted, attributes: Mapping[str, Any]) -> None:
+    """Give the recipe these attributes.
+
+    Raises:
+        TypeError: recipes have none of that name.
+    """
+    known = [
+        name
+        for name, value in vars(Recipe).items()
+        if not name.startswith("_") and not callable(value)
+    ]
+    for name, value in attributes.items():
+        if name not in known:
+            raise TypeError(
+                f"recipes have no attribute {name!r}; they have {', '.join(sorted(known))}"
+            )
+        if value is not None:
+            setattr(recipe, name, value)

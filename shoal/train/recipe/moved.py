@@ -7,6 +7,20 @@ Leave a line here for each class or function that moves and that a stored recipe
 from collections.abc import Mapping
 
 MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("shoal.train.adapt.arguments", "Arguments"): (
+        "shoal.train.adapt.training_arguments",
+        "Arguments",
+    ),
+    ("shoal.train.adapt.module_recipe", "LightningRecipe"): (
+        "shoal.train.adapt.lightning",
+        "LightningRecipe",
+    ),
+    ("shoal.train.adapt.module_recipe", "ManualLightningRecipe"): (
+        "shoal.train.adapt.lightning",
+        "ManualLightningRecipe",
+    ),
+    ("shoal.train.adapt.terms", "GivenData"): ("shoal.train.adapt.lightning_data", "GivenData"),
+    ("shoal.train.adapt.terms", "Terms"): ("shoal.train.adapt.lightning_data", "Terms"),
     ("shoal.train.columns", "DataError"): ("shoal.train.data.columns", "DataError"),
     ("shoal.train.data", "Data"): ("shoal.train.data.data", "Data"),
     ("shoal.train.data.arranged", "Arranged"): ("shoal.train.data.data", "Data"),

@@ -16,7 +16,7 @@ transformers = pytest.importorskip(
 )
 datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
 
-from shoal.train.adapt.batches import inputs_of  # noqa: E402 - it needs transformers
+from shoal.train.adapt.huggingface import inputs_of  # noqa: E402 - it needs transformers
 
 ARGS = {
     "output_dir": "out",

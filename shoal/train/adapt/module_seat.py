@@ -1,4 +1,4 @@
-"""What belongs to one trial's module beside its parameters: its trainer, and what it logs."""
+"""What a LightningModule asks in place of a Trainer, and what it logs: its seat in Shoal."""
 
 from __future__ import annotations
 
@@ -7,43 +7,130 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from shoal.train.adapt.kinds import is_module
-from shoal.train.adapt.module.logged import (
+from shoal.train.adapt.lightning_classes import is_module
+from shoal.train.adapt.lightning_data import Terms
+from shoal.train.adapt.module_code import names_in_steps
+from shoal.train.adapt.module_log import (
     Means,
     StepLog,
     ValidationLog,
     items_of,
     reduction,
 )
-from shoal.train.adapt.module.names import names_in_steps
-from shoal.train.adapt.module.trainer import TrainerStandIn
-from shoal.train.recipe.adapted import TrialProgress
+from shoal.train.recipe.adapted import NotOfferedError, TrialProgress
+
+# what modules set on their trainer, and what to do instead
+ASSIGNED = {
+    "should_stop": 'stop trials by a searcher, as "patience(epochs=3)"',
+}
 
 
-class TrainerTerms(Protocol):
-    """What all trials of a study have in common."""
+class TrainerStandIn:
+    """Answers what a module may ask of its trainer.
+
+    Raises:
+        NotOfferedError: it is asked for something that it does not have, or something is assigned.
+    """
+
+    is_global_zero = True
+    global_rank = local_rank = node_rank = 0
+    world_size = num_devices = num_nodes = 1
+    sanity_checking = testing = predicting = False
+    fast_dev_run = barebones = should_stop = False
+    logger = progress_bar_callback = checkpoint_callback = None
+
+    def __init__(self, seat: Any) -> None:
+        own = {
+            "_seat": seat,
+            "loggers": [],
+            "callbacks": [],
+        }  # the module's `ModuleSeat`
+        vars(self).update(own)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        remedy = ASSIGNED.get(name, "leave the assignment out")
+        raise NotOfferedError(
+            f"self.trainer.{name} = {value!r:.40}: a LightningModule in Shoal has no Trainer that "
+            f"would follow it; {remedy}"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        known = [each for each in dir(type(self)) if not each.startswith("_")]
+        raise NotOfferedError(
+            f"self.trainer.{name}: a LightningModule in Shoal has no Trainer, and what stands in "
+            f"for it offers {', '.join(known)}"
+        )
 
     @property
-    def data_module(self) -> Any:
-        """The LightningDataModule; None if there is none."""
-        ...
+    def current_epoch(self) -> int:
+        """The epoch at hand, from 0; in validation and at its end, the one that was trained."""
+        return int(self._seat.epoch)
 
-    def max_epochs_or_error(self) -> int:
-        """Epochs that a trial is trained for. Raises ValueError if that is not known."""
-        ...
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps taken so far."""
+        return int(self._seat.steps)
 
-    def batches_an_epoch(self, batch_size: int) -> int:
+    @property
+    def max_epochs(self) -> int:
+        """Epochs that a trial is trained for.
+
+        Raises:
+            ValueError: nobody said how many.
+        """
+        return int(self._seat.terms.max_epochs_or_error())
+
+    @property
+    def num_training_batches(self) -> int:
         """Batches in an epoch."""
-        ...
+        return int(self._seat.terms.batches_an_epoch(self._seat.batch_size))
 
-    def steps_an_epoch(self, batch_size: int, accumulate: int) -> int:
-        """Optimizer steps in an epoch."""
-        ...
+    @property
+    def estimated_stepping_batches(self) -> int:
+        """Optimizer steps in all epochs."""
+        seat = self._seat
+        steps = seat.terms.steps_an_epoch(seat.batch_size, seat.accumulate)
+        return self.max_epochs * int(steps)
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Batches to an optimizer step."""
+        return int(self._seat.accumulate)
+
+    @property
+    def training(self) -> bool:
+        """Whether a training step runs."""
+        return not self.validating
+
+    @property
+    def validating(self) -> bool:
+        """Whether the model is validated."""
+        return bool(self._seat.is_validating)
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the epoch ends with this batch."""
+        return bool(self._seat.is_last_batch)
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The module's optimizers."""
+        return list(self._seat.optimizers)
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """The module's schedulers, each as `config.scheduler`."""
+        return list(self._seat.scheduler_configs)
+
+    @property
+    def datamodule(self) -> Any:
+        """The LightningDataModule; None if there is none."""
+        return self._seat.terms.data_module
 
 
 @dataclass(frozen=True)
@@ -81,9 +168,7 @@ class Unknown:
 class ModuleSeat:
     """A trial's module in Shoal: what it asks, and what it logs."""
 
-    def __init__(
-        self, module: nn.Module, terms: TrainerTerms, batch_size: int, accumulate: int
-    ) -> None:
+    def __init__(self, module: nn.Module, terms: Terms, batch_size: int, accumulate: int) -> None:
         self.terms = terms
         self.batch_size = batch_size
         self.accumulate = accumulate

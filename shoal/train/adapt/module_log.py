@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.train.adapt.kinds import is_metric
+from shoal.train.adapt.lightning_classes import is_metric
 
 Reduce = str | Callable[..., Any]
 # names of reductions over batches, Lightning's forms of them included

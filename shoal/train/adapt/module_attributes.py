@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from shoal.train.adapt.kinds import is_metric
+from shoal.train.adapt.lightning_classes import is_metric
 from shoal.train.lane.model_changes import HYPER_PARAMETERS, copied, same
 
 PLAIN = (bool, int, float, str, bytes, type(None))

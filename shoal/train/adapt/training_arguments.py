@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from shoal.train.adapt.of_transformers import TrainingArguments
+from shoal.train.adapt.transformers_api import TrainingArguments
 
 # fields that a trial's configuration may have, too
 SEARCHED = (

@@ -8,7 +8,7 @@ from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
-from shoal.train.adapt.kinds import own_classes
+from shoal.train.adapt.lightning_classes import own_classes
 
 # methods that run before or after training, never within a step
 APART = {

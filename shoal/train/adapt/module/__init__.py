@@ -1,1 +1,0 @@
-"""A LightningModule at work in a lane, without a Trainer."""
