@@ -1,106 +1,50 @@
-"""The command line: what can be typed. `shoal.tools.commands` does it."""
+"""The command line: what can be typed, in tables. `shoal.tools` does it.
+
+Each command is one entry: its name, what it says of itself, the function that does it and its
+parameters. The function's module is imported once the command is typed, so that --help stays quick.
+Options of a study's run are made from the fields of `shoal.options.Options`; other parameters that
+several commands have stand first.
+"""
 
 import sys
+from collections.abc import Iterable
+from dataclasses import Field, fields
+from importlib import import_module
+from inspect import Parameter, Signature
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from shoal import __version__
 from shoal.core.install import NEEDED, install
-from shoal.tools.arguments import (
-    POLICIES,
-    Address,
-    AsJson,
-    BackendName,
-    CatalogueFile,
-    CheckFiles,
-    CheckpointEvery,
-    CheckpointLimit,
-    CheckpointPlace,
-    Cold,
-    CommandLine,
-    Concurrent,
-    Copies,
-    CopyOf,
-    Device,
-    Dir,
-    Epochs,
-    Extended,
-    Feeders,
-    File,
-    FileOrNone,
-    ForValidation,
-    Fuse,
-    HeldFiles,
-    Holder,
-    Label,
-    LeftOut,
-    Loggers,
-    MakingMemory,
-    MakingSeed,
-    Metric,
-    Mode,
-    MoreEpochs,
-    Nodes,
-    NumbersOnly,
-    OptunaLog,
-    Out,
-    PartName,
-    PictureSize,
-    PlanPolicies,
-    PolicyName,
-    PoolDir,
-    PoolObjective,
-    Port,
-    Priority,
-    ProfiledAgain,
-    ProfiledFeeders,
-    ProfiledValues,
-    ProfiledWidths,
-    ProfileFile,
-    ProfileOut,
-    Proportional,
-    ReplayTrials,
-    Replicas,
-    ReportFile,
-    Requeue,
-    RetryFailed,
-    Samples,
-    SearcherName,
-    Seed,
-    SetAside,
-    ShardAddress,
-    Sharded,
-    ShardNumber,
-    ShardsIn,
-    SlotChange,
-    SlotMemory,
-    SlotNumber,
-    Slots,
-    Space,
-    SpecPolicies,
-    Specs,
-    StopBefore,
-    StopTrial,
-    Storage,
-    StoredIn,
-    Target,
-    Threads,
-    Timeout,
-    Trust,
-    UiDir,
-    UntilEmpty,
-    ValidateEvery,
-    Values,
-    Whole,
-    Widths,
-    Workers,
+from shoal.options import Options, typed_default
+
+# These two are as `policy.named.NAMES`, whose import would take half a second. A test holds them
+# together. The first line of the list keeps typer from joining the others.
+POLICIES = """\b
+Policies, and when to use each:
+  auto       the default: simulates those that suit and follows the quickest
+  fifo       one trial per slot, first come first served: what all others must beat
+  pack       small models: several on one slot, over one stream of data
+  hop        data spread over the slots: models move from shard to shard, data stays
+  hop-packs  as hop, for small models: packs of them move together
+  hybrid     hops while trials abound; the last ones read several shards at once
+  doubling   trials of several widths: slots go where one more saves most time
+  explore    as doubling, when nobody knows yet how trials scale: tries each width first
+  equi       trials of several widths: equal shares for all, whatever their lengths
+  waterfill  trials of several widths: ends all of them as early as can be
+  mixed      small and large models: packs on some slots, wide trials on the others
+  flotilla   trials of unlike speed over one costly stream: those of like pace together
+  elastic    slots that come and go: best widths for the next while, at each change
+  every      every(seconds=600, policy=doubling): changes at intervals only
+"""
+POLICY_HELP = (
+    "auto, fifo, pack, hop, hop-packs, hybrid, doubling, explore, equi, waterfill, mixed, "
+    "flotilla, elastic or every, with arguments as in explore(seconds=60); auto:fifo,pack chooses "
+    "among these (below: when to use which)"
 )
-from shoal.tools.harvest.app import app as harvest
-from shoal.tools.slurm.typed import slurm
-from shoal.tools.trace.typed import trace
+
 
 app = typer.Typer(
     name="shoal",
@@ -119,7 +63,7 @@ def _say_version(asked: bool) -> None:
 
 
 @app.callback()
-def options(
+def begin(
     version: Annotated[
         bool,
         typer.Option(
@@ -133,294 +77,643 @@ def options(
     """Take what stands before a command."""
 
 
-def _commands() -> ModuleType:
-    """What the commands do; imported once one is typed, so that --help stays quick.
+# -- how entries are made --------------------------------------------------------------------------
 
-    A command with many options gives them all by name: `locals()` holds what was typed, and only
-    that, if it is the first thing that the command asks for.
+
+def argument(
+    name: str,
+    kind: Any,
+    help: str,
+    metavar: str | None = None,
+    default: Any = Parameter.empty,
+    **more: Any,
+) -> Parameter:
+    """What is typed at its place; without a default it must be. `more`: for `typer.Argument`."""
+    about = typer.Argument(metavar=metavar, help=help, **more)
+    return _parameter(name, Annotated[kind, about], default)
+
+
+def option(
+    name: str, kind: Any, help: str, *flags: str, default: Any = None, **more: Any
+) -> Parameter:
+    """What is typed after a flag, by default one of the option's name. `more`: for `typer.Option`.
+
+    None: it may be left out, and nothing is said of that.
     """
-    from shoal.tools import commands
+    if default is None:
+        kind = kind | None
+    return _parameter(name, Annotated[kind, typer.Option(*flags, help=help, **more)], default)
 
-    return commands
+
+def flag(name: str, help: str, *flags: str) -> Parameter:
+    """A flag without a value."""
+    return option(name, bool, help, *(flags or [f"--{name.replace('_', '-')}"]), default=False)
 
 
-@app.command(epilog=POLICIES)
-def run(
-    file: FileOrNone = None,
-    command: CommandLine = None,
-    storage: Storage = None,
-    space: Space = None,
-    num_samples: Samples = None,
-    max_epochs: Epochs = None,
-    searcher: SearcherName = None,
-    policy: PolicyName = "auto",
-    backend: BackendName = "local",
-    slots: Slots = None,
-    threads: Threads = 1,
-    device: Device = "auto",
-    address: Address = None,
-    copies: Copies = 1,
-    widths: Widths = None,
-    priority: Priority = None,
-    metric: Metric = None,
-    mode: Mode = None,
-    max_concurrent: Concurrent = None,
-    timeout: Timeout = None,
-    stop_before: StopBefore = None,
-    requeue: Requeue = False,
-    checkpoint_every: CheckpointEvery = 30.0,
-    max_checkpoint_gb: CheckpointLimit = None,
-    slot_memory_gb: SlotMemory = None,
-    fuse: Fuse = True,
-    workers: Workers = "auto",
-    feeders: Feeders = "auto",
-    validate_every: ValidateEvery = None,
-    profile: ProfileFile = None,
-    optuna_log: OptunaLog = False,
-    loggers: Loggers = None,
-    retry_failed: RetryFailed = False,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+def _parameter(name: str, kind: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+def run_options(names: Iterable[str]) -> list[Parameter]:
+    """The options of a study's run with these names, as `Options` has them."""
+    kinds = get_type_hints(Options)
+
+    def made(each: Field[Any]) -> Parameter:
+        # What is no plain number may be a word as well: it is text until it is parsed.
+        kind = str if each.metadata["typed"] else kinds[each.name]
+        return option(each.name, kind, each.metadata["help"], default=typed_default(each))
+
+    return [made(OPTIONS[name]) for name in names]
+
+
+def command(
+    place: typer.Typer,
+    name: str,
+    help: str,
+    done_by: str,
+    *parameters: Parameter,
+    **more: Any,
 ) -> None:
-    """Train a search; the same command goes on with it where it was stopped or killed."""
-    _commands().run(**locals())
+    """Add a command. `done_by`: module and function, which gets what was typed by name."""
+    module, _, function = done_by.partition(":")
+
+    def call(**typed: Any) -> None:
+        getattr(import_module(f"shoal.tools.{module}"), function)(**typed)
+
+    call.__doc__ = help
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    place.command(name, **more)(call)
 
 
-@app.command()
-def resume(
-    directory: Dir,
-    timeout: Timeout = None,
-    requeue: Requeue = False,
-    retry_failed: RetryFailed = False,
-    trust: Trust = False,
-    checkpoints: CheckpointPlace = None,
-    as_json: AsJson = False,
-) -> None:
-    """Go on with a study that was stopped or killed, as its last run was set up."""
-    _commands().resume(directory, timeout, requeue, retry_failed, trust, checkpoints, as_json)
+# -- parameters of several commands ----------------------------------------------------------------
+
+OPTIONS = {each.name: each for each in fields(Options)}
+# In the order in which help lists them; an option that is new comes last.
+OF_PLACE = ("backend", "slots", "threads", "device", "address", "copies")
+OF_TRAINING: tuple[str, ...] = (
+    "checkpoint_every",
+    "max_checkpoint_gb",
+    "slot_memory_gb",
+    "fuse",
+    "workers",
+    "feeders",
+    "validate_every",
+)
+OF_TRAINING += tuple(
+    name
+    for name, each in OPTIONS.items()
+    if each.metadata["help"] and name not in (*OF_PLACE, "stop_before", *OF_TRAINING)
+)
+SLOTS, THREADS, DEVICE, ADDRESS = run_options(("slots", "threads", "device", "address"))
+
+FILE = argument(
+    "file",
+    str,
+    "a Python file with a shoal.Recipe in it, or with a dict `recipes` of several",
+    "FILE.py[:Recipe]",
+)
+COMMAND_LINE = option(
+    "command",
+    str,
+    "a command line to train, with {names} of --space, e.g. 'python t.py --lr {lr}'",
+)
+DIRECTORY = argument("directory", Path, "the study's folder", "DIR")
+STORAGE = option("storage", Path, "the study's folder [default: runs/<recipe>]")
+SPACE = option(
+    "space",
+    list[str],
+    "a dimension, e.g. 'lr=loguniform(1e-4,1e-1)' or 'width=grid([64,128])'; repeat",
+)
+NUM_SAMPLES = option(
+    "num_samples", int, "configurations to draw", "--num-samples", "--n-trials", show_default=False
+)
+MAX_EPOCHS = option("max_epochs", int, "epochs of each trial")
+SEARCHER = option(
+    "searcher",
+    str,
+    "grid, random, halving, hyperband, asha, pbt, median, patience, optuna; "
+    "or as 'asha(grace_period=2)'",
+)
+WIDTHS = option("widths", tuple[int, int], "fewest and most slots of a trial [default: 1 1]")
+PRIORITY = option("priority", float, "of a trial against others [default: 1]")
+METRIC = option("metric", str, "what to rank by")
+MODE = option("mode", str, "min or max")
+MAX_CONCURRENT = option("max_concurrent", int, "trials under way at once")
+TIMEOUT = option("timeout", float, "stop after so many seconds; run again to go on")
+PROFILE = option("profile", Path, "given speeds (TOML) instead of measured ones")
+LOGGERS = option(
+    "loggers",
+    list[str],
+    "csv, tensorboard, mlflow or wandb, perhaps with a place as csv:FOLDER; repeat",
+    "--logger",
+)
+SEED = option("seed", int, "the study's seed", default=0)
+OUT = option("out", Path, "write each simulated journal and report there")
+SHARD_ADDRESS = option(
+    "address",
+    str,
+    "of a Ray cluster whose nodes hold the shards: the one with most of them works, and the "
+    "others read for it",
+)
+VALUES = argument("values", list[str] | None, "the trial's configuration", "NAME=VALUE …", None)
+CATALOGUE = argument("file", Path, "a TOML file, such as shards.toml", "CATALOGUE")
+REQUEUE = flag(
+    "requeue", "in a batch job of Slurm that its time limit stops: have Slurm start it again"
+)
+RETRY_FAILED = flag(
+    "retry_failed", "failed trials go on from their newest durable state, or begin again"
+)
+TRUST = flag(
+    "trust",
+    "the study's recipe is not yours, and you have looked at it: run its code from now on",
+)
+WHOLE = flag("whole", "count a long journal from its first entry on, which takes longer")
+JSON = flag("as_json", "print figures as JSON", "--json")
 
 
-@app.command()
-def add(
-    directory: Dir,
-    values: Values = None,
-    max_epochs: Epochs = None,
-    copy: CopyOf = None,
-    cold: Cold = False,
-    widths: Widths = None,
-    priority: Priority = None,
-    trust: Trust = False,
-    as_json: AsJson = False,
-) -> None:
-    """Add a trial to a study: at once if it runs, else when it is resumed."""
-    _commands().beside().add(**locals())
+# -- studies ---------------------------------------------------------------------------------------
+
+command(
+    app,
+    "run",
+    "Train a search; the same command goes on with it where it was stopped or killed.",
+    "commands:run",
+    argument(
+        "file",
+        str | None,
+        "a Python file with a shoal.Recipe in it, or with a dict `recipes` of several; "
+        "or give --command",
+        "[FILE.py[:Recipe]]",
+        None,
+    ),
+    COMMAND_LINE,
+    STORAGE,
+    SPACE,
+    NUM_SAMPLES,
+    MAX_EPOCHS,
+    SEARCHER,
+    option("policy", str, POLICY_HELP, default="auto"),
+    *run_options(OF_PLACE),
+    WIDTHS,
+    PRIORITY,
+    METRIC,
+    MODE,
+    MAX_CONCURRENT,
+    TIMEOUT,
+    *run_options(("stop_before",)),
+    REQUEUE,
+    *run_options(OF_TRAINING),
+    PROFILE,
+    flag("optuna_log", "write optuna.log, too, for optuna-dashboard"),
+    LOGGERS,
+    RETRY_FAILED,
+    SEED,
+    JSON,
+    epilog=POLICIES,
+)
+command(
+    app,
+    "resume",
+    "Go on with a study that was stopped or killed, as its last run was set up.",
+    "commands:resume",
+    DIRECTORY,
+    TIMEOUT,
+    REQUEUE,
+    RETRY_FAILED,
+    TRUST,
+    option(
+        "checkpoints",
+        str,
+        "where the study's weights lie, if they are not in its folder and it was moved, or is "
+        "not yours: a path or a URL",
+    ),
+    JSON,
+)
+command(
+    app,
+    "add",
+    "Add a trial to a study: at once if it runs, else when it is resumed.",
+    "beside.commands:add",
+    DIRECTORY,
+    VALUES,
+    MAX_EPOCHS,
+    option("copy", str, "a trial to copy, with these values changed", "--from"),
+    flag("cold", "copy the configuration alone, not the weights"),
+    WIDTHS,
+    PRIORITY,
+    TRUST,
+    JSON,
+)
+command(
+    app,
+    "extend",
+    "Have a trial train for more epochs: at once if the study runs, else when it is resumed.",
+    "beside.commands:extend",
+    DIRECTORY,
+    argument("trial", str, "the trial", "TRIAL"),
+    option(
+        "max_epochs",
+        int,
+        "epochs in all, more than it was to train",
+        default=Parameter.empty,
+    ),
+    JSON,
+)
+command(
+    app,
+    "stop",
+    "Take a trial out before its end; without a trial, end the run after the units under way.",
+    "beside.commands:stop",
+    DIRECTORY,
+    argument("trial", str | None, "a trial [default: the whole run]", "TRIAL", None),
+    JSON,
+)
+command(
+    app,
+    "slots",
+    "Give a running study more or fewer slots, or so many; one that goes ends its visit first.",
+    "beside.commands:slots",
+    DIRECTORY,
+    argument(
+        "change",
+        Literal["add", "remove", "set"],
+        "what to do",
+        "add|remove|set",
+        show_choices=False,
+    ),
+    argument("number", int, "how many slots", "N", min=1, show_default=False),
+    JSON,
+)
+command(
+    app,
+    "status",
+    "Say how a study stands, also while it runs.",
+    "commands:status",
+    DIRECTORY,
+    WHOLE,
+    JSON,
+)
+command(
+    app,
+    "plan",
+    "Predict how long a search would take under each policy, after a short probe.",
+    "commands:plan",
+    FILE,
+    SPACE,
+    NUM_SAMPLES,
+    MAX_EPOCHS,
+    option("policy", list[str], "policies to compare; repeat [default: auto, fifo, hop …]"),
+    *run_options(("backend", "slots", "threads", "device")),
+    WIDTHS,
+    PROFILE,
+    SHARD_ADDRESS,
+    SEED,
+    OUT,
+    JSON,
+    epilog=POLICIES,
+)
+command(
+    app,
+    "profile",
+    "Time every kind of trial at several widths, rescales and feeders, and write a profile for "
+    "--profile and simulate.",
+    "commands:profile",
+    argument(
+        "target",
+        str,
+        "a Python file with a recipe, or a study's folder",
+        "FILE.py[:Recipe]|DIR",
+    ),
+    argument("values", list[str] | None, "one configuration [default: all]", "NAME=VALUE …", None),
+    option("widths", str, "slots of a trial, or all [default: 1,2,4 … up to --slots]"),
+    SLOTS,
+    THREADS,
+    DEVICE,
+    option("feeders", str, "numbers of processes that prepare data", default="1,2,4"),
+    SPACE,
+    NUM_SAMPLES,
+    SEED,
+    flag("again", "time also what the study's run has measured"),
+    option("out", Path, "the profile", default=Path("profile.toml")),
+    SHARD_ADDRESS,
+    TRUST,
+    JSON,
+)
+command(
+    app,
+    "check",
+    "Train three steps of a recipe alone and beside another model, and compare.",
+    "commands:check",
+    FILE,
+    SPACE,
+    option("device", str, OPTIONS["device"].metadata["help"], default="cpu"),
+    SHARD_ADDRESS,
+    JSON,
+)
+command(
+    app,
+    "replay",
+    "Train each trial again, alone, over its recorded visits, and compare the checkpoints.",
+    "commands:replay",
+    DIRECTORY,
+    option("trial", list[str], "only these trials; repeat"),
+    SHARD_ADDRESS,
+    TRUST,
+    JSON,
+)
+command(
+    app,
+    "repair",
+    "Cut a damaged journal before its first bad line, keeping a copy; name damaged checkpoints.",
+    "commands:repair",
+    DIRECTORY,
+    JSON,
+)
+command(
+    app,
+    "report",
+    "Write the report, one HTML file that opens offline.",
+    "commands:report",
+    DIRECTORY,
+    option("out", Path, "the HTML file [default: DIR/report.html]"),
+    WHOLE,
+    JSON,
+)
+command(
+    app,
+    "ui",
+    "Serve the live page of a study, or of a folder of studies, to a browser of this machine.",
+    "commands:ui",
+    argument("directory", Path, "a study's folder, or one that holds studies", "DIR"),
+    option("port", int, "of 127.0.0.1 [default: 8765, or any that is free]"),
+)
+command(
+    app,
+    "pool",
+    "Lend one cluster's slots to several studies, by priority or an objective, until Ctrl-C.",
+    "commands:pool",
+    argument("directory", Path, "the pool's folder", "DIR"),
+    SLOTS,
+    THREADS,
+    ADDRESS,
+    flag("until_empty", "end when the last study has gone"),
+    option(
+        "objective",
+        str,
+        "what all studies together are to make most of: throughput, efficiency, priority, or "
+        "a function of a claim and its samples/s on 1, 2, … slots [default: slots go by priority]",
+        metavar="NAME|FILE.py:NAME",
+    ),
+)
+command(
+    app,
+    "doctor",
+    "Say what this machine has: versions, devices, memory, disk, Ray, Slurm; what is missing.",
+    "commands:doctor",
+    argument("directory", Path, "where studies are to be stored", "DIR", Path("runs")),
+    JSON,
+)
+command(
+    app,
+    "simulate",
+    "Run studies in virtual time under one policy or several, side by side.",
+    "commands:simulate",
+    argument(
+        "specs",
+        list[Path],
+        "what to simulate; a spec never executes code",
+        "SPEC.toml …",
+    ),
+    option("policy", list[str], "of the spec, or by name; repeat [default: all of the spec]"),
+    OUT,
+    JSON,
+    epilog=POLICIES,
+)
+command(
+    app,
+    "harvest",
+    "Train a study on nodes of a batch system that stand idle, until others need them.\n\n"
+    "The same command goes on with it where it was stopped or killed.",
+    "harvest.command:harvested",
+    argument(
+        "target",
+        str | None,
+        "a Python file with a recipe, or the folder of a study to go on with; or give --command",
+        "[FILE.py[:Recipe]|DIR]",
+        None,
+    ),
+    option(
+        "partition",
+        str,
+        "for the pilots, a queue of PBS or LSF: a preemptible one, best",
+        "--partition",
+        "--queue",
+        default=Parameter.empty,
+    ),
+    flag("slurm", "as --scheduler slurm"),
+    option(
+        "scheduler",
+        str,
+        "whose the nodes are [default: whose commands are installed here]",
+        metavar="slurm|pbs|lsf",
+    ),
+    option(
+        "main_partition",
+        list[str],
+        "whose waiting jobs matter; repeat [default: all of them]",
+        "--main-partition",
+        "--main-queue",
+    ),
+    flag("no_preemption", "pilots are not preempted here: cancel them when others wait"),
+    option("tick", float, "seconds between two looks at the queue", default=10.0, min=0.1),
+    option("min_ticks", int, "looks in a row in which a node must be idle", default=2, min=1),
+    option("most", int, "nodes at once [default: all idle ones]", min=1),
+    option("minutes", int, "time limit of a pilot, at most", default=60, min=1),
+    option("cpus_per_node", int, "to use [default: those granted]", min=1),
+    option("gpus_per_node", int, "to use [default: those found]", min=0),
+    flag("gpu_nodes", "only nodes that have GPUs, as is said of them"),
+    option("ip", str, "this machine's, as nodes reach it [default: found out]"),
+    option(
+        "sbatch",
+        list[str],
+        'more for sbatch, qsub or bsub, as --sbatch "--account=x"; repeat',
+        "--sbatch",
+        "--submit",
+    ),
+    COMMAND_LINE,
+    STORAGE,
+    SPACE,
+    NUM_SAMPLES,
+    MAX_EPOCHS,
+    SEARCHER,
+    option(
+        "policy",
+        str,
+        "as of shoal run [default: elastic, placed by which nodes leave together; of a folder its "
+        "own]",
+    ),
+    option(
+        "log",
+        Path,
+        "the site's log of idle nodes, from shoal trace slurm: the policy is then elastic, with "
+        "what the log says",
+        metavar="FILE",
+    ),
+    option("threads", int, "threads, and CPUs, of each slot [default: 1; a folder's own]", min=1),
+    WIDTHS,
+    PRIORITY,
+    METRIC,
+    MODE,
+    MAX_CONCURRENT,
+    TIMEOUT,
+    *run_options(name for name in OF_TRAINING if OPTIONS[name].metadata["backend"] != "local"),
+    PROFILE,
+    LOGGERS,
+    RETRY_FAILED,
+    TRUST,
+    SEED,
+    JSON,
+    epilog=POLICIES,
+)
 
 
-@app.command()
-def extend(
-    directory: Dir, trial: Extended, max_epochs: MoreEpochs, as_json: AsJson = False
-) -> None:
-    """Have a trial train for more epochs: at once if the study runs, else when it is resumed."""
-    _commands().beside().extend(directory, trial, max_epochs, as_json)
-
-
-@app.command()
-def stop(directory: Dir, trial: StopTrial = None, as_json: AsJson = False) -> None:
-    """Take a trial out before its end; without a trial, end the run after the units under way."""
-    _commands().beside().stop(directory, trial, as_json)
-
-
-@app.command()
-def slots(directory: Dir, change: SlotChange, number: SlotNumber, as_json: AsJson = False) -> None:
-    """Give a running study more or fewer slots, or so many; one that goes ends its visit first."""
-    _commands().beside().slots(directory, change, number, as_json)
-
-
-@app.command()
-def status(directory: Dir, whole: Whole = False, as_json: AsJson = False) -> None:
-    """Say how a study stands, also while it runs."""
-    _commands().status(directory, as_json, whole)
-
-
-@app.command(epilog=POLICIES)
-def plan(
-    file: File,
-    space: Space = None,
-    num_samples: Samples = None,
-    max_epochs: Epochs = None,
-    policy: PlanPolicies = None,
-    backend: BackendName = "local",
-    slots: Slots = None,
-    threads: Threads = 1,
-    device: Device = "auto",
-    widths: Widths = None,
-    profile: ProfileFile = None,
-    address: ShardAddress = None,
-    seed: Seed = 0,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Predict how long a search would take under each policy, after a short probe."""
-    _commands().plan(**locals())
-
-
-@app.command()
-def profile(
-    target: Target,
-    values: ProfiledValues = None,
-    widths: ProfiledWidths = None,
-    slots: Slots = None,
-    threads: Threads = 1,
-    device: Device = "auto",
-    feeders: ProfiledFeeders = "1,2,4",
-    space: Space = None,
-    num_samples: Samples = None,
-    seed: Seed = 0,
-    again: ProfiledAgain = False,
-    out: ProfileOut = Path("profile.toml"),
-    address: ShardAddress = None,
-    trust: Trust = False,
-    as_json: AsJson = False,
-) -> None:
-    """Time every kind of trial at several widths, rescales and feeders, and write a profile for
-    --profile and simulate.
-    """
-    _commands().profile(**locals())
-
-
-@app.command()
-def check(
-    file: File,
-    space: Space = None,
-    device: Device = "cpu",
-    address: ShardAddress = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train three steps of a recipe alone and beside another model, and compare."""
-    _commands().check(file, space, device, address, as_json)
-
-
-@app.command()
-def replay(
-    directory: Dir,
-    trial: ReplayTrials = None,
-    address: ShardAddress = None,
-    trust: Trust = False,
-    as_json: AsJson = False,
-) -> None:
-    """Train each trial again, alone, over its recorded visits, and compare the checkpoints."""
-    _commands().replay(directory, trial, address, trust, as_json)
-
-
-@app.command()
-def repair(directory: Dir, as_json: AsJson = False) -> None:
-    """Cut a damaged journal before its first bad line, keeping a copy; name damaged checkpoints."""
-    _commands().repair(directory, as_json)
-
-
-@app.command()
-def report(
-    directory: Dir,
-    out: ReportFile = None,
-    whole: Whole = False,
-    as_json: AsJson = False,
-) -> None:
-    """Write the report, one HTML file that opens offline."""
-    _commands().report(directory, out, as_json, whole)
-
-
-@app.command()
-def ui(directory: UiDir, port: Port = None) -> None:
-    """Serve the live page of a study, or of a folder of studies, to a browser of this machine."""
-    _commands().ui(directory, port)
-
-
-@app.command()
-def pool(
-    directory: PoolDir,
-    slots: Slots = None,
-    threads: Threads = 1,
-    address: Address = None,
-    until_empty: UntilEmpty = False,
-    objective: PoolObjective = None,
-) -> None:
-    """Lend one cluster's slots to several studies, by priority or an objective, until Ctrl-C."""
-    _commands().pool(**locals())
-
-
-app.add_typer(harvest)
-
-
-@app.command()
-def doctor(directory: StoredIn = Path("runs"), as_json: AsJson = False) -> None:
-    """Say what this machine has: versions, devices, memory, disk, Ray, Slurm; what is missing."""
-    _commands().doctor(directory, as_json)
-
-
-@app.command(epilog=POLICIES)
-def simulate(
-    specs: Specs,
-    policy: SpecPolicies = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run studies in virtual time under one policy or several, side by side."""
-    _commands().simulate(specs, policy, out, as_json)
-
+# -- data ------------------------------------------------------------------------------------------
 
 data = typer.Typer(help="Data in shards.", no_args_is_help=True)
 app.add_typer(data, name="data")
+command(
+    data,
+    "shard",
+    "Shuffle the rows of files once, and write them as shards with a catalogue.",
+    "data.commands:data_shard",
+    argument(
+        "source",
+        list[str],
+        "CSV, Parquet, Arrow, npz, npy or tar files, a folder of such, or a folder of pictures "
+        "by class",
+        "SRC…",
+    ),
+    argument("folder", Path, "a new folder for the shards", "DST"),
+    option("shards", int, "shards to write", default=Parameter.empty),
+    option("seed", int, "of the order of the rows", default=0),
+    option("replicas", int, "copies of each shard, on different nodes", default=1),
+    option("nodes", str, "nodes that hold shards, in turn: a,b,c [default: this machine]"),
+    option(
+        "proportional",
+        str,
+        "sizes by the nodes' speeds: as a study's folder has them, or given",
+        metavar="DIR|NODE=SPEED,…",
+    ),
+    option("validation", str, "fraction to validate on, or other files"),
+    option("label", str, "the column of a table that is the label"),
+    option("drop", list[str], "columns of a table to leave out, as a,b; or repeat"),
+    flag("numeric_only", "leave out columns of text and of times"),
+    option("size", int, "side of pictures"),
+    option("memory_gb", float, "GiB to hold in memory at most, about", default=1.0),
+    JSON,
+)
+command(
+    data,
+    "register",
+    "Write into a catalogue that a node holds these files; each is the shard of its name.",
+    "data.catalogue:data_register",
+    CATALOGUE,
+    argument("paths", list[str], "files or URLs, one for each shard", "PATH…"),
+    option("node", str, 'the node that holds them; "*": every node', default="local"),
+    flag("validation", "they are to validate on, not to train on", "--valid"),
+    option("name", str, "of the shard [default: the file's]"),
+    JSON,
+)
+command(
+    data,
+    "list",
+    "Say which node holds which shard; with --check or --address the holders look at them.",
+    "data.catalogue:data_list",
+    CATALOGUE,
+    ADDRESS,
+    flag("check", "look at the files, which lie on this machine"),
+    JSON,
+)
 
 
-@data.command("shard")
-def data_shard(
-    source: Sharded,
-    folder: ShardsIn,
-    shards: ShardNumber,
-    seed: MakingSeed = 0,
-    replicas: Replicas = 1,
-    nodes: Nodes = None,
-    proportional: Proportional = None,
-    validation: SetAside = None,
-    label: Label = None,
-    drop: LeftOut = None,
-    numeric_only: NumbersOnly = False,
-    size: PictureSize = None,
-    memory_gb: MakingMemory = 1.0,
-    as_json: AsJson = False,
-) -> None:
-    """Shuffle the rows of files once, and write them as shards with a catalogue."""
-    _commands().data("commands").data_shard(**locals())
+# -- logs of idle nodes ----------------------------------------------------------------------------
 
-
-@data.command("register")
-def data_register(
-    file: CatalogueFile,
-    paths: HeldFiles,
-    node: Holder = "local",
-    validation: ForValidation = False,
-    name: PartName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write into a catalogue that a node holds these files; each is the shard of its name."""
-    _commands().data("catalogue").data_register(file, paths, node, validation, name, as_json)
-
-
-@data.command("list")
-def data_list(
-    file: CatalogueFile,
-    address: Address = None,
-    check: CheckFiles = False,
-    as_json: AsJson = False,
-) -> None:
-    """Say which node holds which shard; with --check or --address the holders look at them."""
-    _commands().data("catalogue").data_list(file, address, check, as_json)
-
-
+trace = typer.Typer(help="Logs of slots that come and go.", no_args_is_help=True)
 app.add_typer(trace, name="trace")
+command(
+    trace,
+    "slurm",
+    "Write a log of this site's idle nodes: from Slurm's accounting, or from now on.",
+    "trace.commands:slurm",
+    option("out", Path, "the log that is written, events as CSV", default=Path("site.csv")),
+    option("sacct", Path, "what `sacct -P -a -X -o NodeList,Start,End` printed", metavar="FILE"),
+    option(
+        "nodes",
+        Path,
+        "what `sinfo -h -N -o '%N %T'` printed, or names, one a line",
+        metavar="FILE",
+    ),
+    option("since", str, "how far back: 7days, 12hours, or a date as 2026-01-31", default="7days"),
+    option("partition", str, "only nodes of this partition of Slurm's"),
+    option(
+        "ignored",
+        str,
+        "a partition whose allocations do not count, as they are pilots",
+        "--ignore",
+    ),
+    flag("watch", "record what is idle from now on, by sinfo"),
+    option("every", float, "seconds between two looks of --watch", default=10.0, min=0.1),
+    option("hours", float, "how long to --watch [default: until Ctrl-C]", min=0.0),
+    JSON,
+)
+command(
+    trace,
+    "stats",
+    "Joins and leaves an hour, idle ratio, equivalent nodes, fragments, and the hazard of "
+    "departure.",
+    "trace.commands:stats",
+    argument("file", Path, "an idle-node log: CSV, Parquet, or sacct's text", "FILE"),
+    JSON,
+)
 
 
+# -- batch jobs ------------------------------------------------------------------------------------
+
+slurm = typer.Typer(help="Batch jobs of Slurm.", no_args_is_help=True)
 app.add_typer(slurm, name="slurm")
+command(
+    slurm,
+    "script",
+    "Print the file for sbatch that runs `shoal run` with these arguments.",
+    "slurm.script:printed",
+    Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+    argument(
+        "arguments",
+        list[str],
+        "what `shoal run` takes, its options included",
+        "FILE.py[:Recipe] …",
+        show_default=False,
+    ),
+    option("nodes", int, "nodes of the job", default=1, min=1),
+    option("time", str, "time limit, as 90 (minutes), 1:30:00 or 2-12 (days-hours)"),
+    option("partition", str, "partition"),
+    option("account", str, "account to charge"),
+    option("gpus_per_node", int, "GPUs", min=1),
+    option("cpus_per_node", int, "CPUs of each node", min=1),
+    option("mem", str, "of each node, as 64G"),
+    option("job_name", str, "name of the job", default="shoal"),
+    option("output", str, "file for what it prints, as out-%j.txt"),
+    flag("requeue", "start it again after its time limit, until the study is done"),
+    option(
+        "sbatch",
+        list[str],
+        "any other option of sbatch; repeat",
+        metavar="NAME=VALUE",
+    ),
+    option("before", list[str], "a line to run first, as 'module load cuda'; repeat"),
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ it as `setup.options`. A new option needs its field here, and the line that uses
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from math import inf
 from numbers import Number
@@ -301,6 +301,17 @@ class Options:
 
 
 DEFAULTS = Options()
+
+
+def typed_default(each: Field[Any]) -> Any:
+    """What a command passes on where the option was not typed.
+
+    None: the default of `Options`, or what the study or its recipe says. An option that may be a
+    word as well is text.
+    """
+    if each.metadata["typed"] and not isinstance(each.default, str):
+        return None
+    return each.default
 
 
 # -- options beside others -------------------------------------------------------------------------

@@ -372,22 +372,12 @@ def doctor(directory: Path, as_json: bool) -> None:
     show(examined(directory), as_json, lines)
 
 
-def beside() -> ModuleType:
-    """What is asked of a study beside its searcher."""
-    return import_module("shoal.tools.beside.commands")
-
-
 @errors()
 def repair(directory: Path, as_json: bool) -> None:
     """Mend the study's journal, and look at its checkpoints."""
     from shoal.tools.doctor.repair import lines, repaired
 
     show(repaired(directory), as_json, lines)
-
-
-def data(name: str) -> ModuleType:
-    """A module of what `shoal data …` does; it needs NumPy and torch."""
-    return import_module(f"shoal.tools.data.{name}")
 
 
 def _simulations() -> ModuleType:

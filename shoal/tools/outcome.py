@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,6 +18,7 @@ from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
 from shoal.harvest.head import HeadError
 from shoal.harvest.scheduler import SchedulerError
+from shoal.options import Options
 from shoal.pool.folder import PoolError
 from shoal.reporting.format import plural, printable, score
 from shoal.reporting.progress import into_nothing
@@ -75,7 +77,8 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, where it ends a command as Ctrl-C does."""
 
 
-# Arguments in Python that are options here, with the hyphens of the command line.
+# Arguments in Python that are options here beside those of a run, with the hyphens of the command
+# line.
 OPTIONS = frozenset(
     [
         "storage",
@@ -84,28 +87,16 @@ OPTIONS = frozenset(
         "max_epochs",
         "searcher",
         "policy",
-        "backend",
-        "slots",
-        "threads",
-        "device",
-        "address",
-        "copies",
         "widths",
         "priority",
         "metric",
         "mode",
         "max_concurrent",
         "timeout",
-        "stop_before",
-        "checkpoint_every",
-        "max_checkpoint_gb",
-        "slot_memory_gb",
-        "workers",
-        "feeders",
-        "validate_every",
         "profile",
         "seed",
         "command",
+        *(each.name for each in fields(Options) if each.metadata["help"] and each.name != "fuse"),
     ]
 )
 # Arguments with these values are options without one.

@@ -2,12 +2,14 @@
 
 import ast
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shoal
 from shoal.core.cluster import RECIPE
 from shoal.core.trial import parsed
+from shoal.options import Options
 from shoal.study.code.recipe_file import (
     code_name,
     function_in,
@@ -59,11 +61,10 @@ def run_options(study: "Study", typed: Mapping[str, Any]) -> dict[str, Any]:
     options = dict(typed)
     if not options["num_samples"]:
         options["num_samples"] = getattr(study.recipe, "num_samples", None)
-    for name in ("workers", "feeders"):
-        if options.get(name, "auto").isdecimal():
-            options[name] = int(options[name])
-    if options["validate_every"] is not None:
-        options["validate_every"] = number_in(options["validate_every"])
+    for each in fields(Options):
+        read, text = each.metadata["typed"], options.get(each.name)
+        if read is not None and text is not None:
+            options[each.name] = read(text)
     options["loggers"] = options["loggers"] or ()
     return options
 
@@ -209,16 +210,6 @@ def parse_config(given: list[str]) -> dict[str, Any]:
         except (SyntaxError, ValueError):
             found[name.strip()] = value.strip()
     return found
-
-
-def number_in(text: str) -> int | float | str:
-    """The number that the text is, or else the text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

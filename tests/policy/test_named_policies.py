@@ -152,7 +152,7 @@ def test_the_page_has_every_name_and_its_line() -> None:
 
 
 def test_the_commands_help_has_every_name() -> None:
-    from shoal.tools.arguments import POLICIES, POLICY_HELP
+    from shoal.cli import POLICIES, POLICY_HELP
 
     assert all(name in POLICY_HELP for name in NAMES)
     listed = [f"  {name:10} {use}" for name, use in NAMES.items()]

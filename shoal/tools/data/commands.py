@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shoal.options import number_in
 from shoal.reporting.format import size
 from shoal.study.folder import StudyError
 from shoal.tools.data.speeds import speeds_of
 from shoal.tools.outcome import errors, show
-from shoal.tools.parse import number_in
 from shoal.train.data.data import Data
 
 

@@ -28,6 +28,7 @@ from shoal.harvest.observer import Observer
 from shoal.harvest.pbs import Pbs
 from shoal.harvest.scheduler import NODE, UNTIL, PilotNames, Scheduler, Site
 from shoal.harvest.slurm import Slurm
+from shoal.options import Options, typed_default
 from shoal.simulate.read import read_log
 from shoal.simulate.site.learnt import elastic_for
 from shoal.study.auto import policy_of
@@ -56,23 +57,23 @@ SYSTEMS: Mapping[str, tuple[Callable[[Site, PilotNames], Scheduler], str]] = {
 SHORTEST = 2  # minutes that a pilot is worth its start
 # What a study's folder says itself, with the values of options that were not given.
 OF_A_NEW_STUDY: Mapping[str, Any] = {
-    "command": None,
-    "storage": None,
-    "space": None,
-    "num_samples": None,
-    "max_epochs": None,
-    "searcher": None,
-    "widths": None,
-    "priority": None,
-    "metric": None,
-    "mode": None,
-    "max_concurrent": None,
-    "checkpoint_every": 30.0,
-    "max_checkpoint_gb": None,
-    "slot_memory_gb": None,
-    "fuse": True,
-    "feeders": "auto",
-    "validate_every": None,
+    **dict.fromkeys(
+        (
+            "command",
+            "storage",
+            "space",
+            "num_samples",
+            "max_epochs",
+            "searcher",
+            "widths",
+            "priority",
+            "metric",
+            "mode",
+            "max_concurrent",
+        )
+    ),
+    # of a folder, too, slots may have other threads
+    **{each.name: typed_default(each) for each in fields(Options) if each.name != "threads"},
     "profile": None,
     "loggers": None,
     "seed": 0,
@@ -274,7 +275,7 @@ def _gone_on(
     Raises:
         StudyError: nothing was run there yet, or an option was given that the folder says itself.
     """
-    typed = [name for name, usual in OF_A_NEW_STUDY.items() if given[name] != usual]
+    typed = [name for name, usual in OF_A_NEW_STUDY.items() if given.get(name, usual) != usual]
     if typed:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
         raise StudyError(
