@@ -27,7 +27,7 @@ from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.study.slurm_job import RunPlace
 from shoal.train.data.data import Data
-from shoal.train.data.placed import Survey, surveying
+from shoal.train.data.node_shards import Survey, surveying
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.trainer import FunctionTrainer
 from shoal.train.lane.checkpoints import Checkpoints, StaleRun

@@ -13,7 +13,7 @@ from shoal.search.optuna import instead
 from shoal.study.code.recipe_store import UnreadRecipe
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
-from shoal.train.data.placed import Survey
+from shoal.train.data.node_shards import Survey
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe

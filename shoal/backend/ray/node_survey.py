@@ -22,7 +22,7 @@ from ray.exceptions import (
 
 from shoal.backend.ray import cluster
 from shoal.train.data.columns import DataError
-from shoal.train.data.placed import Survey
+from shoal.train.data.node_shards import Survey
 from shoal.train.data.survey import (
     SHOWN,
     Asked,

@@ -30,8 +30,8 @@ from shoal.core.trial import Seconds
 from shoal.train.data.catalogue import LOCAL, Catalogue
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
+from shoal.train.data.node_shards import PlacedFiles, Survey
 from shoal.train.data.parts import Index
-from shoal.train.data.placed import PlacedFiles, Survey
 from shoal.train.recipe.pickling import dumps
 
 BUSY: Seconds = 5.0  # until it is told that a node's CPUs or GPUs are awaited
@@ -59,7 +59,7 @@ def ask_holder(
 
 @dataclass
 class ClusterHolders:
-    """The holders in the cluster at this address. See `train.data.placed.Holders`."""
+    """The holders in the cluster at this address. See `train.data.node_shards.Holders`."""
 
     address: str
     # The sources that were sent, by id, and a reference to each.

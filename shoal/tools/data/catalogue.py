@@ -23,7 +23,7 @@ from shoal.train.data.catalogue import (
 )
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
-from shoal.train.data.placed import surveying
+from shoal.train.data.node_shards import surveying
 
 
 @errors()

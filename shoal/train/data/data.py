@@ -40,12 +40,12 @@ from shoal.train.data.formats import Reading
 from shoal.train.data.items import from_dataset
 from shoal.train.data.iterables import from_iterable
 from shoal.train.data.loaders import (
-    TakenLoader,
     check_left_out,
-    loaded,
+    loader_parts,
     scored_collate,
     scored_items,
 )
+from shoal.train.data.node_shards import PlacedFiles, ShardsOfData
 from shoal.train.data.npz import from_folder
 from shoal.train.data.parts import (
     Division,
@@ -57,7 +57,6 @@ from shoal.train.data.parts import (
     is_sequential,
     reader,
 )
-from shoal.train.data.placed import PlacedFiles, ShardsOfData
 from shoal.train.data.shards import ShardPlan, make_shards
 
 if TYPE_CHECKING:
@@ -262,13 +261,13 @@ class Data:
         Raises:
             DataError: a loader that makes batches in another way, or as `dataset`.
         """
-        found: TakenLoader = loaded(train, valid)
-        how = Division(seed, found.shards(shards), None, found.sequential)
-        if isinstance(found.dataset, IterableDataset):
-            parts = from_iterable(found.dataset, found.validation, how, found.collate, samples)
+        loader = loader_parts(train, valid)
+        how = Division(seed, loader.shards(shards), None, loader.sequential)
+        if isinstance(loader.dataset, IterableDataset):
+            parts = from_iterable(loader.dataset, loader.validation, how, loader.collate, samples)
         else:
-            parts = from_dataset(found.dataset, found.validation, how, found.collate)
-        data: Data = found.arranged(Data(parts))
+            parts = from_dataset(loader.dataset, loader.validation, how, loader.collate)
+        data: Data = loader.arranged(Data(parts))
         return data
 
     # -- out of files ------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from shoal.train.rng import Rng
 
 
 @dataclass
-class TakenLoader:
-    """A DataLoader, taken apart.
+class LoaderParts:
+    """What a DataLoader is made of.
 
     `weights`: of the items, where the loader draws by weights. `sampler`: one that Shoal does not
     know, which is asked for the order of each pass. `scored`: makes the batches of validation;
@@ -87,28 +87,28 @@ class TakenLoader:
         return data.drawn_by(draws, sampler_name(self.sampler))
 
 
-def loaded(train: DataLoader[Any], valid: Any) -> TakenLoader:
-    """Take a loader apart; `valid`: the loader, dataset or fraction to validate with.
+def loader_parts(train: DataLoader[Any], valid: Any) -> LoaderParts:
+    """What a loader is made of; `valid`: the loader, dataset or fraction to validate with.
 
     Raises:
         DataError: the loader makes its batches in another way than by number.
     """
     _check_batches(train)
-    found = TakenLoader(train.dataset, valid, _collate(train), {})
-    found.workers = train.num_workers
+    parts = LoaderParts(train.dataset, valid, _collate(train), {})
+    parts.workers = train.num_workers
     if isinstance(valid, DataLoader):
-        found.validation = scored_items(valid)
-        found.workers = max(found.workers, valid.num_workers)
-        found.scored = scored_collate(valid, found.collate)
+        parts.validation = scored_items(valid)
+        parts.workers = max(parts.workers, valid.num_workers)
+        parts.scored = scored_collate(valid, parts.collate)
     if isinstance(train.dataset, IterableDataset):
-        found.sequential = True
-        found.defaults |= {
+        parts.sequential = True
+        parts.defaults |= {
             "batch_size": train.batch_size,
             "drop_last": train.drop_last,
         }
-        return found
-    _take_order(found, _take_batches(found, train.batch_sampler))
-    return found
+        return parts
+    _take_order(parts, _take_batches(parts, train.batch_sampler))
+    return parts
 
 
 def scored_items(valid: DataLoader[Any]) -> Any:
@@ -203,7 +203,7 @@ class BatchesInOrder:
         return iter(numbers)
 
 
-def _take_batches(found: TakenLoader, batches: Any) -> Any:
+def _take_batches(parts: LoaderParts, batches: Any) -> Any:
     """Note how large batches are; returns the sampler of their samples.
 
     Raises:
@@ -211,9 +211,9 @@ def _take_batches(found: TakenLoader, batches: Any) -> Any:
     """
     if _is_torchs(batches, BatchSampler):
         size, drops = batches.batch_size, batches.drop_last
-        found.defaults |= {"batch_size": size, "drop_last": drops}
+        parts.defaults |= {"batch_size": size, "drop_last": drops}
         return batches.sampler
-    count = len(found.dataset)
+    count = len(parts.dataset)
     with Rng(0, torch.device("cpu")):
         sizes = [len(batch) for batch in BatchesInOrder(batches).drawn()]
     if not sizes or set(sizes[:-1]) - {sizes[0]} or sizes[-1] > sizes[0]:
@@ -224,28 +224,28 @@ def _take_batches(found: TakenLoader, batches: Any) -> Any:
         )
     missing = count - sum(sizes)
     drops = 0 < missing < sizes[0] == sizes[-1]
-    found.defaults |= {"batch_size": sizes[0], "drop_last": drops}
+    parts.defaults |= {"batch_size": sizes[0], "drop_last": drops}
     return BatchesInOrder(batches, count * drops)
 
 
-def _take_order(found: TakenLoader, sampler: Any) -> None:
+def _take_order(parts: LoaderParts, sampler: Any) -> None:
     """Note in which order the loader gives the items."""
-    count = len(found.dataset)
+    count = len(parts.dataset)
     if _is_torchs(sampler, SequentialSampler):
-        found.sequential = True
+        parts.sequential = True
     elif _is_torchs(sampler, SubsetRandomSampler):
-        found.dataset = Subset(found.dataset, list(sampler.indices))
-        found.defaults["shuffle"] = "each"
+        parts.dataset = Subset(parts.dataset, list(sampler.indices))
+        parts.defaults["shuffle"] = "each"
     elif _is_torchs(sampler, WeightedRandomSampler) and sampler.replacement:
         _check_count(sampler, count)
-        found.weights = np.asarray(sampler.weights)
+        parts.weights = np.asarray(sampler.weights)
     elif _is_torchs(sampler, RandomSampler):
         _check_count(sampler, count)
         if sampler.replacement:
-            found.weights = np.ones(count)
-        found.defaults["shuffle"] = "each"
+            parts.weights = np.ones(count)
+        parts.defaults["shuffle"] = "each"
     else:
-        found.sampler = sampler
+        parts.sampler = sampler
 
 
 def _check_count(sampler: Any, count: int) -> None:

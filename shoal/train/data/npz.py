@@ -34,21 +34,30 @@ class Files:
 
     def read(self, part: ShardId) -> Columns:
         """All samples of the part: a tuple if its arrays were saved without names."""
-        # NumPy leaves a file open that it opened itself and that is no archive.
-        path = self.paths[part]
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return _columns({name: file[name] for name in file.files})
+        return _read_file(self.paths[part])
 
 
 @dataclass(frozen=True, slots=True)
-class MappedFiles(Files):
-    """Files whose arrays are not compressed, so that their rows can be read where they lie."""
+class MappedFiles:
+    """Parts that are files of uncompressed arrays, whose rows can be read where they lie."""
 
+    paths: Mapping[ShardId, Path]
+    serial: bool = False
     columns: Mapping[ShardId, Mapping[str, MappedArray]] = field(default_factory=dict)
+
+    def read(self, part: ShardId) -> Columns:
+        """As `Files.read`."""
+        return _read_file(self.paths[part])
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of the part."""
         return _columns({name: array[index] for name, array in self.columns[part].items()})
+
+
+def _read_file(path: Path) -> Columns:
+    # NumPy leaves a file open that it opened itself and that is no archive.
+    with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+        return _columns({name: file[name] for name in file.files})
 
 
 def _columns(named: dict[str, Any]) -> Columns:
@@ -136,7 +145,7 @@ def of_files(train: Sequence[Path], test: Sequence[Path]) -> Parts:
     contents = [(part, headers[file].content) for part, file in paths.items()]
     hashed = blake2b(repr(contents).encode(), digest_size=16)
     columns = headers[train[0]].columns
-    source = Files(paths)
+    source: Files | MappedFiles = Files(paths)
     arrays = {part: headers[file].arrays for part, file in paths.items()}
     if all(arrays.values()):
         source = MappedFiles(paths, columns=arrays)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data, joined
-from shoal.train.data.placed import Survey, current_survey, surveying
+from shoal.train.data.node_shards import Survey, current_survey, surveying
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes

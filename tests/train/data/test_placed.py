@@ -19,7 +19,7 @@ from shoal.study.auto import check_place_of_data, policy_of
 from shoal.study.folder import StudyError, StudyPaused
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError, ShardError
-from shoal.train.data.placed import Survey, surveying
+from shoal.train.data.node_shards import Survey, surveying
 from shoal.train.data.survey import Asked, Finding, look, tasks_of
 from shoal.train.data.url_cache import UrlCache
 from shoal.train.recipe.bring import bring

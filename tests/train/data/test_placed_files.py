@@ -10,9 +10,9 @@ import pytest
 
 import shoal
 from shoal.core.cluster import ShardId
-from shoal.train.data import placed as source
+from shoal.train.data import node_shards as source
 from shoal.train.data.columns import DataError, ShardError
-from shoal.train.data.placed import Survey, surveying
+from shoal.train.data.node_shards import Survey, surveying
 from shoal.train.data.survey import (
     Asked,
     Content,
