@@ -47,9 +47,9 @@ from shoal.harvest.head import RayHead
 from shoal.policy import Elastic
 from shoal.profile.table import Row, Table
 from shoal.search import Trace
+from shoal.simulate.idle_log import IdleLog
 from shoal.simulate.run import run_spec
 from shoal.simulate.spec import Spec
-from shoal.simulate.trace import IdleLog
 
 IP = "127.0.0.10"
 SLICE = 600.0  # seconds of the log

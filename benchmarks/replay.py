@@ -24,11 +24,11 @@ from shoal.core.trial import Trial, TrialId
 from shoal.policy.elastic.elastic import Elastic
 from shoal.profile.table import Row, Table
 from shoal.simulate.arrivals import even
-from shoal.simulate.read import read_log
+from shoal.simulate.idle_log import IdleLog
+from shoal.simulate.log_files import read_log
 from shoal.simulate.run import run_spec
 from shoal.simulate.spec import Spec
-from shoal.simulate.synthetic import Machine, synthetic
-from shoal.simulate.trace import IdleLog
+from shoal.simulate.synthetic_log import Machine, synthetic
 
 HERE = Path(__file__).resolve()
 DATA = Path(os.environ.get("BFTRAINER_DATA", HERE.parents[2] / "shared" / "data" / "bftrainer"))

@@ -504,7 +504,7 @@ def test_what_a_log_offers_is_the_idle_time_of_its_nodes() -> None:
     pytest.importorskip("ray")
     from harvest import COMPRESSED, compressed, offered
 
-    from shoal.simulate.trace import IdleLog
+    from shoal.simulate.idle_log import IdleLog
 
     log = IdleLog.of([("a", -30.0, 60.0), ("b", 30.0, 90.0), ("a", 90.0, 1e9)], 120.0)
     changes = compressed(log.window(0.0, 120.0))

@@ -29,8 +29,8 @@ from replay import (  # noqa: E402
 )
 
 from shoal.policy.elastic.placement import Spatial  # noqa: E402
-from shoal.simulate.read import read_log  # noqa: E402
-from shoal.simulate.trace import IdleLog  # noqa: E402
+from shoal.simulate.idle_log import IdleLog  # noqa: E402
+from shoal.simulate.log_files import read_log  # noqa: E402
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", SHARED / "data" / "bftrainer"))
 BEGIN = 72743.0  # seconds; row 1000 of the log, where the authors' replayer begins

@@ -23,7 +23,7 @@ from shoal.policy.elastic.knapsack import best_counts
 from shoal.policy.elastic.objective import forward_time
 from shoal.policy.elastic.placement import Spatial, exposure, release, take
 from shoal.policy.elastic.table import FORBIDDEN, gains, value
-from shoal.simulate.trace import IdleLog
+from shoal.simulate.idle_log import IdleLog
 
 SHORTEST = 10.0  # seconds of a forward time that is known: the shortest of Figure 9
 

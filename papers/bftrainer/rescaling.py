@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from cases import Goals, Rows, part, replays
 
-from shoal.simulate.stats import describe
-from shoal.simulate.trace import IdleLog
+from shoal.simulate.idle_log import IdleLog, describe
 
 SIX_HOURS = 6 * 3600.0
 

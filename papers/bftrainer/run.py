@@ -21,7 +21,7 @@ from common import write  # noqa: E402
 from rescaling import rescaling  # noqa: E402
 from unlike import unlike  # noqa: E402
 
-from shoal.simulate.stats import describe  # noqa: E402
+from shoal.simulate.idle_log import describe  # noqa: E402
 
 
 def table1(paper: dict[str, Any]) -> tuple[Rows, Goals]:

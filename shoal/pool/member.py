@@ -23,8 +23,7 @@ from shoal.core.profile import Profile
 from shoal.core.state import Figures, State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.options import POOL
-from shoal.pool.claim import SlotClaim
-from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign, name_of
+from shoal.pool.folder import OpenPool, PoolError, PoolFolder, SlotClaim, StudySign, name_of
 from shoal.profile.widths import wide_rates
 
 MOST_RATES = 1024  # slots, where nobody knows how many a cluster will have

@@ -15,9 +15,8 @@ from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
 from shoal.engine.lock import Taken, held
 from shoal.policy.elastic.objective import name_of
-from shoal.pool.claim import SlotClaim
-from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
-from shoal.pool.share import Objective, divided, shares
+from shoal.pool.division import Objective, divided, shares
+from shoal.pool.folder import OpenPool, PoolError, PoolFolder, SlotClaim, StudySign
 
 # Between two looks at the studies.
 EVERY: Seconds = 0.5

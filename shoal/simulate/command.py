@@ -16,25 +16,30 @@ from shoal.policy import parse
 from shoal.policy.elastic.objective import try_objective
 from shoal.policy.named import objectives_of
 from shoal.reporting import compare
+from shoal.reporting.format import number, share
 from shoal.reporting.html import write
+from shoal.simulate import slurm_log
 from shoal.simulate.fields import SpecError
-from shoal.simulate.objective_file import with_files
-from shoal.simulate.read import read_log
-from shoal.simulate.run import Simulated, run_spec
-from shoal.simulate.site import slurm
-from shoal.simulate.site.learnt import horizon, together
-from shoal.simulate.site.watch import record
-from shoal.simulate.site.written import write_log
-from shoal.simulate.site.yielded import figures_of, lines_of
+from shoal.simulate.idle_log import IdleLog, TraceError, describe
+from shoal.simulate.log_files import read_log, write_log
+from shoal.simulate.policy_files import departure_chances, horizon, with_files
+from shoal.simulate.run import Simulated, harvest_figures, run_spec
 from shoal.simulate.spec import Spec, load_spec
-from shoal.simulate.stats import describe
-from shoal.simulate.trace import IdleLog, TraceError
 
 Figures = dict[str, Any]  # of one policy
+
+
 Results = Mapping[str, Figures]  # by the policy's label
+
+
 Cell = tuple[str, float | None]  # the text that is shown, and its number
+
+
 Runs = dict[str, Simulated]  # likewise, with their journals
+
+
 Policies = Mapping[str, Policy[Any]]
+
 
 COLUMNS = {  # of the table: figure, head, unit in seconds
     "finished": ("finished", 1.0),
@@ -77,7 +82,7 @@ def simulate(
         if lines:
             lines.append("")
         lines += [spec.title, *table(results), *_notes(results)]
-        lines += lines_of(results)
+        lines += harvest_lines(results)
 
         if out is not None:
             data["page"] = str(_pages(spec, Path(out), name, runs))
@@ -93,7 +98,7 @@ def _runs(spec: Spec, policies: Policies, keep: bool) -> Runs:
         figures, journal = run_spec(spec, policy, keep)
         if spec.script and journal is not None:
             ended = figures["finished"]
-            figures["harvest"] = figures_of(spec.idle, ended, journal.lines)
+            figures["harvest"] = harvest_figures(spec.idle, ended, journal.lines)
         runs[label] = figures, journal
     return runs
 
@@ -122,7 +127,7 @@ def trace_stats(path: str | Path) -> tuple[dict[str, Any], list[str]]:
         lines.append(f"  {age:>12}  {rate:.3g}")
 
     found["horizon_s"] = horizon(log)
-    found["together"] = together(log)
+    found["together"] = departure_chances(log)
     lines.append("chance that a node leaves along with another, by racks between them,")
     lines.append("if they joined apart, and together")
     for distance, apart, joined in found["together"]:
@@ -152,15 +157,15 @@ def trace_slurm(
     """
     known = None
     if nodes is not None:
-        known = slurm.nodes_in(nodes.read_text(encoding="utf-8"))
+        known = slurm_log.nodes_in(nodes.read_text(encoding="utf-8"))
     elif sacct is None or partition is not None:
-        known = slurm.nodes_in(slurm.states(partition))
+        known = slurm_log.nodes_in(slurm_log.states(partition))
     if sacct is not None:
         place, text = sacct, sacct.read_text(encoding="utf-8")
     else:
-        place, text = Path("sacct"), slurm.accounting(since)
+        place, text = Path("sacct"), slurm_log.accounting(since)
 
-    log = slurm.log_of(place, text, known, ignored)
+    log = slurm_log.log_of(place, text, known, ignored)
     write_log(log, out)
     return _recorded(log, out)
 
@@ -177,7 +182,7 @@ def trace_watch(
     Raises:
         TraceError: Slurm does not answer, or the file is another one.
     """
-    joins = record(out, partial(slurm.states, partition), every, hours, say)
+    joins = slurm_log.record(out, partial(slurm_log.states, partition), every, hours, say)
     if not joins:
         raise TraceError(out, None, "no node was idle while it was recorded")
     return _recorded(read_log(out), out)
@@ -219,9 +224,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
         names.append(name)
 
     unique: list[str] = []
-    for number, name in enumerate(names, 1):
+    for place, name in enumerate(names, 1):
         if names.count(name) > 1:
-            name = f"{name}-{number}"
+            name = f"{name}-{place}"
         unique.append(name)
     return unique
 
@@ -362,3 +367,23 @@ def _cell(value: Any) -> str:
     if isinstance(value, float) and abs(value) < 1e5:
         return f"{value:.4g}"
     return f"{value:,.0f}"
+
+
+def harvest_lines(results: Mapping[str, Figures]) -> Iterator[str]:
+    """What harvesting would yield, a line for each policy whose slots came and went."""
+    for label, row in results.items():
+        if row.get("harvest"):
+            yield f"{label}: {_harvest_line(row['harvest'])}"
+
+
+def _harvest_line(found: Figures) -> str:
+    """The figures for people."""
+    offered = found["offered_node_hours"]
+    efficiency = share(found["efficiency"] or 0.0, 1.0)
+    return (
+        f"{number(found['idle_node_hours'])} node-hours idle, {number(offered)} harvested, "
+        f"as {number(found['equivalent_nodes'])} nodes that stay; U {efficiency}, "
+        f"{number(found['trials_a_day'])} trials a day; "
+        f"{share(found['preempted_node_hours'], offered)} lost to preemption, "
+        f"{share(found['rescaled_node_hours'], offered)} to rescaling"
+    )

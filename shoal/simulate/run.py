@@ -1,5 +1,6 @@
 """One spec under one policy: through the ordinary engine, in virtual time."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import process_time
 from typing import Any
@@ -10,10 +11,12 @@ from shoal.core.fold import fold
 from shoal.core.ports import Policy
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
-from shoal.engine.journal import Journal
+from shoal.engine.journal import Journal, Line
 from shoal.engine.run import Stalled, run
 from shoal.profile.given import Given
+from shoal.reporting import account
 from shoal.simulate.arrivals import Arrivals
+from shoal.simulate.idle_log import IdleLog
 from shoal.simulate.spec import Spec
 
 
@@ -54,7 +57,7 @@ class RunMeter:
         self.last = now, len(state.slots), len(state.busy)
 
 
-class Quiet:
+class NoJournal:
     """A journal that keeps nothing: for simulations whose lines nobody reads."""
 
     lines: tuple[Any, ...] = ()
@@ -79,7 +82,7 @@ Simulated = tuple[dict[str, Any], Journal | None]
 def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> Simulated:
     """What the study would come to, with times in seconds; and its journal if `keep`."""
     journal: Journal | None = None
-    kept: Any = Quiet()
+    kept: Any = NoJournal()
     if keep:
         kept = journal = Journal()
     sim = Sim(
@@ -148,3 +151,30 @@ def _mean_completion(spec: Spec, meter: RunMeter) -> Seconds | None:
     came = {trial.id: at for at, trial in spec.arrivals}
     times = [end - came[trial] for trial, end in meter.ends.items()]
     return sum(times) / len(times)
+
+
+Figures = dict[str, Any]
+
+
+def harvest_figures(idle: IdleLog | None, finished: int, lines: Iterable[Line]) -> Figures | None:
+    """What slots that come and go would yield, as the report of such a study has it.
+
+    None: they do not come and go. `idle`: the log, of which pilots got a part. `finished`: trials.
+    """
+    found = account(lines).harvest
+    if found is None:
+        return None
+    whole = found.whole
+    there = 0.0
+    if idle is not None:
+        there = idle.window(idle.begin, idle.begin + whole.end).node_seconds
+    return {
+        "idle_node_hours": there / 3600.0,
+        "offered_node_hours": whole.offered / 3600.0,
+        "used_node_hours": whole.used / 3600.0,
+        "equivalent_nodes": whole.slots,
+        "efficiency": whole.efficiency,
+        "preempted_node_hours": whole.preempted / 3600.0,
+        "rescaled_node_hours": whole.rescaled / 3600.0,
+        "trials_a_day": finished / ((whole.end - whole.start) / 86400.0),
+    }

@@ -20,7 +20,7 @@ from shoal.policy.named import FILE, KNOWN, NAMES, SHORT, nested, parse
 from shoal.policy.width.convergence import rises
 from shoal.search.optuna import instead
 from shoal.search.space import Choice, GridDomain, dimensions
-from shoal.simulate.objective_file import with_files
+from shoal.simulate.policy_files import with_files
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup, trains_itself
 from shoal.train.data.catalogue import Catalogue

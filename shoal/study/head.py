@@ -20,7 +20,7 @@ from shoal.engine.journal import WRONG, Line, plain
 from shoal.options import Options
 from shoal.reporting.format import plural
 from shoal.search.space import describe_space, rebuild_space
-from shoal.simulate.objective_file import with_objective
+from shoal.simulate.policy_files import with_objective
 from shoal.study import auto
 from shoal.study.code.recipe_file import describe_recipe
 from shoal.study.folder import StudyError, foreign_head_error, timestamp, versions

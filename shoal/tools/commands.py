@@ -334,8 +334,8 @@ def pool(directory: Path, objective: str | None, **options: Any) -> None:
         StudyError: Ray is not installed.
         ValueError: the objective is no name of one, and no function that could be one.
     """
-    from shoal.pool.share import try_on_claim  # imports NumPy
-    from shoal.simulate.objective_file import objective_in
+    from shoal.pool.division import try_on_claim
+    from shoal.simulate.policy_files import objective_in
 
     aim: Any = objective
     if is_in_file(objective):

@@ -7,8 +7,8 @@ import pytest
 from slurm_kit import SlurmLab, wait_for
 
 from shoal.simulate.command import trace_slurm, trace_watch
-from shoal.simulate.read import read_log
-from shoal.simulate.trace import TraceError
+from shoal.simulate.idle_log import TraceError
+from shoal.simulate.log_files import read_log
 
 pytestmark = pytest.mark.slurm
 

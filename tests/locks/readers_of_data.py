@@ -15,9 +15,10 @@ from pyarrow import parquet
 from shoal.core.cluster import ShardId
 from shoal.profile.given import load as load_profile
 from shoal.search.registry import parse as parse_searcher
-from shoal.simulate.read import read_log
-from shoal.simulate.spec import SpecError, load_spec
-from shoal.simulate.trace import TraceError
+from shoal.simulate.fields import SpecError
+from shoal.simulate.idle_log import TraceError
+from shoal.simulate.log_files import read_log
+from shoal.simulate.spec import load_spec
 from shoal.tools.parse import parse_config, parse_space
 from shoal.train.data.catalogue import read_catalogue
 from shoal.train.data.columns import DataError

@@ -27,7 +27,7 @@ from shoal.engine.journal import JournalError, read
 from shoal.pool.folder import PoolError, PoolFolder
 from shoal.profile.given import load as load_profile
 from shoal.reporting.optuna_log import OptunaLog
-from shoal.simulate.read import read_log
+from shoal.simulate.log_files import read_log
 from shoal.simulate.spec import load_spec
 from shoal.study.folder import Folder, StudyError
 from shoal.study.holder import is_held, process_of

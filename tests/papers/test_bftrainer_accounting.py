@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.simulate.trace import IdleLog
+from shoal.simulate.idle_log import IdleLog
 
 PAPER = Path(__file__).resolve().parents[2] / "papers" / "bftrainer"
 RATES = np.array([0.0, 10.0, 20.0, 30.0, 40.0])  # samples/s by nodes

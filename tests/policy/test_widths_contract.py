@@ -34,8 +34,8 @@ from shoal.profile.table import Row, Table
 from shoal.search.grid import Grid
 from shoal.search.space import GridDomain
 from shoal.testing import check_policy
+from shoal.testing.deciders import WatchedPolicy
 from shoal.testing.journals import check_journal
-from shoal.testing.policies import WatchedPolicy
 from shoal.testing.worlds import World, worlds
 
 POLICIES: dict[str, Callable[[], Policy[Any]]] = {

@@ -25,7 +25,7 @@ from shoal.study.folder import Folder
 from shoal.tools.parse import recipe_of
 
 pytest.importorskip("ray", reason="a pool needs Ray")
-from shoal.pool.claim import SlotClaim
+from shoal.pool.folder import SlotClaim
 from shoal.pool.pool import SILENT, Attendance
 
 RECIPE = """

@@ -18,10 +18,9 @@ from shoal.core.event import Measured, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
-from shoal.pool.claim import SlotClaim
-from shoal.pool.folder import OpenPool, PoolFolder, summary, summary_lines
+from shoal.pool.division import MOVING, divided, shares, try_on_claim
+from shoal.pool.folder import OpenPool, PoolFolder, SlotClaim, summary, summary_lines
 from shoal.pool.member import PoolMember, rates_of
-from shoal.pool.share import MOVING, divided, shares, try_on_claim
 from shoal.profile.measure import Believer
 
 rising = st.lists(st.floats(0.0, 50.0), min_size=1, max_size=6)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.pool.claim import SlotClaim
-from shoal.pool.share import shares
+from shoal.pool.division import shares
+from shoal.pool.folder import SlotClaim
 
 claims = st.lists(
     st.builds(

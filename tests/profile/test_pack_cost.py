@@ -8,7 +8,7 @@ from shoal.core.plan import Gang, Lane, solo
 from shoal.core.trial import Trial, TrialId
 from shoal.profile.pack import PackCost, Packs
 from shoal.profile.table import Row, Table
-from shoal.testing.profiles import check_profile
+from shoal.testing.deciders import check_profile
 
 TRIALS = {TrialId(f"t{b}"): Trial(TrialId(f"t{b}"), 1, {"batch_size": b}) for b in (20, 40, 60)}
 SLOTS = [SlotId("a"), SlotId("b")]

@@ -330,8 +330,8 @@ def simulated(tmp_path: Path, log: Path, more: str, up: float, down: float) -> Y
 
 
 def test_of_a_made_up_log(tmp_path: Path) -> None:
-    from shoal.simulate.site.written import write_log
-    from shoal.simulate.synthetic import Machine, synthetic
+    from shoal.simulate.log_files import write_log
+    from shoal.simulate.synthetic_log import Machine, synthetic
 
     log = tmp_path / "log.csv"
     machine = Machine(racks=6, per_rack=10, idle=0.2)
@@ -347,7 +347,7 @@ def test_of_a_made_up_log(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SUMMIT.is_dir(), reason="the log of Summit is not shared here")
 @pytest.mark.slow
 def test_of_a_slice_of_summit(tmp_path: Path) -> None:
-    from shoal.simulate.read import read_log
+    from shoal.simulate.log_files import read_log
 
     more = f'nodes = "{SUMMIT}/nodes.csv"\ncount = 1024\nbegin = 60000\nhours = 6'
     log = SUMMIT / "summit_events.csv.gz"

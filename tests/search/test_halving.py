@@ -21,7 +21,7 @@ from shoal.search.halving import (
     hyperband_brackets,
 )
 from shoal.search.space import uniform
-from shoal.testing.searchers import check_searcher
+from shoal.testing.deciders import check_searcher
 
 SHARDS = {ShardId("all"): 100}
 

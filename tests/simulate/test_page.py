@@ -7,10 +7,10 @@ import pytest
 
 from shoal.simulate import simulate
 from shoal.simulate.command import COLUMNS
-from shoal.simulate.read import read_log
-from shoal.simulate.spec import SpecError, load_spec
-from shoal.simulate.tables import COSTS, MACHINE, SECONDS
-from shoal.simulate.trace import TraceError
+from shoal.simulate.fields import SpecError
+from shoal.simulate.idle_log import TraceError
+from shoal.simulate.log_files import read_log
+from shoal.simulate.spec import COSTS, MACHINE, SECONDS, load_spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
 EXAMPLE = re.search(r"^```toml\n(.*?)^```$", PAGE, re.M | re.S)[1]

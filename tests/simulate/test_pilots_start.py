@@ -7,10 +7,9 @@ import pytest
 
 from shoal.simulate import simulate
 from shoal.simulate.fields import SpecError
-from shoal.simulate.site.pilots import Pilots
-from shoal.simulate.site.written import write_log
-from shoal.simulate.spec import load_spec
-from shoal.simulate.trace import IdleLog
+from shoal.simulate.idle_log import IdleLog
+from shoal.simulate.log_files import write_log
+from shoal.simulate.spec import Pilots, load_spec
 
 LOG = IdleLog.of(
     [

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.simulate.read import read_log
-from shoal.simulate.trace import TraceError
+from shoal.simulate.idle_log import TraceError
+from shoal.simulate.log_files import read_log
 
 NODES = ["n1", "n2"]
 

@@ -18,18 +18,10 @@ from shoal.policy.elastic.placement import Spatial
 from shoal.policy.named import describe, parse, rebuild
 from shoal.simulate import simulate
 from shoal.simulate.command import trace_slurm, trace_stats
-from shoal.simulate.read import read_log
-from shoal.simulate.site.learnt import (
-    BELIEVED,
-    elastic_for,
-    horizon,
-    together,
-    with_log,
-)
-from shoal.simulate.site.slurm import idle_in, log_of, nodes_in
-from shoal.simulate.site.watch import IdleRecorder, record
-from shoal.simulate.site.written import write_log
-from shoal.simulate.trace import IdleLog, TraceError
+from shoal.simulate.idle_log import IdleLog, TraceError
+from shoal.simulate.log_files import read_log, write_log
+from shoal.simulate.policy_files import BELIEVED, departure_chances, elastic_for, horizon, with_log
+from shoal.simulate.slurm_log import IdleRecorder, idle_in, log_of, nodes_in, record
 
 JOBS = """\
 JobID|NodeList|Start|End|Partition
@@ -65,7 +57,7 @@ def pairs(times: int) -> IdleLog:
 
 def test_nodes_that_leave_together_are_counted() -> None:
     log = pairs(50)
-    table = {row[0]: row[1:] for row in together(log)}
+    table = {row[0]: row[1:] for row in departure_chances(log)}
     # each of the two had the other beside it, which left along, 50 times
     along = (100 + 0.6 * BELIEVED) / (100 + BELIEVED)
     assert table[0][1] == pytest.approx(along, abs=1e-4)
@@ -82,7 +74,7 @@ def test_the_horizon_is_the_mean_time_between_departures() -> None:
     assert horizon(log) == pytest.approx((120 + 50_000) / (1 + 100))
     rule = elastic_for(log, admit=3)
     assert rule.horizon == horizon(log) and rule.admit == 3
-    assert rule.placement == Spatial(table=together(log))
+    assert rule.placement == Spatial(table=departure_chances(log))
 
 
 def test_a_policy_by_name_takes_a_log_and_is_written_down_in_numbers(
@@ -112,7 +104,7 @@ def test_a_study_resumes_without_the_log(tmp_path: Path, blobs: Any) -> None:
     study.optimize(policy=f'elastic(log="{path}")', timeout=0.0, progress=False)
     head = study.folder.head()["policy"]
     assert head["horizon"] == horizon(pairs(50))
-    assert [tuple(row) for row in head["placement"]["table"]] == list(together(pairs(50)))
+    assert [tuple(row) for row in head["placement"]["table"]] == list(departure_chances(pairs(50)))
     path.unlink()
     shoal.load_study(tmp_path / "s").resume(progress=False)
     assert all(trial.status == "finished" for trial in study.trials)
@@ -146,7 +138,7 @@ def test_stats_say_what_elastic_takes(tmp_path: Path) -> None:
     write_log(pairs(50), tmp_path / "site.csv")
     found, lines = trace_stats(tmp_path / "site.csv")
     assert found["horizon_s"] == horizon(pairs(50))
-    assert found["together"] == together(pairs(50))
+    assert found["together"] == departure_chances(pairs(50))
     assert "--policy 'elastic(log=" in lines[-1]
 
 

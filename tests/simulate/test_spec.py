@@ -5,8 +5,9 @@ import pytest
 
 from shoal.simulate import simulate, trace_stats
 from shoal.simulate.arrivals import even, poisson
-from shoal.simulate.spec import SpecError, load_spec
-from shoal.simulate.trace import TraceError
+from shoal.simulate.fields import SpecError
+from shoal.simulate.idle_log import TraceError
+from shoal.simulate.spec import load_spec
 
 SLOTS = """
 title = "two on four"

@@ -6,7 +6,8 @@ from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, solo
 from shoal.core.trial import TrialId
 from shoal.simulate import simulate
-from shoal.simulate.spec import SpecError, load_spec
+from shoal.simulate.fields import SpecError
+from shoal.simulate.spec import load_spec
 
 SLOTS = "[slots]\ncount = 4\n"
 TRIALS = "[[trials]]\nsamples = 1000\n"

@@ -5,10 +5,9 @@ import pytest
 
 from shoal.core.cluster import SlotId
 from shoal.core.event import Joined, Left
-from shoal.simulate.read import read_log
-from shoal.simulate.stats import describe
-from shoal.simulate.synthetic import Machine, synthetic
-from shoal.simulate.trace import IdleLog, TraceError
+from shoal.simulate.idle_log import IdleLog, TraceError, describe
+from shoal.simulate.log_files import read_log
+from shoal.simulate.synthetic_log import Machine, synthetic
 
 GOOD = "node,start,end\nn1,0,100\nn2,0,50\nn1,150,300\nn2,200,\n"
 

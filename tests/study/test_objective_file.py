@@ -15,7 +15,7 @@ from shoal.policy import Elastic
 from shoal.policy.combine import Every
 from shoal.policy.elastic.objective import FileObjective
 from shoal.policy.named import describe
-from shoal.simulate.objective_file import objective_in, with_objective
+from shoal.simulate.policy_files import objective_in, with_objective
 from shoal.study.auto import policy_of
 
 AIMS = """

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
-from shoal.simulate.read import read_log
-from shoal.simulate.site.learnt import elastic_for
+from shoal.simulate.log_files import read_log
+from shoal.simulate.policy_files import elastic_for
 from shoal.tools.harvest import command
 
 RECIPE = str(Path(__file__).parents[1] / "harvest" / "harvested_recipe.py")

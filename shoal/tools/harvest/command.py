@@ -29,8 +29,8 @@ from shoal.harvest.pbs import Pbs
 from shoal.harvest.scheduler import NODE, UNTIL, PilotNames, Scheduler, Site
 from shoal.harvest.slurm import Slurm
 from shoal.options import Options, typed_default
-from shoal.simulate.read import read_log
-from shoal.simulate.site.learnt import elastic_for
+from shoal.simulate.log_files import read_log
+from shoal.simulate.policy_files import elastic_for
 from shoal.study.auto import policy_of
 from shoal.study.checks import try_objectives
 from shoal.study.code.recipe_file import function_in

@@ -18,7 +18,7 @@ from shoal.engine.run import reopened, run
 from shoal.policy import Elastic, Fifo, Hop
 from shoal.profile.table import Row, Table
 from shoal.search.trace import Trace
-from shoal.simulate.trace import IdleLog
+from shoal.simulate.idle_log import IdleLog
 
 SHARDS = {ShardId(f"s{i}"): 30 for i in range(3)}
 RATE = 10.0  # 3 s for a shard

@@ -25,8 +25,8 @@ from shoal.policy.reference.baselines import Killable
 from shoal.policy.reference.milp import NodeMilp
 from shoal.profile.table import Row, Table
 from shoal.testing import check_policy
+from shoal.testing.deciders import WatchedPolicy
 from shoal.testing.journals import check_journal
-from shoal.testing.policies import WatchedPolicy
 
 POLICIES = {
     "elastic": Elastic,

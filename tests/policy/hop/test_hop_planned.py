@@ -22,7 +22,7 @@ from shoal.policy.hop.shop import Shop
 from shoal.profile.measure import Believer
 from shoal.profile.table import Row, Table
 from shoal.search.trace import Trace
-from shoal.testing.policies import check_policy
+from shoal.testing.deciders import check_policy
 
 SIZE = 64
 

@@ -34,8 +34,8 @@ from shoal.profile.table import Row, Table
 from shoal.search.halving import Hyperband
 from shoal.search.space import choice
 from shoal.search.trace import Trace
+from shoal.testing.deciders import check_policy
 from shoal.testing.journals import check_journal
-from shoal.testing.policies import check_policy
 
 SLOTS, SIZE, EPOCHS = 8, 80, 2
 SHARDS = {ShardId(f"s{q}"): SIZE for q in range(SLOTS)}

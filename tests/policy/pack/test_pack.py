@@ -16,7 +16,7 @@ from shoal.policy.pack.pack import Pack, shared_out
 from shoal.profile.pack import PackCost, Packing, Packs
 from shoal.profile.table import Row, Table
 from shoal.search.trace import Trace
-from shoal.testing.policies import check_policy
+from shoal.testing.deciders import check_policy
 
 SHARDS = {ShardId("all"): 6000}
 

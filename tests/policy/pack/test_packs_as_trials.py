@@ -21,7 +21,7 @@ from shoal.policy.pack import packs_as_trials
 from shoal.policy.pack.packs_as_trials import PacksAsTrials
 from shoal.profile.pack import PackCost, Packs
 from shoal.search.trace import Trace
-from shoal.testing.policies import check_policy
+from shoal.testing.deciders import check_policy
 
 SHARDS = {ShardId(f"s{i}"): 1000 for i in range(4)}
 SHARED = Packs(PackCost.sharing(0.6, repack=0.0), memory=0.4, per_sample=0.6 / 45)

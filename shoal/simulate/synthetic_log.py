@@ -10,7 +10,7 @@ from math import exp, inf
 import numpy as np
 
 from shoal.core.trial import Seconds
-from shoal.simulate.trace import Fragment, IdleLog, Ids
+from shoal.simulate.idle_log import Fragment, IdleLog, Ids
 
 
 @dataclass(frozen=True)

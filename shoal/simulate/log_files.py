@@ -15,27 +15,134 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import inf
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from math import inf, isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.core.install import install
-from shoal.engine.csv_cells import text_of
-from shoal.engine.files import read_named
+from shoal.core.trial import Seconds
+from shoal.engine.csv_cells import cells, text_of
+from shoal.engine.files import read_named, replaced
 from shoal.engine.small import gunzip
-from shoal.simulate.sacct import read_sacct
-from shoal.simulate.source import TraceSource
-from shoal.simulate.trace import Fragment, IdleLog
+from shoal.harvest.hosts import hosts
+from shoal.simulate.idle_log import Fragment, IdleLog, TraceError
+
+
+def _as_text(given: Any) -> str:
+    """The value as a text; empty for None."""
+    if given is None:
+        return ""
+    return str(given).strip()
+
+
+def _number(value: Any) -> float:
+    """The value as a number; nan if it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return nan
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """A log being read: its file, the names of all nodes if they are known, and how places count.
+
+    `counts`: what a place in the file is called in errors, "line" or "row".
+    """
+
+    path: Path
+    nodes: Sequence[str] | None
+    counts: str = "line"
+
+    def wrong(self, line: int | None, rule: str) -> TraceError:
+        """The error for that place in the file; None: for the whole file."""
+        return TraceError(self.path, line, rule, self.counts)
+
+    def require(self, names: Iterable[str], columns: Iterable[str]) -> None:
+        """Raise TraceError unless all these columns are there."""
+        missing = [column for column in columns if column not in names]
+        if not missing:
+            return
+
+        there = ", ".join(sorted(names)) or "none"
+        rule = f"missing column {', '.join(missing)}; there are {there}"
+        raise self.wrong(self._header(), rule)
+
+    def _header(self) -> int | None:
+        """The line of the columns' names; None in a file without lines."""
+        if self.counts == "line":
+            return 1
+        return None
+
+    def number(self, line: int, name: str, value: Any) -> float:
+        """Seconds; an end may be infinite."""
+        number = _number(value)
+        is_end = name == "end" and not isnan(number)
+        if not isfinite(number) and not is_end:
+            raise self.wrong(line, f"{name} must be a number of seconds; got {value!r}")
+        return number
+
+    def node(self, line: int, given: Any) -> str:
+        """A node's name. If all names are known, `given` is a name or a number."""
+        found = _as_text(given)
+        if self.nodes is not None:
+            found = self._known.get(found, "")
+        if not found:
+            raise self.wrong(line, f"unknown node {given!r}")
+        return found
+
+    @cached_property
+    def _known(self) -> dict[str, str]:
+        """The nodes' names, by number and by name."""
+        names = self.nodes or ()
+        known = {str(number): name for number, name in enumerate(names)}
+        known |= {name: name for name in names}
+        return known
+
+    def log(
+        self,
+        fragments: list[Fragment],
+        racks: Mapping[str, str],
+        finish: float | None = None,
+    ) -> IdleLog:
+        """The log of these fragments; with all nodes, idle or not, where they are known."""
+        if not fragments:
+            raise self.wrong(None, "no intervals: the log is empty")
+        log = replace(IdleLog.of(fragments, finish), racks=racks)
+        if self.nodes is None:
+            return log
+
+        nodes = tuple(self.nodes)
+        number = {name: place for place, name in enumerate(nodes)}
+        order = np.array([number[name] for name in log.nodes])
+        return replace(log, nodes=nodes, node=order[log.node], machine=len(nodes))
+
 
 Row = tuple[int, Mapping[str, Any]]  # line number, fields
+
+
 Rows = tuple[set[str], Iterator[Row]]  # with the names of the columns
+
+
 Columns = dict[str, list[Any]]
+
+
 End = tuple[float, int]  # of a node's newest interval, and its line
+
+
 Ends = dict[str, End]
 
+
 OTHER_NAMES = {"node_id": "node", "start_s": "start", "end_s": "end"}  # of columns
+
+
 NO_PARQUET = f"reading Parquet needs pyarrow: {install('pyarrow')}; or give the log as CSV"
+
 
 LARGEST_LOG = 2**32  # bytes
 
@@ -260,3 +367,141 @@ def _names(source: TraceSource, line: int, column: str, row: Mapping[str, Any]) 
         raise source.wrong(line, rule)
     for given in (value or "").split():
         yield source.node(line, given)
+
+
+Span = tuple[float, float]  # from when to when
+
+
+SacctRow = Mapping[str, str]  # by column
+
+
+NEVER = ("Unknown", "None", "")  # of a start: there was none; of an end: none yet
+
+
+def read_sacct(source: TraceSource, text: str) -> IdleLog:
+    """The log of the text of `sacct -P -a -X -o NodeList,Start,End`; other columns are ignored.
+
+    Allocations come in any order and may share nodes. Times without a zone are taken as UTC, so
+    that they are the same on every machine. Around a change of the clocks, ask for UTC
+    (`TZ=UTC sacct …`).
+
+    Raises:
+        TraceError: a missing column, a row of another length, an unknown node, or a value that is
+            not a time.
+    """
+    busy: dict[str, list[Span]] = {}
+    for line, row in _rows(source, text):
+        if row["Start"] in NEVER or row["NodeList"] in ("", "None assigned"):
+            continue
+        span = _span(source, line, row)
+        for given in _hosts(source, line, row["NodeList"]):
+            busy.setdefault(source.node(line, given), []).append(span)
+    return _idle(source, busy)
+
+
+def _span(source: TraceSource, line: int, row: SacctRow) -> Span:
+    """From when to when an allocation lasted."""
+    start = _moment(source, line, "Start", row["Start"])
+    end = _moment(source, line, "End", row["End"])
+    if end < start:
+        span = f"{row['Start']} to {row['End']}"
+        raise source.wrong(line, f"an allocation must end after it starts; got {span}")
+    return start, end
+
+
+def _rows(source: TraceSource, text: str) -> Iterator[tuple[int, SacctRow]]:
+    """The rows below the header, with their line numbers."""
+    lines = text.splitlines()
+    heads = [head.strip() for head in lines[0].split("|")]
+    source.require([head for head in heads if head], ("NodeList", "Start", "End"))
+    for line, raw in enumerate(lines[1:], 2):
+        cells = [cell.strip() for cell in raw.split("|")]
+        if not raw.strip():
+            continue
+        if len(cells) != len(heads):
+            raise source.wrong(line, "a row must have as many fields as the header")
+        yield line, dict(zip(heads, cells, strict=True))
+
+
+def _idle(source: TraceSource, busy: Mapping[str, list[Span]]) -> IdleLog:
+    """When no allocation covers a node, from the first start to the last time in the log."""
+    if not busy:
+        raise source.wrong(None, "no allocations: the log is empty")
+    every = [span for spans in busy.values() for span in spans]
+    first = min(start for start, _ in every)
+    finish = max(at for span in every for at in span if at < inf)
+
+    names = source.nodes
+    if names is None:
+        names = sorted(busy)
+    fragments = []
+    for name in names:
+        for start, end in _gaps(busy.get(name, []), first, finish):
+            fragments.append((name, start - first, end - first))
+    return source.log(fragments, {}, finish - first)
+
+
+def _gaps(spans: list[Span], first: float, finish: float) -> Iterator[Span]:
+    """What the spans, which may overlap, leave free; the last gap has no end."""
+    at = first
+    for start, end in sorted(spans):
+        if start > at:
+            yield at, start
+        at = max(at, end)
+    if at < finish:
+        yield at, inf
+
+
+def _moment(source: TraceSource, line: int, name: str, text: str) -> float:
+    """A time in seconds since 1970."""
+    if text in NEVER and name == "End":
+        return inf  # still running
+    try:
+        return _timestamp(text)
+    except ValueError:
+        rule = f"{name} must be a time such as 2026-01-31T12:00:00; got {text!r}"
+        raise source.wrong(line, rule) from None
+
+
+def _timestamp(text: str) -> float:
+    """Seconds since 1970; a time without a zone is in UTC."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return found.timestamp()
+
+
+def _hosts(source: TraceSource, line: int | None, listed: str) -> list[str]:
+    """The nodes of a Slurm host list.
+
+    Raises:
+        TraceError: not such a list.
+    """
+    try:
+        return hosts(listed)
+    except ValueError as error:
+        raise source.wrong(line, str(error)) from None
+
+
+HEAD = "time_s,joined,left\n"
+
+
+def event_line(at: Seconds, joined: Iterable[str], left: Iterable[str]) -> str:
+    """A line of the file: at this time these nodes became idle, and these did so no longer."""
+    line = io.StringIO()
+    row = cells((f"{at:.12g}", " ".join(joined), " ".join(left)))
+    csv.writer(line, lineterminator="\n").writerow(row)
+    return line.getvalue()
+
+
+def write_log(log: IdleLog, path: Path) -> None:
+    """Write the log, whole or not at all; its last line says when it ends."""
+    lines = [HEAD]
+    for at, came, went in log.changes():
+        joined = [log.nodes[node] for node in came]
+        left = [log.nodes[node] for node in went]
+        lines.append(event_line(at, joined, left))
+    lines.append(event_line(log.finish, (), ()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as beside:
+        beside.write_text("".join(lines), encoding="utf-8")

@@ -1,15 +1,19 @@
-"""The contract of a searcher."""
+"""What any policy, searcher and profile must do."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import combinations
+from math import inf, isfinite
 from typing import Any
 
 from shoal.backend.sim.sim import Sim
+from shoal.core.check import check
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.plan import Proposal
-from shoal.core.ports import Searcher
+from shoal.core.plan import Gang, Lane, Plan, Proposal
+from shoal.core.ports import Policy, Searcher
+from shoal.core.profile import Profile
 from shoal.core.state import State, View
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
@@ -20,8 +24,77 @@ from shoal.search.registry import KNOWN, describe, rebuild
 from shoal.testing.journals import check_journal, resumed, through_json
 from shoal.testing.worlds import World, in_random_worlds
 
+
+def check_policy(
+    make: Callable[[], Policy[Any]], examples: int = 40, finishes: bool = True
+) -> None:
+    """Run the policy in small random studies, and check that it keeps its contract.
+
+    In these studies slots come and go, shards have replicas, and memory is short. Every plan must
+    pass `check`. Deciding must be pure, and its memory JSON-able. Equal seeds must give equal
+    journals, and replaying a journal must give the state.
+
+    `examples`: the number of studies. `finishes`: whether the policy must finish each study that
+    can be finished.
+    """
+
+    def holds(world: World) -> None:
+        lines, state, stalled = world.run(WatchedPolicy(make()))
+        check_journal(lines, state)
+        again, _, _ = world.run(make())
+        assert lines == again, "two runs of one study made different journals"
+        if finishes:
+            assert not stalled, (
+                f"stalled with {sorted(state.trials)} unfinished on {sorted(state.slots)}"
+            )
+            _check_ended(state)
+
+    in_random_worlds(examples, holds)
+
+
+def _check_ended(state: State) -> None:
+    """No trial failed, unless too many slots died under it."""
+    for trial, how in state.ended.items():
+        assert how == "finished" or "died under it" in how, f"{trial}: {how}"
+
+
+class WatchedPolicy:
+    """A policy that is asked everything twice."""
+
+    def __init__(self, inner: Policy[Any]) -> None:
+        self.inner = inner
+
+    def start(self) -> Any:
+        memory = self.inner.start()
+        assert memory == self.inner.start(), "start() must always give the same memory"
+        return memory
+
+    def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
+        read = through_json(memory)
+        before = deepcopy(memory)
+        plan, remembered = self.inner.decide(view, memory)
+        assert memory == before, "a policy must not change the memory that it is given"
+        again = self.inner.decide(view, read)
+        assert again == (plan, remembered), (
+            f"asked twice about the same view, it answered {plan} and {again[0]}"
+        )
+        check(plan, view)
+        _check_since(plan, view)
+        return plan, remembered
+
+
+def _check_since(plan: Plan, view: View) -> None:
+    """New gangs say the turn that made them, or that of a gang which goes on as they."""
+    old = view.plan.gangs
+    turns = {view.turn, *(gang.since for gang in old)}
+    for gang in plan.gangs - old:
+        assert gang.since in turns, f"new gangs must have since={view.turn}; got {gang}"
+
+
 # One profile for all configurations: a row that holds for every one of them.
 TABLE = Table((Row((1.0,)),))
+
+
 SHARDS = {ShardId("s0"): 8, ShardId("s1"): 4}
 
 
@@ -130,3 +203,63 @@ def _check_proposal(proposal: Proposal, view: View) -> None:
             assert extended, f"{trial.id} submitted again, but not extended"
     unknown = sorted(proposal.retire - view.known.keys())
     assert not unknown, f"retires unknown trials: {unknown}"
+
+
+def check_profile(profile: Profile, trials: Sequence[TrialId], slots: Sequence[SlotId]) -> None:
+    """Ask the profile about these trials: alone, on several slots, and two together.
+
+    Speeds must be positive, and costs must not be negative. The same question must have the same
+    answer.
+    """
+    for trial in trials:
+        _check_curve(profile, trial, len(slots))
+        _check_cost(profile, trial)
+        for width in range(1, len(slots) + 1):
+            lane = Lane(trial, tuple(slots[:width]))
+            _check_gang(profile, Gang((lane,)))
+    for one, other in combinations(trials, 2):
+        for slot in {slots[0], slots[-1]}:
+            lanes = (Lane(one, (slots[0],)), Lane(other, (slot,)))
+            _check_gang(profile, Gang(lanes))
+
+
+def _check_curve(profile: Profile, trial: TrialId, upto: int) -> None:
+    curve = list(profile.curve(trial, upto))
+    assert len(curve) == upto, f"{trial}: {len(curve)} rates at widths 1..{upto}"
+    _check_rates(trial, curve)
+    first = list(profile.curve(trial, 1))
+    assert first == curve[:1], f"{trial}: the rate at width 1 changes with `upto`"
+
+
+def _check_rates(what: object, rates: Collection[float]) -> None:
+    positive = all(isfinite(rate) and rate > 0 for rate in rates)
+    assert positive, f"{what}: rates {rates}"
+
+
+def _check_cost(profile: Profile, trial: TrialId) -> None:
+    """Each part of the trial's cost is finite, and not below 0."""
+    cost = profile.cost(trial)
+    for part in (cost.memory, cost.build, cost.evaluate, cost.save, cost.first):
+        assert 0 <= part < inf, f"{trial}: {cost}"
+
+
+def _check_gang(profile: Profile, gang: Gang) -> None:
+    """Check the rates and the changes of one gang."""
+    rates = dict(profile.rates(gang))
+    named = rates.keys()
+    wanted = set(gang.trials)
+    assert named == wanted, f"rates of {sorted(named)} for a gang of {gang.trials}"
+    _check_rates(gang, rates.values())
+    again = dict(profile.rates(gang))
+    assert rates == again, f"{gang}: asked twice, it answered twice"
+
+    _check_change(profile, None, gang)
+    _check_change(profile, gang, gang)
+    _check_change(profile, gang, None)
+    stop = profile.switch(gang, None)
+    assert stop == 0, f"stopping {gang} costs training time of a gang that is not there"
+
+
+def _check_change(profile: Profile, before: Gang | None, after: Gang | None) -> None:
+    seconds = profile.switch(before, after)
+    assert seconds >= 0, f"a change from {before} to {after} takes less than no time"

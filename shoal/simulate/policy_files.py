@@ -1,30 +1,42 @@
-"""What a log of idle nodes says to `elastic`: how soon nodes leave, and which ones together."""
+"""What a policy's description names in files: a log of idle nodes for `elastic`, an objective."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, is_in_file
 from shoal.policy.elastic.elastic import Elastic
-from shoal.policy.elastic.objective import forward_time
+from shoal.policy.elastic.objective import FileObjective, forward_time
 from shoal.policy.elastic.placement import Spatial, rack_of
 from shoal.policy.named import SPATIAL
-from shoal.simulate.read import read_log
-from shoal.simulate.trace import IdleLog, Ids
+from shoal.simulate.idle_log import IdleLog, Ids
+from shoal.simulate.log_files import read_log
+from shoal.train.recipe.pickling import import_from
 
 Chances = tuple[tuple[float, float, float], ...]  # as `Spatial.table`
+
+
 Counts = NDArray[np.float64]  # [joined together or apart, distance, left along or all]
+
 
 # Racks between two nodes, from which on another row of the table holds.
 DISTANCES = (0, 1, 2, 3, 4, 6, 9, 13, 20, 40, 80)
+
+
 # Of the nodes that leave at a time, so many are looked at: all of them would say little more.
 LOOKED_AT = 6
+
+
 # What is believed before anything is seen counts as much as so many pairs of nodes.
 BELIEVED = 20.0
+
+
 MOST = 0.99  # a chance that `Spatial` can take the logarithm of
 
 
@@ -34,12 +46,12 @@ def elastic_for(log: IdleLog, **others: Any) -> Elastic:
     Raises:
         ValueError: an argument that cannot be.
     """
-    return Elastic(**{**learnt(log), **others})
+    return Elastic(**{**elastic_arguments(log), **others})
 
 
-def learnt(log: IdleLog) -> dict[str, Any]:
+def elastic_arguments(log: IdleLog) -> dict[str, Any]:
     """The arguments of `elastic` that the log gives: the horizon, and the placement."""
-    return {"horizon": horizon(log), "placement": Spatial(table=together(log))}
+    return {"horizon": horizon(log), "placement": Spatial(table=departure_chances(log))}
 
 
 def horizon(log: IdleLog) -> Seconds:
@@ -48,7 +60,7 @@ def horizon(log: IdleLog) -> Seconds:
     return forward_time(log.span, leaves)
 
 
-def together(log: IdleLog) -> Chances:
+def departure_chances(log: IdleLog) -> Chances:
     """How likely a node is to leave together with another one, by the racks between them.
 
     Rows are as `Spatial` takes them: from so many racks on, the chance if the two joined apart,
@@ -116,13 +128,88 @@ def with_log(described: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(described)
     if given.get("name") != "elastic" or "log" not in given:
         return given
-    seconds, table = _read(Path(str(given.pop("log"))).absolute())
+    seconds, table = _figures_of_file(Path(str(given.pop("log"))).absolute())
     placement = {"name": SPATIAL, "table": table}
     return {"horizon": seconds, "placement": placement, **given}
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path) -> tuple[Seconds, Chances]:
+def _figures_of_file(path: Path) -> tuple[Seconds, Chances]:
     """What the log in this file says."""
     log = read_log(path)
-    return horizon(log), together(log)
+    return horizon(log), departure_chances(log)
+
+
+FIELD = "objective"
+
+
+def objective_in(place: str) -> FileObjective:
+    """The function at this place, FILE.py:NAME; the file is imported, and may import others beside.
+
+    Raises:
+        ValueError: there is no such file, it raises, or it has no function of that name.
+    """
+    file, _, name = place.rpartition(":")
+    path = Path(file).absolute()
+    if not path.is_file():
+        raise ValueError(
+            f"objective {place}: there is no file {path}: name a function in a file as FILE.py:NAME"
+        )
+    found = getattr(_imported(path, place), name, None)
+    if not callable(found):
+        raise ValueError(
+            f"objective {place}: {path.name} has no function {name}: define one that takes a trial "
+            "and its samples/s at 1, 2, … slots, and gives what each is worth per second"
+        )
+    return FileObjective(f"{path}:{name}", found)
+
+
+def _imported(path: Path, place: str) -> ModuleType:
+    """The module that the file is, under a name that nothing else imports.
+
+    Raises:
+        ValueError: it raises when imported.
+    """
+    import_from(path.parent)
+    spec = spec_from_file_location(f"shoal_objective_{path.stem}", path)
+    assert spec is not None and spec.loader is not None, "a file of Python"
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"objective {place}: {path.name} raised {type(error).__name__} when it was imported: "
+            f"{error}"
+        ) from error
+    return module
+
+
+def with_objective(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy is described by, with the function in place of FILE.py:NAME, also within it.
+
+    Only what the user types, or has marked as their own, is given to this: it runs the file.
+
+    Raises:
+        ValueError: as of `objective_in`.
+    """
+    found = {}
+    for name, value in described.items():
+        if name == FIELD and is_in_file(value):
+            value = objective_in(value)
+        elif isinstance(value, Mapping):
+            value = with_objective(value)
+        found[name] = value
+    return found
+
+
+def with_files(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy is described by, with what the files say that the user typed.
+
+    A spec of `shoal simulate` names no objective in a file: reading one runs no code.
+
+    Raises:
+        ValueError: as of `objective_in`.
+        TraceError: as of `with_log`.
+        OSError: as of `with_log`.
+    """
+    return with_objective(with_log(described))

@@ -1,1 +1,0 @@
-"""A site's own log: how it is made, and what it says to a policy."""
