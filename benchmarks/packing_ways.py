@@ -72,11 +72,11 @@ class Lanes:
             TrainerSetup(Options(state_memory_gb=64.0), device=device),
         )
         if how == "fused":
-            self.trainer.pack.crews.gauge = FullWidth()
+            self.trainer.pack.fusion.gauge = FullWidth()
         if how == "summed":
-            self.trainer.pack.summing.gauge = FullWidth()
+            self.trainer.pack.summation.gauge = FullWidth()
         if how == "interleaved":
-            self.trainer.pack.summing.gauge = InTurns()
+            self.trainer.pack.summation.gauge = InTurns()
         self.trials = [
             Trial(TrialId(f"t{i:03d}"), 1e12, c, shards=frozenset(data.shards))
             for i, c in enumerate(configs)
@@ -124,23 +124,23 @@ class Lanes:
     def parted(self) -> float:
         """Seconds to part what is fused."""
         begin = perf_counter()
-        self.trainer.pack.fusing.release(self._lane())
+        self.trainer.pack.stacks.release(self._lane())
         self.wait()
         return perf_counter() - begin
 
     def unfusable(self) -> str | None:
         """Why the models are not fused; None: they may be."""
-        return self.trainer.pack.crews.gauge.why(self._kind())
+        return self.trainer.pack.fusion.gauge.why(self._kind())
 
     def width(self) -> int:
         """How many are fused in one by Shoal's choice; 1: interleaved."""
-        return self.trainer.pack.crews.gauge.choose(self._kind(), len(self.trials))
+        return self.trainer.pack.fusion.gauge.choose(self._kind(), len(self.trials))
 
     def summed(self) -> int:
         """How many unlike models are summed by Shoal's choice; 1: they take turns."""
         signatures = {self.trainer.lanes.get(trial.id).lane.signature for trial in self.trials}
         kind = " ".join(sorted(signatures))
-        return self.trainer.pack.summing.gauge.choose(kind, len(self.trials))
+        return self.trainer.pack.summation.gauge.choose(kind, len(self.trials))
 
     def _kind(self) -> str:
         return graph_key(self._lane())

@@ -213,7 +213,7 @@ def test_fused(blobs: Any) -> None:
     packed.train(3)
     assert any(
         2 in each.tries
-        for rounds in packed._models.trainer.pack.crews.gauge._rounds.values()
+        for rounds in packed._models.trainer.pack.fusion.gauge._rounds.values()
         for each in rounds
     ), "tried"
     for name, config in zip(packed.names, CONFIGS, strict=True):

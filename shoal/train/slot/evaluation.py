@@ -19,10 +19,10 @@ from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import Record, Scoring, evaluate, scoring
 from shoal.train.recipe.hooks import validates
-from shoal.train.recipe.unit import RAISED, OutOfMemory, Part, Scored, TrialError
+from shoal.train.recipe.unit import RAISED, OutOfMemory, TrialError
 from shoal.train.slot.context import Records, RemoteValidation, SlotContext
-from shoal.train.slot.fusing import LaneStacks, LaneSteps, fail
-from shoal.train.slot.fusion import BatchGroup, News, Pass
+from shoal.train.slot.fusion import LaneStacks
+from shoal.train.slot.passes import Pass
 from shoal.train.stream.stream import Stream
 
 Scores = dict[str, float]
@@ -33,11 +33,11 @@ Chunks = Generator[Columns, None, None]
 class Evaluation:
     """Evaluates the lanes of one slot."""
 
-    def __init__(self, workplace: SlotContext, fusing: LaneStacks) -> None:
-        self._at = workplace
-        self._meter = workplace.meter
-        self._fusing = fusing
-        self._clocked = workplace.setup.clocked
+    def __init__(self, context: SlotContext, stacks: LaneStacks) -> None:
+        self._context = context
+        self._meter = context.meter
+        self._stacks = stacks
+        self._clocked = context.setup.clocked
 
     def scores(self, passes: Sequence[Pass]) -> Found:
         """Each trial's scores, or its error. Empty if there is nothing to validate with.
@@ -48,8 +48,8 @@ class Evaluation:
         """
         found: Found = {}
         passes = [each for each in passes if self.is_possible(each.lane)]
-        if self._at.remote_validation is not None:
-            remote_validation = self._at.remote_validation
+        if self._context.remote_validation is not None:
+            remote_validation = self._context.remote_validation
             return {each.trial: self._in_place(each, remote_validation) for each in passes}
         by_stream: dict[tuple[Stream, str], list[Pass]] = {}
         for each in passes:
@@ -65,7 +65,7 @@ class Evaluation:
 
     def is_possible(self, lane: TrainingLane) -> bool:
         """Whether there is something to score the lane with."""
-        return validates(lane.recipe, self._at.data_of(lane.recipe))
+        return validates(lane.recipe, self._context.data_of(lane.recipe))
 
     def of(self, lane: TrainingLane, spent: Spent) -> Scores:
         """One lane's scores.
@@ -74,7 +74,7 @@ class Evaluation:
             TrialError: the recipe's code raised.
             DataError: a part of the validation data cannot be read.
         """
-        self._at.set_threads()
+        self._context.set_threads()
         begin = perf_counter()
         with spent.on("evaluate"), blaming(("evaluate", lane.signature)):
             scores = evaluate(lane, self._chunks(lane))
@@ -84,7 +84,7 @@ class Evaluation:
 
     def _stream(self, lane: TrainingLane) -> Stream:
         """The stream of the lane's data."""
-        return self._at.streams.of(lane.settings.data_key)
+        return self._context.streams.of(lane.settings.data_key)
 
     def _chunks(self, lane: TrainingLane) -> Chunks:
         """The validation data as the lane sees it."""
@@ -92,9 +92,9 @@ class Evaluation:
 
     def _in_place(self, each: Pass, remote_validation: RemoteValidation) -> Scores | TrialError:
         """Evaluate a lane on parts of which some lie at other nodes."""
-        self._at.set_threads()
-        self._at.turn_of(each.trial)
-        data = self._at.data
+        self._context.set_threads()
+        self._context.turn_of(each.trial)
+        data = self._context.data
         here = {part: data.is_here(part) for part in data.validation}
         begin = perf_counter()
         try:
@@ -111,8 +111,8 @@ class Evaluation:
 
     def _one_by_one(self, passes: Sequence[Pass]) -> Found:
         """Evaluate lanes that see the same chunks, each on a chunk before the next is asked for."""
-        self._at.set_threads()
-        sharing = SharedScoring(self._at, passes)
+        self._context.set_threads()
+        sharing = SharedScoring(self._context, passes)
         found = sharing.run(self._chunks(passes[0].lane))
         for signature, seconds in sharing.whole().items():
             self._meter.record(signature, "evaluate", seconds)
@@ -125,7 +125,7 @@ class Evaluation:
 
     def _with_fused(self, each: Pass, passes: Sequence[Pass]) -> Found:
         """Evaluate the lane and those fused with it; empty if not all of those are asked for."""
-        fused = self._fusing.of(each.lane)
+        fused = self._stacks.of(each.lane)
         if fused is None:
             return {}
         some = [other for other in passes if other.lane in fused.lanes]
@@ -135,13 +135,13 @@ class Evaluation:
 
     def _together(self, fused: Fused, passes: Sequence[Pass]) -> Found:
         """Evaluate all lanes of a stack in one go; empty where that does not work."""
-        self._at.set_threads()
+        self._context.set_threads()
         first = fused.lanes[0]
         begin = perf_counter()
         try:
             scores = fused.evaluate(self._chunks(first), self._clocked)
         except RAISED:  # nothing was changed, and each lane may raise an error of its own
-            self._fusing.release(first)
+            self._stacks.release(first)
             return {}
         if self._clocked:
             self._book(fused, passes, perf_counter() - begin)
@@ -160,54 +160,14 @@ class Evaluation:
             self._meter.record(signature, "evaluate", usual)
 
 
-class ScoresWithin:
-    """Evaluates the lanes of a crew in the midst of their passes."""
-
-    def __init__(self, evaluation: Evaluation, fusing: LaneStacks, steps: LaneSteps) -> None:
-        self._evaluation = evaluation
-        self._fusing = fusing
-        self._steps = steps
-
-    def before_next(self, crew: BatchGroup, batches: int) -> int:
-        """How many of so many batches to train on before the next evaluation."""
-        stops = [stop for each in crew.passes for stop in each.stops if stop > crew.made]
-        return min([batches, *(stop - crew.made for stop in stops)])
-
-    def run(self, crew: BatchGroup) -> Iterator[News]:
-        """Evaluate the lanes that are due after the batches made so far.
-
-        Raises:
-            OutOfMemory: of one of the lanes.
-            DataError: a part of the validation data cannot be read.
-        """
-        due = [each for each in crew.passes if crew.made in each.stops]
-        if not due:
-            return
-        yield from self._steps.reports(due)
-        due = [each for each in due if not each.failed]
-        found = self._evaluation.scores(due)
-        for each in due:
-            yield from self._told(each, each.stops[crew.made], found.get(each.trial))
-        crew.passes = [each for each in crew.passes if not each.failed]
-
-    def _told(self, each: Pass, part: float, found: Scores | TrialError | None) -> Iterator[News]:
-        """What is told of a lane's evaluation after this part of its pass."""
-        if isinstance(found, TrialError):
-            self._fusing.release(each.lane)
-            yield from fail([each], found)
-            return
-        scored = Scored(part, found, each.lane.noted.epoch_means())
-        yield each, Part(0.0, spent=each.spent.take(), scored=scored)
-
-
 class SharedScoring:
     """Scores of lanes that see the same validation data: each chunk is made once for all.
 
     What a lane's own code raises ends the scoring of that lane only.
     """
 
-    def __init__(self, workplace: SlotContext, passes: Sequence[Pass]) -> None:
-        self._at = workplace
+    def __init__(self, context: SlotContext, passes: Sequence[Pass]) -> None:
+        self._context = context
         self._errors: dict[TrialId, TrialError] = {}
         self._opened = {each: ExitStack() for each in passes}
         self._scores: dict[Pass, Scoring] = {}  # of lanes that have not failed
@@ -238,7 +198,7 @@ class SharedScoring:
         found: Found = {}
         for each, scores in self._scores.items():
             begin = perf_counter()
-            self._at.turn_of(each.trial)
+            self._context.turn_of(each.trial)
             with self._noting_errors([each]):
                 found[each.trial] = scores.scores()
             self.took[each] += perf_counter() - begin
@@ -282,7 +242,7 @@ class SharedScoring:
         """Score each lane on the chunk, too."""
         for each in list(self._scores):
             begin = perf_counter()
-            self._at.turn_of(each.trial)
+            self._context.turn_of(each.trial)
             with self._noting_errors([each]):
                 self._scores[each].add(chunk)
             if each.trial in self._errors:

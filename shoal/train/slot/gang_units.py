@@ -20,9 +20,9 @@ from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.seat import Orders, Rescale, Seat
 from shoal.train.recipe.unit import Done, Made, OutOfMemory, Reached, TrialError, Unit
 from shoal.train.slot.context import SlotContext
-from shoal.train.slot.fusion import Pass
 from shoal.train.slot.lane_cache import CachedLane, LaneCache
 from shoal.train.slot.pack_loop import PackLoop
+from shoal.train.slot.passes import Pass
 from shoal.train.slot.units import Scores, UnitEnd
 from shoal.train.stream.reader import JointReader, Reader
 from shoal.train.wide.lane import Adrift, WideLane
@@ -61,19 +61,19 @@ class GangUnits:
 
     def __init__(
         self,
-        workplace: SlotContext,
+        context: SlotContext,
         pack: PackLoop,
         lanes: LaneCache,
         end: UnitEnd,
     ) -> None:
-        self._at = workplace
-        self._meter = workplace.meter
+        self._context = context
+        self._meter = context.meter
         self._pack = pack
         self._lanes = lanes
         self._evaluation = pack.evaluation
         self._end = end
         self._shared: dict[TrialId, GangUnit] = {}
-        self._times = StepTimes(workplace.meter, workplace.setup.clocked)
+        self._times = StepTimes(context.meter, context.setup.clocked)
 
     def run(
         self,
@@ -100,7 +100,7 @@ class GangUnits:
                 trial's state here is dropped.
         """
         trial = unit.trial.id
-        spent = self._at.stopwatch()
+        spent = self._context.stopwatch()
         try:
             shared = self._take(unit, orders, joins, spent)
             if not self._train(shared, seat, spent, on):
@@ -193,7 +193,7 @@ class GangUnits:
             held = self._lanes.ready(unit, spent)
         else:
             held = self._lanes.in_any_state(unit, spent)
-        self._pack.fusing.release(held.lane)
+        self._pack.stacks.release(held.lane)
         held.whole = False
         held.safe = False
         why = why_one_slot(held.lane.recipe)
@@ -207,12 +207,12 @@ class GangUnits:
         """Begin the unit's pass; for `whole` and `same` see `WideLane.begin`."""
         visit = unit.visit
         settings = wide.lane.settings
-        stream = self._at.streams.of(settings.data_key)
+        stream = self._context.streams.of(settings.data_key)
         passes = {
             shard: partial(stream.chunks, shard, visit.turn, settings.order)
             for shard in visit.shards
         }
-        sizes = {shard: self._at.data.size(shard) for shard in visit.shards}
+        sizes = {shard: self._context.data.size(shard) for shard in visit.shards}
         reader: AnyReader = JointReader(passes, sizes, unit.reads)
         if not visit.beside:
             reader = Reader(passes[visit.shard], sizes[visit.shard])
@@ -226,7 +226,7 @@ class GangUnits:
     def _train(self, shared: GangUnit, seat: Seat, spent: Spent, on: OnStep | None) -> bool:
         """Make the pass; whether it was made: if not, this process left on order."""
         wide = shared.wide
-        self._at.set_threads()
+        self._context.set_threads()
         begin = perf_counter()
         wide.clock.take()
         made = False
@@ -243,11 +243,11 @@ class GangUnits:
 
         Seconds that were neither data nor steps are those of changes of width.
         """
-        pace = self._at.setup.pace
+        pace = self._context.setup.pace
         unit = shared.unit
         _, took = shared.wide.clock.take()
         if pace is not None:
-            samples = sum(map(self._at.data.size, unit.visit.shards))
+            samples = sum(map(self._context.data.size, unit.visit.shards))
             spent.add("train", pace(unit.trial, samples))
             return
         data = took.get("data", 0.0)

@@ -27,9 +27,9 @@ from shoal.train.stream.stream import Stream
 class LaneBuilder:
     """Builds the lanes of one slot."""
 
-    def __init__(self, workplace: SlotContext) -> None:
-        self._at = workplace
-        self._meter = workplace.meter
+    def __init__(self, context: SlotContext) -> None:
+        self._context = context
+        self._meter = context.meter
         # the batch sizes found, by kind of trial: see `_find`
         self._largest: dict[str, int] = {}
 
@@ -40,7 +40,7 @@ class LaneBuilder:
             TrialError: the recipe's code raised, or the configuration is not what it must be.
             DataError: the data cannot be read to find a batch size.
         """
-        at = self._at
+        at = self._context
         at.set_threads()
         first = start_up(at.device)
         with blaming():
@@ -66,11 +66,11 @@ class LaneBuilder:
 
     def _shards(self, trial: Trial) -> Collection[ShardId]:
         """The shards that make up an epoch of the trial."""
-        return trial.shards or self._at.data.shards
+        return trial.shards or self._context.data.shards
 
     def _make(self, shards: Collection[ShardId], config: Mapping[str, Value]) -> TrainingLane:
         """A lane of this configuration, whose epoch consists of these shards."""
-        at = self._at
+        at = self._context
         samples = sum(at.data.size(shard) for shard in shards)
         return TrainingLane(
             own_recipe(at.recipe, config),
@@ -85,7 +85,7 @@ class LaneBuilder:
         known = None
         if state is not None:
             known = state.get("found")
-        config = own_config(self._at.recipe, trial.config)
+        config = own_config(self._context.recipe, trial.config)
         return known or self._find(config, self._shards(trial))
 
     def _find(self, config: Mapping[str, Value], shards: Collection[ShardId]) -> int:
@@ -93,7 +93,7 @@ class LaneBuilder:
 
         It is tried once for all trials whose signatures differ at most in the batch size.
         """
-        at = self._at
+        at = self._context
         make = partial(self._make, shards)
         most = min(at.data.size(shard) for shard in shards)
         smallest = make(with_size(config, 1))
@@ -114,13 +114,13 @@ class LaneBuilder:
 
     def _samples(self, stream: Stream, recipe: Recipe) -> Columns:
         """Samples of the recipe's to train on."""
-        first = self._at.data_of(recipe).first_here
+        first = self._context.data_of(recipe).first_here
         with closing(stream.chunks(first, 0)) as training:
             return next(training)
 
     def _scored(self, stream: Stream, recipe: Recipe) -> Columns | None:
         """Samples to validate on; None if nothing is validated."""
-        if not validates(recipe, self._at.data_of(recipe)):
+        if not validates(recipe, self._context.data_of(recipe)):
             return None
         with closing(stream.validation()) as validation:
             return next(validation, None)
@@ -133,9 +133,9 @@ class SavedStates:
     deleted as soon as the trial has a newer state.
     """
 
-    def __init__(self, workplace: SlotContext) -> None:
-        self._vault = workplace.vault
-        self._meter = workplace.meter
+    def __init__(self, context: SlotContext) -> None:
+        self._vault = context.vault
+        self._meter = context.meter
         # the number of visits before the checkpoint, and its name
         self._kept: dict[TrialId, tuple[int, str]] = {}
         # names of checkpoints written to make room

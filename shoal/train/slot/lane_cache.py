@@ -145,15 +145,15 @@ class LaneCache:
     Otherwise the state is saved first.
     """
 
-    def __init__(self, workplace: SlotContext, builder: LaneBuilder, pack: PackLoop) -> None:
-        self._at = workplace
+    def __init__(self, context: SlotContext, builder: LaneBuilder, pack: PackLoop) -> None:
+        self._context = context
         self._builder = builder
         self._pack = pack
         self._lanes = LanesInMemory()
         self._over: dict[TrialId, None] = {}  # trials that are over, first the longest
         self._short = False  # memory ran out in the last units
-        self._trunks = Trunks(workplace.meter.tell)
-        self.saved = SavedStates(workplace)
+        self._trunks = Trunks(context.meter.tell)
+        self.saved = SavedStates(context)
 
     def get(self, trial: TrialId) -> CachedLane | None:
         """The trial's lane, if it is here."""
@@ -236,7 +236,7 @@ class LaneCache:
             LookupError: what was sent with the unit is not.
         """
         begin = perf_counter()
-        self._pack.fusing.release(lane)
+        self._pack.stacks.release(lane)
         with blaming():
             lane.load(state)
         if lane.visits != unit.visits:
@@ -248,7 +248,7 @@ class LaneCache:
                 raise StateLost(f"{why}: its checkpoint is another one's")
             raise LookupError(why)
         took = perf_counter() - begin
-        self._at.meter.record(lane.signature, "switch", took, HOPS)
+        self._context.meter.record(lane.signature, "switch", took, HOPS)
 
     # -- states --------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class LaneCache:
             LookupError: it is not here, or there is no vault.
         """
         held = self.whole(trial)
-        if held is not None and self._at.vault is not None:
+        if held is not None and self._context.vault is not None:
             held.safe = True
             return self.saved.save(trial, held.lane, Spent(False))
         name = self.saved.adopt(trial)
@@ -324,12 +324,12 @@ class LaneCache:
     def _room_beside(self, trials: Sequence[TrialId]) -> float:
         """Bytes that lanes at rest may take while these trials train."""
         sizes = [self._lanes.size(trial) or self._lanes.largest for trial in trials]
-        room = self._at.state_room - sum(sizes)
-        if isfinite(self._at.slot_room):
+        room = self._context.state_room - sum(sizes)
+        if isfinite(self._context.slot_room):
             lanes = list(map(self._lanes.lane, trials))
-            needs = sum(map(self._at.meter.memory, lanes))
+            needs = sum(map(self._context.meter.memory, lanes))
             needs -= shared_bytes(lane for lane in lanes if lane is not None)
-            room = min(room, self._at.slot_room - needs)
+            room = min(room, self._context.slot_room - needs)
         return max(0.0, room)
 
     def ran_out(self, alone: bool) -> bool:
@@ -340,8 +340,8 @@ class LaneCache:
         """
         self._short = True
         freed = self.give_up(0.0)
-        if alone and not freed and self._at.device.type == "cuda":
-            freed = self._at.streams.shrink()
+        if alone and not freed and self._context.device.type == "cuda":
+            freed = self._context.streams.shrink()
         return freed
 
     def give_up(self, room: float, but: Collection[TrialId] = ()) -> bool:
@@ -376,7 +376,7 @@ class LaneCache:
             held = self._lanes.pop(trial)
             if held is not None:
                 gone.append(held)
-        self._pack.fusing.forsake([held.lane for held in gone])
+        self._pack.stacks.forsake([held.lane for held in gone])
         for held in gone:
             if held.wide is not None:
                 held.wide.leave()

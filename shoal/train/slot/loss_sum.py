@@ -17,7 +17,7 @@ Whether it is quicker than turns is measured, as the width of fused steps is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import inf
 from time import perf_counter
@@ -31,12 +31,12 @@ from shoal.train.lane.blame import blaming
 from shoal.train.lane.measure import Meter
 from shoal.train.recipe.unit import OutOfMemory, PackRefused, TrialError
 from shoal.train.rng import global_state
+from shoal.train.slot import pass_events
 from shoal.train.slot.context import SlotContext
-from shoal.train.slot.fusing import PART_SECONDS, LaneStacks, LaneSteps, fail, let_go
-from shoal.train.slot.fusion import News, Pass
+from shoal.train.slot.fusion import LaneStacks
+from shoal.train.slot.pass_events import PassEvents, let_go
+from shoal.train.slot.passes import Pass
 from shoal.train.stream.stream import Batch
-
-Work = Mapping[Pass, Sequence[Batch]]  # the batches that each lane is to train on
 
 
 class Summation:
@@ -110,65 +110,74 @@ def kind_of(passes: Sequence[Pass]) -> str:
     return " ".join(sorted({each.lane.signature for each in passes}))
 
 
-class SummedSteps:
-    """Steps of several lanes in one. What a lane's own code raises ends that lane only."""
+class SummedWork:
+    """Steps of several lanes in one. What a lane's own code raises ends that lane only.
+
+    `work`: the batches of each lane; a lane with fewer leaves the sum before. `kind`: of the lanes
+    that these are a part of. `took`: where the seconds of steps go; None: take no times.
+    """
 
     def __init__(
         self,
-        workplace: SlotContext,
-        fusing: LaneStacks,
-        steps: LaneSteps,
-        summing: Summation,
+        context: SlotContext,
+        stacks: LaneStacks,
+        events: PassEvents,
+        summation: Summation,
+        work: Mapping[Pass, Sequence[Batch]],
+        kind: str,
+        took: list[Seconds] | None,
     ) -> None:
-        self._at = workplace
-        self._meter = workplace.meter
-        self._fusing = fusing
-        self._steps = steps
-        self._summing = summing
+        self._context = context
+        self._stacks = stacks
+        self._events = events
+        self._summation = summation
+        self._meter = context.meter
+        self._lanes = len(work)
+        self._left = {each: deque(batches) for each, batches in work.items()}
+        self._kind = kind
+        self._took = took
 
-    def run(self, work: Work, kind: str, took: list[Seconds] | None = None) -> Iterator[News]:
-        """Train these lanes on their batches; a lane with fewer batches leaves the sum before.
-
-        `kind`: of the lanes that these are a part of. `took`: where the seconds of steps go.
+    def advance(self) -> bool:
+        """Take steps for about `PART_SECONDS`, and report; returns whether any are left.
 
         Raises:
             PackRefused: they cannot be differentiated in one; all visits are void.
         """
-        self._at.set_threads()
-        for each in work:
-            self._fusing.release(each.lane)
-        left = {each: deque(batches) for each, batches in work.items()}
+        self._context.set_threads()
+        for each in self._left:
+            self._stacks.release(each.lane)
+        if not any(self._left.values()):
+            return False
         try:
-            while any(left.values()):
-                begin = perf_counter()
-                going = list(left)
-                for each, error in self._some(left, took):
-                    del left[each]
-                    yield from fail([each], error)
-                self._steps.spend(going, "train", perf_counter() - begin)
-                yield from self._steps.reports(left)
-                left = {each: more for each, more in left.items() if not each.failed}
+            begin = perf_counter()
+            going = list(self._left)
+            for each, error in self._steps():
+                del self._left[each]
+                self._events.fail([each], error)
+            self._events.spend(going, "train", perf_counter() - begin)
+            self._events.report(self._left)
         except OutOfMemory as error:
             let_go(error)
-            self._summing.gauge.crowded(kind, len(work))
-            raise PackRefused(f"no room for {len(work)} trials in one step") from None
+            self._summation.gauge.crowded(self._kind, self._lanes)
+            raise PackRefused(f"no room for {self._lanes} trials in one step") from None
         except _NotInOne as error:
             let_go(error)
-            self._summing.gauge.never(kind, str(error))
+            self._summation.gauge.never(self._kind, str(error))
             raise PackRefused(str(error)) from None
+        self._left = {each: more for each, more in self._left.items() if not each.failed}
+        return any(self._left.values())
 
-    def _some(
-        self, left: Mapping[Pass, deque[Batch]], took: list[Seconds] | None
-    ) -> list[tuple[Pass, TrialError]]:
+    def _steps(self) -> list[tuple[Pass, TrialError]]:
         """Take steps for about `PART_SECONDS`, each to its end; returns what lanes raised.
 
         Between two backward passes each lane makes its optimizer's step and the next forward pass
         without leaving its random states.
         """
+        left, took = self._left, self._took
         errors: list[tuple[Pass, TrialError]] = []
         going = list(left)
         samples: dict[Pass, int] = {}  # of the batch whose gradient was added
-        due = perf_counter() + PART_SECONDS
+        due = perf_counter() + pass_events.PART_SECONDS
         over = False  # no lane is to begin another step
         marks = [] if took is None else [self._meter.now()]
         while True:
@@ -182,7 +191,7 @@ class SummedSteps:
                     going.remove(each)
                     errors.append((each, error))
             if losses:
-                _differentiate(losses, self._at.device)
+                _differentiate(losses, self._context.device)
             if took is not None:
                 marks.append(self._meter.now())
             if over:
@@ -205,7 +214,7 @@ class SummedSteps:
             TrialError: its code raised.
         """
         lane = each.lane
-        self._at.turn_of(each.trial)
+        self._context.turn_of(each.trial)
         with blaming(("train", lane.signature)), lane.rng:
             if each in samples:
                 lane.complete(samples.pop(each))

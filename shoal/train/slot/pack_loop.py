@@ -1,16 +1,22 @@
-"""Several lanes on one slot: one visit of each, over as few streams of data as possible.
+"""The loop of a slot: one visit of each of several lanes, over as few streams of data as possible.
 
 Lanes share a stream if they visit the same shard in the same order. They train in three ways.
 *Interleaved* lanes train one after the other on each chunk; the result is to the bit that of
 training alone. *Fused* lanes have one graph and train in one step, where that was measured to be
 faster. *Summed* lanes (`loss_sum`), which may be unlike, have one backward pass, where that was
 measured to be faster than turns; the result is that of training alone, too.
+
+`PackLoop.run` is the loop: it takes one piece of work after the other, does about a second of it,
+and hands out what lanes have reported. `PackLoop._work` tells the story of the visits and decides
+what comes next, by what was measured so far: from a chunk of the stream to the batches of each
+group of lanes, and who takes a step together. The last step of the way is `LaneWork`, where the
+lane takes its batches, or `FusedWork`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import cycle, islice
 from time import perf_counter
@@ -20,59 +26,69 @@ from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
+from shoal.train.fuse.fused import Fused, StepFailed
 from shoal.train.fuse.gauge import TRIES
-from shoal.train.lane.blame import add, blaming
+from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
+from shoal.train.overdue import in_time
 from shoal.train.recipe.shard import ShardRecipe
-from shoal.train.recipe.unit import Part, TrialError
+from shoal.train.recipe.unit import RAISED, Part, Scored, TrialError
+from shoal.train.slot import pass_events
 from shoal.train.slot.context import SlotContext
-from shoal.train.slot.evaluation import Evaluation, ScoresWithin
-from shoal.train.slot.fusing import LaneStacks, LaneSteps, LaneWork, fail
-from shoal.train.slot.fusion import BatchGroup, Fusion, News, Pass, parted, steps_left
-from shoal.train.slot.loss_sum import Summation, SummedSteps, kind_of
-from shoal.train.slot.shard_pass import ShardPass
+from shoal.train.slot.evaluation import Evaluation
+from shoal.train.slot.fusion import Fusion, LaneStacks
+from shoal.train.slot.loss_sum import Summation, SummedWork, kind_of
+from shoal.train.slot.pass_events import PassEvents, Work, let_go
+from shoal.train.slot.passes import BatchGroup, News, Pass, parted, steps_left
+from shoal.train.slot.shard_pass import ShardWork, tell_unfusable
 from shoal.train.stream.stream import Batch, Stream
 
 PROBED = 12  # numbers of lanes whose fused step `probe` times at most, 1 included
 Chunks = Generator[Columns, None, None]
 StreamKey = tuple[Stream, ShardId, int, str]  # equal for passes that see the same chunks
+Took = list[list[Seconds]]  # by lane or stack, the seconds of each of its steps
 
 
 class PackLoop:
     """The lanes of one slot, trained together."""
 
-    def __init__(self, workplace: SlotContext) -> None:
-        clocked = workplace.setup.clocked
-        self._at = workplace
-        self._data = workplace.data
-        self._meter = workplace.meter
+    def __init__(self, context: SlotContext) -> None:
+        clocked = context.setup.clocked
+        self.context = context
+        self._meter = context.meter
         # whether lanes report about every second, instead of after each chunk
-        self._seldom = clocked and workplace.meter.waits
-        self.crews = Fusion(workplace.meter, paced=not clocked)
-        self.fusing = LaneStacks(workplace, self.crews)
-        self._steps = LaneSteps(workplace, self.crews, self.fusing)
-        self.summing = Summation(workplace.meter, paced=not clocked)
-        self._summed = SummedSteps(workplace, self.fusing, self._steps, self.summing)
-        self.evaluation = Evaluation(workplace, self.fusing)
-        self._within = ScoresWithin(self.evaluation, self.fusing, self._steps)
-        self._shards = shard_passes(workplace, self._steps)
+        self._seldom = clocked and context.meter.waits
+        self.fusion = Fusion(context.meter, paced=not clocked)
+        self.stacks = LaneStacks(context, self.fusion)
+        self.summation = Summation(context.meter, paced=not clocked)
+        self.evaluation = Evaluation(context, self.stacks)
+        self.events = PassEvents(context, self.stacks)
         # Those that share the slot now. Lanes that are dropped must not be held here.
         self._lanes: WeakSet[TrainingLane] = WeakSet()
+        self._unfusable: set[str] = set()  # signatures: see `ShardWork`
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Iterator[News]:
         """Make the visits. What a lane's own code raises ends that lane only.
 
         Raises:
             OutOfMemory: of a lane among several; all visits are void.
+            PackRefused: they cannot train as they did; all visits are void.
             DataError: the study must pause.
         """
-        if self._shards is not None:
-            for each in passes:
-                yield from self._shards.run(each, self._chunks(each))
-            return
+        self.events.take()  # of a run that was given up
         self._lanes = WeakSet(each.lane for each in passes)
-        for together in self._by_stream(passes):
-            yield from self._pass(together, fuse)
+        # Closed whatever happens: the stream of chunks is open in there.
+        with closing(self._work(passes, fuse)) as pieces:
+            try:
+                for work in pieces:
+                    yield from self.events.take()
+                    while work.advance():
+                        yield from self.events.take()
+                    yield from self.events.take()
+            except Exception:
+                yield from self.events.take()  # a lane that failed before has failed all the same
+                raise
+        yield from self.events.take()
 
     def probe(self, passes: Sequence[Pass]) -> None:
         """Time fused steps of these lanes, on one chunk again and again.
@@ -82,73 +98,54 @@ class PackLoop:
         Raises:
             OutOfMemory, DataError: as `run`.
         """
-        if self._shards is not None:
-            return self._shards.tell_unfusable(passes)
-        for together in self._by_stream(passes):
-            _exhaust(self._begin(together))
-            with closing(self._chunks(together[0])) as chunks:
-                chunk = self._next(chunks, together)
-            going = [each for each in together if not each.failed]
+        if isinstance(self.context.recipe, ShardRecipe):
+            return tell_unfusable(self._meter, passes, self._unfusable)
+        for same_stream in self._by_stream(passes):
+            going = self._begin(same_stream)
+            with closing(self._chunks(same_stream[0])) as chunks:
+                chunk = self._next(chunks, same_stream)
             self._lanes = WeakSet(each.lane for each in passes)
-            crews = self.crews.of(going, True)
-            self._find_room(crews)
-            for crew in crews:
-                self._probe(crew, chunk)
+            groups = self.fusion.groups(going, True)
+            self._find_room(groups)
+            for group in groups:
+                self._probe(group, chunk)
 
-    def _probe(self, crew: BatchGroup, chunk: Columns) -> None:
-        """Time the crew's fused steps until enough is known of them."""
-        batches = list(crew.cut.of(chunk))
+    def _probe(self, group: BatchGroup, chunk: Columns) -> None:
+        """Time the group's fused steps until enough is known of them."""
+        batches = list(group.cut.of(chunk))
         if not batches:
-            rest = crew.cut.end()
+            rest = group.cut.end()
             if rest is not None:
                 batches.append(rest)
 
         for _ in range(PROBED):
-            trying = self.crews.trying(crew)
+            trying = self.fusion.trying(group)
             if trying is None:
                 return
             width, count = trying
             tried = list(islice(cycle(batches), count))
-            _exhaust(self._take(crew, width, tried, trying=True))
+            for work in self._steps(group, width, tried, trying=True):
+                while work.advance():
+                    pass
 
-    def _by_stream(self, passes: Sequence[Pass]) -> Iterable[list[Pass]]:
-        """The passes, those that see the same chunks together."""
-        streams: dict[StreamKey, list[Pass]] = {}
-        for each in passes:
-            key = self._key(each)
-            streams.setdefault(key, []).append(each)
-        return streams.values()
+    # -- what is to be done, in the order in which it happens ----------------------------------
 
-    def _key(self, each: Pass) -> StreamKey:
-        """What the chunks of the pass depend on."""
-        visit = each.unit.visit
-        stream = self._stream(each)
-        shuffle = each.lane.settings.order
+    def _work(self, passes: Sequence[Pass], fuse: bool) -> Generator[Work, None, None]:
+        """The pieces of work that make these visits; each is done when the next is asked for."""
+        if isinstance(self.context.recipe, ShardRecipe):
+            for each in passes:
+                chunks = self._chunks(each)
+                yield ShardWork(self.context, self.events, each, chunks, self._unfusable)
+            return
+        for same_stream in self._by_stream(passes):
+            yield from self._work_of_stream(same_stream, fuse)
 
-        turn = 0
-        if shuffle == "each" or stream.varies:
-            turn = visit.turn
-        return stream, visit.shard, turn, shuffle
-
-    def _stream(self, each: Pass) -> Stream:
-        """The stream of the lane's data."""
-        return self._at.streams.of(each.lane.settings.data_key)
-
-    def _chunks(self, each: Pass) -> Chunks:
-        """The chunks of the pass, in its order."""
-        visit = each.unit.visit
-        shuffle = each.lane.settings.order
-        then = self._at.follows(each.unit)
-        return self._stream(each).chunks(visit.shard, visit.turn, shuffle, then=then)
-
-    # -- one stream ----------------------------------------------------------------------------
-
-    def _pass(self, passes: list[Pass], fuse: bool) -> Iterator[News]:
+    def _work_of_stream(self, passes: list[Pass], fuse: bool) -> Generator[Work, None, None]:
         """Make visits that see the same chunks."""
         size = self._size(passes[0])
-        going = yield from self._begin(passes)
-        crews = self.crews.of(going, fuse)
-        self._find_room(crews)
+        going = self._begin(passes)
+        groups = self.fusion.groups(going, fuse)
+        self._find_room(groups)
         with closing(self._chunks(passes[0])) as chunks:
             left = size
             while left > 0 and going:
@@ -156,212 +153,217 @@ class PackLoop:
                     chunk = self._next(chunks, going)
                 except TrialError as error:
                     # The recipe's prepare or augment raised, or a batch was written to.
-                    yield from fail(going, error)
+                    self.events.fail(going, error)
                     return
                 left -= cols.rows(chunk)
-                yield from self._train_all(crews, chunk, left <= 0)
+                yield from self._work_on_chunk(groups, chunk, last=left <= 0)
                 going = [each for each in going if not each.failed]
-            yield from self._check_last(chunks, going)
+            try:
+                with blaming():
+                    next(chunks, None)  # checks that no step wrote to the last chunk
+            except TrialError as error:
+                self.events.fail(going, error)
         for each in passes:
             self._meter.waited(each.lane, each.waited / size)
 
-    def _find_room(self, crews: Sequence[BatchGroup]) -> None:
-        """Find out how many lanes have room in one step, beside all states.
-
-        It is known for each crew, whose lanes may be fused, and for all of them.
-        """
-        room = self._at.slot_room
-        seen: list[TrainingLane] = []
-        for crew in crews:
-            lanes = [each.lane for each in crew.passes]
-            crew.most = self._meter.at_once(lanes, self._lanes, room)
-            seen += lanes
-        self.summing.most = self._meter.at_once(seen, self._lanes, room)
-
-    def _check_last(self, chunks: Chunks, passes: Sequence[Pass]) -> Iterator[News]:
-        """End the chunks, which checks that no step wrote to the last one."""
-        try:
-            with blaming():
-                next(chunks, None)
-        except TrialError as error:
-            yield from fail(passes, error)
-
-    def _size(self, each: Pass) -> int:
-        """Samples of the pass."""
-        return self._data.size(each.unit.visit.shard)
-
-    def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
-        """The next chunk. The lanes share the seconds that they wait for it."""
-        self._at.set_threads()
-        begin = perf_counter()
-        with blaming():
-            chunk = next(chunks)
-        seconds = perf_counter() - begin
-
-        self._steps.spend(passes, "data", seconds)
-        for each in passes:
-            each.waited += seconds
-        return chunk
-
-    def _train_all(self, crews: Sequence[BatchGroup], chunk: Columns, last: bool) -> Iterator[News]:
-        """Train the lanes of all crews on this chunk, those that take turns in one step, perhaps.
+    def _work_on_chunk(
+        self, groups: Sequence[BatchGroup], chunk: Columns, last: bool
+    ) -> Iterator[Work]:
+        """Train the lanes of all groups on this chunk, those that take turns in one step, perhaps.
 
         `last`: it is the last one of the pass.
         """
-        in_turns = list(filter(self._takes_turns, crews))
-        passes = [each for crew in in_turns for each in crew.passes]
-        trying = self.summing.wants(passes, steps_left(passes)) if passes else None
-        if trying is None and self.summing.width(passes) == 1:
+        in_turns = list(filter(self._takes_turns, groups))
+        passes = [each for group in in_turns for each in group.passes]
+        trying = self.summation.wants(passes, steps_left(passes)) if passes else None
+        if trying is None and self.summation.width(passes) == 1:
             in_turns = []
         else:
-            yield from self._train_summed(in_turns, chunk, last)
-        for crew in crews:
-            if crew not in in_turns:
-                yield from self._train(crew, chunk, last)
+            yield from self._summed(in_turns, chunk)
+            for group in in_turns:
+                yield from self._end_of_chunk(group, last)
 
-    def _takes_turns(self, crew: BatchGroup) -> bool:
-        """Whether it is known that the crew's lanes are not to be fused."""
-        if not crew.passes or self.crews.width(crew) != 1:
+        for group in groups:
+            if group in in_turns:
+                continue
+            batches = list(group.cut.of(chunk))
+            while batches and group.passes:
+                try_next = self.fusion.trying(group, steps_left(group.passes))
+                width, count = self._width(group, try_next, len(batches))
+                count = self._until_evaluation(group, min(count, len(batches)))
+                yield from self._steps(group, width, batches[:count], trying=try_next is not None)
+                batches = batches[count:]
+                group.made += count
+                self._evaluate_within(group)
+            yield from self._end_of_chunk(group, last)
+
+    def _takes_turns(self, group: BatchGroup) -> bool:
+        """Whether it is known that the group's lanes are not to be fused."""
+        if not group.passes or self.fusion.width(group) != 1:
             return False
-        return self.crews.trying(crew, steps_left(crew.passes)) is None
+        return self.fusion.trying(group, steps_left(group.passes)) is None
 
-    def _train_summed(
-        self, crews: Sequence[BatchGroup], chunk: Columns, last: bool
-    ) -> Iterator[News]:
+    def _width(
+        self, group: BatchGroup, trying: tuple[int, int] | None, batches: int
+    ) -> tuple[int, int]:
+        """How many lanes to fuse in one step next, and for how many of the batches."""
+        if trying is not None:
+            return trying
+        if group.graph is not None and self.fusion.unmeasured(group):
+            return 1, TRIES
+        return self.fusion.width(group), batches
+
+    def _steps(
+        self,
+        group: BatchGroup,
+        width: int,
+        batches: Sequence[Batch],
+        *,
+        trying: bool = False,
+        last: bool = False,
+    ) -> Iterator[Work]:
+        """Train the group's lanes on these batches, fused by `width` where they can be.
+
+        `trying`: take the time of the steps; it counts only where lanes train as `width` says.
+        `last`: end the pass with these batches.
+        """
+        took: Took = []
+        for some in parted(group.passes, width):
+            fused = None
+            if width > 1 and len(some) > 1:
+                fused = self.stacks.join(group, some)
+            if fused is not None:
+                times = took if trying and len(some) == width else None
+                yield FusedWork(self, group, fused, some, batches, times, last)
+                continue
+            times = took if trying and width == 1 else None
+            for each in some:
+                yield LaneWork(self, each, batches, times, last)
+
+        if took:
+            self.fusion.timed(group, width, took)
+        group.passes = [each for each in group.passes if not each.failed]
+        self.stacks.trained(group.passes)
+
+    def _summed(self, groups: Sequence[BatchGroup], chunk: Columns) -> Iterator[Work]:
         """Train unlike lanes on this chunk, so many in one step as is quickest.
 
         Each takes its own batches. Where they have batches of unlike sizes, those with fewer are
         through before the others.
         """
-        batches = {crew: list(crew.cut.of(chunk)) for crew in crews}
-        while any(batches[crew] for crew in crews if crew.passes):
-            passes = [each for crew in crews for each in crew.passes]
+        batches = {group: list(group.cut.of(chunk)) for group in groups}
+        while any(batches[group] for group in groups if group.passes):
+            passes = [each for group in groups for each in group.passes]
             most = max(map(len, batches.values()))
             trying = None
             if all(batches.values()):
-                trying = self.summing.wants(passes, steps_left(passes))
-            width = trying or self.summing.width(passes)
+                trying = self.summation.wants(passes, steps_left(passes))
+            width = trying or self.summation.width(passes)
             if trying is not None:
                 most = min(map(len, batches.values()))
-                most = min(most, self.summing.missing(passes, width) + 1)
+                most = min(most, self.summation.missing(passes, width) + 1)
 
-            work: dict[Pass, LaneWork] = {}
-            took: list[list[Seconds]] | None = None if trying is None else []
-            for crew in crews:
-                count = min(most, len(batches[crew]))
-                count = self._within.before_next(crew, count)
-                part = LaneWork(crew, batches[crew][:count], took)
-                work |= dict.fromkeys(crew.passes, part)
-                batches[crew] = batches[crew][count:]
-                crew.made += count
-            yield from self._sum(work, width)
+            work: dict[Pass, Sequence[Batch]] = {}
+            for group in groups:
+                count = self._until_evaluation(group, min(most, len(batches[group])))
+                work |= dict.fromkeys(group.passes, batches[group][:count])
+                batches[group] = batches[group][count:]
+                group.made += count
+
+            took: Took | None = None if trying is None else []
+            kind = kind_of(passes)
+            for some in parted(passes, width):
+                if width > 1 and len(some) > 1:
+                    times = _new_list(took)
+                    part = {each: work[each] for each in some}
+                    yield SummedWork(
+                        self.context,
+                        self.stacks,
+                        self.events,
+                        self.summation,
+                        part,
+                        kind,
+                        times,
+                    )
+                    continue
+                for each in some:
+                    yield LaneWork(self, each, work[each], took)
             if took:
-                self.summing.timed(passes, width, took)
-            for crew in crews:
-                self.fusing.trained(crew.passes)
-                crew.passes = [each for each in crew.passes if not each.failed]
-                yield from self._within.run(crew)
+                self.summation.timed(passes, width, took)
+            for group in groups:
+                self.stacks.trained(group.passes)
+                group.passes = [each for each in group.passes if not each.failed]
+                self._evaluate_within(group)
 
-        for crew in crews:
-            yield from self._end_chunk(crew, last)
+    def _end_of_chunk(self, group: BatchGroup, last: bool) -> Iterator[Work]:
+        """The group has trained on a chunk. `last`: the pass ends with it.
 
-    def _sum(self, work: Mapping[Pass, LaneWork], width: int) -> Iterator[News]:
-        """Train lanes on their batches, so many in one step; 1: one after the other."""
-        passes = list(work)
-        kind = kind_of(passes)
-        for some in parted(passes, width):
-            if width > 1 and len(some) > 1:
-                times = work[some[0]].times()
-                batches = {each: work[each].batches for each in some}
-                yield from self._summed.run(batches, kind, times)
-                continue
-            for each in some:
-                yield from self._steps.alone(each, work[each])
-
-    def _train(self, crew: BatchGroup, chunk: Columns, last: bool) -> Iterator[News]:
-        """Train all lanes of the crew on this chunk. `last`: it is the last one of the pass."""
-        batches = list(crew.cut.of(chunk))
-        while batches and crew.passes:
-            trying = self.crews.trying(crew, steps_left(crew.passes))
-            width, count = self._width(crew, trying, len(batches))
-            count = self._within.before_next(crew, min(count, len(batches)))
-            yield from self._take(crew, width, batches[:count], trying is not None)
-            batches = batches[count:]
-            crew.made += count
-            yield from self._within.run(crew)
-        yield from self._end_chunk(crew, last)
-
-    def _end_chunk(self, crew: BatchGroup, last: bool) -> Iterator[News]:
-        """The crew has trained on a chunk. `last`: it was the last one of the pass."""
+        Then the smaller last batch is trained, and groups of batches that are not full.
+        """
         if last:
-            yield from self._close(crew)
-        yield from self._steps.reports_of(crew, at_once=last or not self._seldom)
-        crew.passes = [each for each in crew.passes if not each.failed]
+            rest = group.cut.end()
+            batches = [] if rest is None else [rest]
+            if batches or any(each.lane.unfinished for each in group.passes):
+                yield from self._steps(group, self.fusion.width(group), batches, last=True)
+        self.events.report_group(group, at_once=last or not self._seldom)
+        group.passes = [each for each in group.passes if not each.failed]
 
-    def _width(
-        self, crew: BatchGroup, trying: tuple[int, int] | None, batches: int
-    ) -> tuple[int, int]:
-        """How many lanes to fuse in one step next, and for how many of the batches."""
-        if trying is not None:
-            return trying
-        if crew.graph is not None and self.crews.unmeasured(crew):
-            return 1, TRIES
-        return self.crews.width(crew), batches
+    # -- evaluations in the midst of a pass ----------------------------------------------------
 
-    def _close(self, crew: BatchGroup) -> Iterator[News]:
-        """End the pass: the smaller last batch, and groups of batches that are not full."""
-        batches = []
-        rest = crew.cut.end()
-        if rest is not None:
-            batches.append(rest)
-        if batches or any(each.lane.unfinished for each in crew.passes):
-            yield from self._take(crew, self.crews.width(crew), batches, last=True)
+    def _until_evaluation(self, group: BatchGroup, batches: int) -> int:
+        """How many of so many batches to train on before the next evaluation."""
+        stops = [stop for each in group.passes for stop in each.stops if stop > group.made]
+        return min([batches, *(stop - group.made for stop in stops)])
 
-    def _take(
-        self,
-        crew: BatchGroup,
-        width: int,
-        batches: Sequence[Batch],
-        trying: bool = False,
-        last: bool = False,
-    ) -> Iterator[News]:
-        """Train the crew's lanes on these batches, fused by `width`.
+    def _evaluate_within(self, group: BatchGroup) -> None:
+        """Evaluate the lanes that are due after the batches made so far.
 
-        `trying`: take the time of the steps. `last`: end the pass with these batches.
+        Raises:
+            OutOfMemory: of one of the lanes.
+            DataError: a part of the validation data cannot be read.
         """
-        took: list[list[Seconds]] = []  # seconds of steps, by lane or stack
-        timed = None
-        if trying:
-            timed = took
-        work = LaneWork(crew, batches, timed, last)
-        for some in parted(crew.passes, width):
-            yield from self._take_part(some, width, work)
-
-        if took:
-            self.crews.timed(crew, width, took)
-        crew.passes = [each for each in crew.passes if not each.failed]
-        self.fusing.trained(crew.passes)
-
-    def _take_part(self, passes: Sequence[Pass], width: int, work: LaneWork) -> Iterator[News]:
-        """Train these lanes fused if they can be, or else one after the other.
-
-        Times count only if the lanes train as `width` says.
-        """
-        fused = None
-        if width > 1 and len(passes) > 1:
-            fused = self.fusing.join(work.crew, passes)
-        if fused is not None:
-            if len(passes) != width:
-                work = work.untimed()
-            yield from self._steps.together(fused, passes, work)
+        due = [each for each in group.passes if group.made in each.stops]
+        if not due:
             return
+        self.events.report(due)
+        due = [each for each in due if not each.failed]
+        scores = self.evaluation.scores(due)
+        for each in due:
+            values = scores.get(each.trial)
+            if isinstance(values, TrialError):
+                self.stacks.release(each.lane)
+                self.events.fail([each], values)
+                continue
+            scored = Scored(each.stops[group.made], values, each.lane.noted.epoch_means())
+            self.events.note(each, Part(0.0, spent=each.spent.take(), scored=scored))
+        group.passes = [each for each in group.passes if not each.failed]
 
-        if width != 1:
-            work = work.untimed()
+    # -- passes and their chunks ---------------------------------------------------------------
+
+    def _by_stream(self, passes: Sequence[Pass]) -> Iterable[list[Pass]]:
+        """The passes, those that see the same chunks together."""
+        streams: dict[StreamKey, list[Pass]] = {}
         for each in passes:
-            yield from self._steps.alone(each, work)
+            visit = each.unit.visit
+            stream = self._stream(each)
+            shuffle = each.lane.settings.order
+            # another turn has other chunks only where its order or its samples are drawn anew
+            turn = visit.turn if shuffle == "each" or stream.varies else 0
+            streams.setdefault((stream, visit.shard, turn, shuffle), []).append(each)
+        return streams.values()
 
-    def _begin(self, passes: Iterable[Pass]) -> Generator[News, None, list[Pass]]:
+    def _stream(self, each: Pass) -> Stream:
+        """The stream of the lane's data."""
+        return self.context.streams.of(each.lane.settings.data_key)
+
+    def _chunks(self, each: Pass) -> Chunks:
+        """The chunks of the pass, in its order."""
+        visit = each.unit.visit
+        shuffle = each.lane.settings.order
+        then = self.context.follows(each.unit)
+        return self._stream(each).chunks(visit.shard, visit.turn, shuffle, then=then)
+
+    def _begin(self, passes: Iterable[Pass]) -> list[Pass]:
         """Begin these passes; returns those whose lanes raised nothing."""
         begun = []
         for each in passes:
@@ -370,66 +372,232 @@ class PackLoop:
                     each.lane.begin(self._size(each))
                 begun.append(each)
             except TrialError as error:
-                yield from fail([each], error)
+                self.events.fail([each], error)
         return begun
 
+    def _size(self, each: Pass) -> int:
+        """Samples of the pass."""
+        return self.context.data.size(each.unit.visit.shard)
 
-def _exhaust(news: Iterator[News]) -> None:
-    """Do the work, and throw away what it reports."""
-    deque(news, maxlen=0)
-
-
-def shard_passes(workplace: SlotContext, steps: LaneSteps) -> ShardPasses | None:
-    """What makes the passes if the recipe trains whole shards; else None."""
-    if isinstance(workplace.recipe, ShardRecipe):
-        return ShardPasses(workplace, steps)
-    return None
-
-
-class ShardPasses:
-    """Passes that a `ShardRecipe` makes by itself; trials of a pack take turns after each."""
-
-    def __init__(self, workplace: SlotContext, steps: LaneSteps) -> None:
-        self._at = workplace
-        self._meter = workplace.meter
-        self._steps = steps
-        self._told: set[str] = set()  # signatures
-
-    def run(self, each: Pass, chunks: Chunks) -> Iterator[News]:
-        """Let the recipe make the visit. `chunks`: of its shard.
-
-        Raises:
-            OutOfMemory: of the lane; all visits of the slot are void.
-            DataError: the study must pause.
-        """
-        self._at.set_threads()
-        self._at.turn_of(each.trial)
-        made = ShardPass(each.lane, chunks, self._meter)
-        size = self._at.data.size(each.unit.visit.shard)
+    def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
+        """The next chunk. The lanes share the seconds that they wait for it."""
+        self.context.set_threads()
         begin = perf_counter()
+        with blaming():
+            chunk = next(chunks)
+        seconds = perf_counter() - begin
+
+        self.events.spend(passes, "data", seconds)
+        for each in passes:
+            each.waited += seconds
+        return chunk
+
+    def _find_room(self, groups: Sequence[BatchGroup]) -> None:
+        """Find out how many lanes have room in one step, beside all states.
+
+        It is known for each group, whose lanes may be fused, and for all of them.
+        """
+        room = self.context.slot_room
+        seen: list[TrainingLane] = []
+        for group in groups:
+            lanes = [each.lane for each in group.passes]
+            group.most = self._meter.at_once(lanes, self._lanes, room)
+            seen += lanes
+        self.summation.most = self._meter.at_once(seen, self._lanes, room)
+
+
+class LaneWork:
+    """One lane's steps on these batches.
+
+    `took`: where a list of the seconds of its steps goes; None: take no times. `last`: the pass
+    ends with these batches.
+    """
+
+    def __init__(
+        self,
+        loop: PackLoop,
+        each: Pass,
+        batches: Sequence[Batch],
+        took: Took | None,
+        last: bool = False,
+    ) -> None:
+        self._loop = loop
+        self._each = each
+        self._batches = batches
+        self._took = took
+        self._last = last
+        self._steps: Iterator[int] | None = None
+
+    def advance(self) -> bool:
+        """Take steps for about `PART_SECONDS`, and report unless these were all.
+
+        With a pace all steps are taken, so that the clock decides nothing.
+        """
+        context = self._loop.context
+        each = self._each
+        lane = each.lane
+        pace = context.setup.pace
+        if self._steps is None:
+            self._loop.stacks.release(lane)
+            self._steps = self._begun()
+        context.set_threads()
+        context.turn_of(each.trial)
+        due = perf_counter() + pass_events.PART_SECONDS
         try:
-            with blaming():
-                sums = made.run(size)
+            with each.spent.on("train"), blaming(("train", lane.signature)), lane.rng:
+                left = any(pace is None and perf_counter() >= due for _ in self._steps)
         except TrialError as error:
-            yield from fail([each], error)
+            self._loop.events.fail([each], error)
+            return False
+        if left:
+            self._loop.events.report([each])
+        return left and not each.failed
+
+    def _begun(self) -> Iterator[int]:
+        """The steps, about to be taken; timed for the meter, and for whoever asked."""
+        lane = self._each.lane
+        steps: Iterator[int] = (lane.step(*batch) for batch in self._batches)
+        if self._last:
+            steps = _closing_steps(lane, self._batches)
+        if self._loop.context.setup.pace is None:
+            steps = self._loop.context.meter.timed(lane, steps)
+        times = _new_list(self._took)
+        if times is not None:
+            steps = self._timed(times, steps)
+        return steps
+
+    def _timed(self, times: list[Seconds], steps: Iterator[int]) -> Iterator[int]:
+        """The steps; the seconds of each are appended to `times`."""
+        meter = self._loop.context.meter
+        begin = meter.now()
+        for count in steps:
+            times.append(meter.now() - begin)
+            yield count
+            begin = meter.now()
+
+
+class FusedWork:
+    """Fused steps of several lanes on these batches; for the arguments see `LaneWork`.
+
+    Where that does not work, or a lane fails, the others go on by themselves.
+    """
+
+    def __init__(
+        self,
+        loop: PackLoop,
+        group: BatchGroup,
+        fused: Fused,
+        passes: Sequence[Pass],
+        batches: Sequence[Batch],
+        took: Took | None,
+        last: bool,
+    ) -> None:
+        self._loop = loop
+        self._group = group
+        self._fused = fused
+        self._passes = passes
+        self._batches = batches
+        self._last = last
+        self._times = _new_list(took)
+        self._number = 0  # of the batch that comes next; the end of the pass counts as one, too
+        self._alone: deque[LaneWork] | None = None  # the lanes, once each goes on by itself
+        self._cause: BaseException | None = None  # why, if fusing may be to blame for it
+
+    def advance(self) -> bool:
+        """Take steps for about `PART_SECONDS`, and report unless these were all."""
+        if self._alone is not None:
+            return self._advance_alone()
+        context, events, passes = self._loop.context, self._loop.events, self._passes
+        context.set_threads()
+        context.turn_of(passes[0].trial)
+        kind = ("fused", passes[0].lane.signature)
+        begin = perf_counter()
+        due = begin + pass_events.PART_SECONDS
+        late = False
+        while not late and self._number < len(self._batches) + self._last:
+            try:
+                with in_time(kind):
+                    self._step()
+            except RAISED as error:
+                events.spend(passes, "train", perf_counter() - begin)
+                self._after_error(error)
+                return True
+            self._number += 1
+            late = context.setup.pace is None and perf_counter() >= due
+        events.spend(passes, "train", perf_counter() - begin)
+        if not late:
+            return False
+        events.report(passes)
+        if any(each.failed for each in passes):
+            self._go_alone(self._number)
+            return True
+        return self._number < len(self._batches) + self._last
+
+    def _step(self) -> None:
+        """Take the next step, or end the pass."""
+        fused = self._fused
+        meter = self._loop.context.meter
+        started = 0.0 if self._times is None else meter.now()
+        if self._number == len(self._batches):
+            fused.close()
+        elif self._last:
+            fused.last(*self._batches[self._number])
+        else:
+            fused.step(*self._batches[self._number])
+        if self._times is not None:
+            self._times.append(meter.now() - started)
+
+    def _after_error(self, error: BaseException) -> None:
+        """Have each lane go on by itself after a fused step raised."""
+        number = self._number
+        if not isinstance(error, StepFailed):
+            # No lane was changed, and each may raise an error of its own.
+            let_go(error)
+            if number or self._loop.stacks.settled(self._passes):
+                self._cause = error
+            self._go_alone(number)
             return
-        self._book(each, made, perf_counter() - begin)
-        add(each.totals, sums)
-        yield each, Part(size, sums, each.spent.take())
+        # The optimizers of some lanes raised; the others have made their step.
+        for place, cause in error.errors.items():
+            failed = self._passes[place]
+            try:
+                with blaming():
+                    raise cause
+            except TrialError as blamed:
+                self._loop.stacks.release(failed.lane)
+                self._loop.events.fail([failed], blamed)
+        self._go_alone(number + 1)
 
-    def _book(self, each: Pass, made: ShardPass, seconds: Seconds) -> None:
-        """Book the seconds of a pass."""
-        samples, _ = each.lane.taken()
-        pace = self._at.setup.pace
-        if pace is not None:
-            each.spent.add("train", pace(each.unit.trial, samples))
-        self._steps.spend([each], "data", made.waited)
-        self._steps.spend([each], "train", seconds - made.waited)
-        self._meter.waited(each.lane, made.waited / samples)
-        self.tell_unfusable([each])
+    def _go_alone(self, number: int) -> None:
+        """From that batch on each lane takes its steps by itself, untimed."""
+        batches = self._batches[number:]
+        self._passes = [each for each in self._passes if not each.failed]
+        self._alone = deque(
+            LaneWork(self._loop, each, batches, None, self._last) for each in self._passes
+        )
 
-    def tell_unfusable(self, passes: Sequence[Pass]) -> None:
-        """Tell the meter, once for each kind, that such trials cannot train in one step."""
-        for signature in {each.lane.signature for each in passes} - self._told:
-            self._told.add(signature)
-            self._meter.tell(signature, unfusable=1.0)
+    def _advance_alone(self) -> bool:
+        """Advance the lane whose turn it is. An error that no lane has alone is due to fusing."""
+        assert self._alone is not None, "the lanes go on by themselves"
+        if self._alone:
+            if not self._alone[0].advance():
+                self._alone.popleft()
+            return True
+        if self._cause is not None and not any(each.failed for each in self._passes):
+            self._loop.fusion.give_up(self._group, self._cause, len(self._passes))
+        return False
+
+
+def _new_list(took: Took | None) -> list[Seconds] | None:
+    """A new list for the seconds of one lane's or stack's steps; None: take no times."""
+    if took is None:
+        return None
+    took.append([])
+    return took[-1]
+
+
+def _closing_steps(lane: TrainingLane, batches: Sequence[Batch]) -> Iterator[int]:
+    """The steps on the last batches of a pass, and the end of the pass."""
+    for batch, count in batches:
+        yield from lane.last(batch, count)
+    lane.close()

@@ -50,16 +50,16 @@ class FirstPacks:
 
     def __init__(
         self,
-        workplace: SlotContext,
+        context: SlotContext,
         builder: LaneBuilder,
         lanes: LaneCache,
-        crews: Fusion,
+        fusion: Fusion,
     ) -> None:
-        self._at = workplace
-        self._meter = workplace.meter
+        self._context = context
+        self._meter = context.meter
         self._builder = builder
         self._lanes = lanes
-        self._crews = crews
+        self._fusion = fusion
 
     def why_not(
         self,
@@ -81,7 +81,7 @@ class FirstPacks:
         """
         if len(units) < 2 or not self._can_learn():
             return None
-        if measured is None and not isfinite(self._at.slot_room):
+        if measured is None and not isfinite(self._context.slot_room):
             return None
         begin = perf_counter()
         why = self._learnt(units, measured, fuse)
@@ -102,11 +102,11 @@ class FirstPacks:
             if self._learn(unit, lane):
                 learnt = True
                 if fuse:
-                    self._crews.note_unfusable(lane)
+                    self._fusion.note_unfusable(lane)
                 new_kinds += measured is not None and lane.signature not in measured
             lanes.append(lane)
             # the slot itself sees to it that no more are at work in one step than have room
-            if learnt and self._meter.together(lanes) > self._at.slot_room:
+            if learnt and self._meter.together(lanes) > self._context.slot_room:
                 return f"{len(units)} trials have no room together"
         if new_kinds:
             return f"nobody had measured {new_kinds} of the kinds among {len(units)} trials"
@@ -114,7 +114,7 @@ class FirstPacks:
 
     def _can_learn(self) -> bool:
         """Whether what a trial costs can be measured by a step."""
-        return self._at.setup.clocked and not isinstance(self._at.recipe, ShardRecipe)
+        return self._context.setup.clocked and not isinstance(self._context.recipe, ShardRecipe)
 
     def _lane(self, unit: Unit) -> TrainingLane | None:
         """The trial's lane before the unit; None if it cannot be built: it fails when it trains."""
@@ -137,7 +137,7 @@ class FirstPacks:
             step = self._step(unit, lane)
         except OutOfMemory:  # it has no room beside any other
             # where the slot's memory is not known: more than any slot has
-            state, extra = int(min(self._at.slot_room, 2.0**60)), 0
+            state, extra = int(min(self._context.slot_room, 2.0**60)), 0
         except TrialError:
             return False
         else:
@@ -159,13 +159,13 @@ class FirstPacks:
         """
         settings = lane.settings
         size = settings.batch_size
-        stream = self._at.streams.of(settings.data_key)
+        stream = self._context.streams.of(settings.data_key)
         visit = unit.visit
         coming = stream.chunks(visit.shard, visit.turn, settings.order)
         with closing(coming) as chunks, blaming():
             batch = batch_of(next(chunks), size)
         made = self._builder.build(unit.trial)
-        state, extra = bytes_of_step(made, batch, size, self._at.device)
+        state, extra = bytes_of_step(made, batch, size, self._context.device)
         quickest = inf
         begin = self._meter.now()
         for _ in range(TIMED_STEPS):

@@ -1,8 +1,8 @@
-"""A pass over a shard that is one call of a `ShardRecipe`'s `train_shard`."""
+"""Passes over a shard that are one call of a `ShardRecipe`'s `train_shard`."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
 from typing import Any
@@ -12,9 +12,14 @@ import torch
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds
 from shoal.train.data.columns import Columns
+from shoal.train.lane.blame import add, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import Extra, Meter
 from shoal.train.recipe.shard import arrays, shard_of
+from shoal.train.recipe.unit import Part, TrialError
+from shoal.train.slot.context import SlotContext
+from shoal.train.slot.pass_events import PassEvents
+from shoal.train.slot.passes import Pass
 from shoal.train.stream.stream import Batch, Batches
 
 Chunks = Generator[Columns, None, None]
@@ -79,3 +84,68 @@ class ShardPass:
             torch.set_num_threads(self._threads)
         self.waited += perf_counter() - begin
         return chunk
+
+
+class ShardWork:
+    """A visit that the recipe makes by itself, in one piece. `chunks`: of its shard.
+
+    `unfusable`: signatures of which the meter was told that such trials share no step.
+    """
+
+    def __init__(
+        self,
+        context: SlotContext,
+        events: PassEvents,
+        each: Pass,
+        chunks: Chunks,
+        unfusable: set[str],
+    ) -> None:
+        self._context = context
+        self._events = events
+        self._each = each
+        self._chunks = chunks
+        self._unfusable = unfusable
+
+    def advance(self) -> bool:
+        """Let the recipe make the visit.
+
+        Raises:
+            OutOfMemory: of the lane; all visits of the slot are void.
+            DataError: the study must pause.
+        """
+        each = self._each
+        self._context.set_threads()
+        self._context.turn_of(each.trial)
+        made = ShardPass(each.lane, self._chunks, self._context.meter)
+        size = self._context.data.size(each.unit.visit.shard)
+        begin = perf_counter()
+        try:
+            with blaming():
+                sums = made.run(size)
+        except TrialError as error:
+            self._events.fail([each], error)
+            return False
+        self._book(made, perf_counter() - begin)
+        add(each.totals, sums)
+        self._events.note(each, Part(size, sums, each.spent.take()))
+        return False
+
+    def _book(self, made: ShardPass, seconds: Seconds) -> None:
+        """Book the seconds of the pass."""
+        each = self._each
+        meter = self._context.meter
+        samples, _ = each.lane.taken()
+        pace = self._context.setup.pace
+        if pace is not None:
+            each.spent.add("train", pace(each.unit.trial, samples))
+        self._events.spend([each], "data", made.waited)
+        self._events.spend([each], "train", seconds - made.waited)
+        meter.waited(each.lane, made.waited / samples)
+        tell_unfusable(meter, [each], self._unfusable)
+
+
+def tell_unfusable(meter: Meter, passes: Sequence[Pass], told: set[str]) -> None:
+    """Tell the meter, once for each kind, that such trials cannot train in one step."""
+    for signature in {each.lane.signature for each in passes} - told:
+        told.add(signature)
+        meter.tell(signature, unfusable=1.0)

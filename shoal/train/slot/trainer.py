@@ -35,11 +35,11 @@ from shoal.train.recipe.unit import (
 )
 from shoal.train.slot.context import Records, RemoteValidation, SlotContext, nobody
 from shoal.train.slot.evaluation import Found, Scores, recorded
-from shoal.train.slot.fusion import Pass
 from shoal.train.slot.gang_units import GangUnits
 from shoal.train.slot.lane_builder import LaneBuilder
 from shoal.train.slot.lane_cache import LaneCache
 from shoal.train.slot.pack_loop import PackLoop
+from shoal.train.slot.passes import Pass
 from shoal.train.slot.probing import FirstPacks
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.units import Probed, Probing, UnitEnd, UnitStart, first_unit
@@ -81,7 +81,7 @@ class SlotTrainer:
         self._evaluation = self.pack.evaluation
         self._end = UnitEnd(at, self.lanes)
         self._probing = Probing(at, self.pack, self.lanes)
-        self._first_packs = FirstPacks(at, builder, self.lanes, self.pack.crews)
+        self._first_packs = FirstPacks(at, builder, self.lanes, self.pack.fusion)
         self.ranks = GangUnits(at, self.pack, self.lanes, self._end)
 
     # -- units ---------------------------------------------------------------------------------

@@ -22,10 +22,10 @@ from shoal.train.recipe.unit import (
     named_apart,
 )
 from shoal.train.slot.context import SlotContext
-from shoal.train.slot.fusion import Pass
 from shoal.train.slot.lane_builder import state_of
 from shoal.train.slot.lane_cache import CachedLane, LaneCache
 from shoal.train.slot.pack_loop import PackLoop
+from shoal.train.slot.passes import Pass
 from shoal.train.slot.shared_state import RecipeSharing
 
 Scores = Mapping[str, float]
@@ -43,17 +43,17 @@ def first_unit(at: SlotContext, trial: Trial) -> Unit:
 class UnitStart:
     """Opens the units of one slot."""
 
-    def __init__(self, workplace: SlotContext, lanes: LaneCache) -> None:
-        self._at = workplace
+    def __init__(self, context: SlotContext, lanes: LaneCache) -> None:
+        self._context = context
         self._lanes = lanes
 
     def open(self, unit: Unit, before: Mapping[str, Seconds]) -> Pass:
         """The unit's pass, about to begin. `before`: seconds that preparing for it took."""
-        spent = self._at.stopwatch()
+        spent = self._context.stopwatch()
         for name, seconds in before.items():
-            if self._at.setup.clocked and seconds:
+            if self._context.setup.clocked and seconds:
                 spent.add(name, seconds)
-        self._at.turn_of(unit.trial.id)
+        self._context.turn_of(unit.trial.id)
         held = self._lanes.ready(unit, spent)
         held.whole = False
         held.safe = False
@@ -62,10 +62,10 @@ class UnitStart:
         lane = held.lane
         lane.size = lane.settings.batch_size
         lane.factor = 1.0
-        size = self._at.data.size(unit.visit.shard)
+        size = self._context.data.size(unit.visit.shard)
         each = Pass.begun(unit, lane, spent, size)
         if unit.steps and lane.optimizing.follows_metric:
-            shards = unit.trial.shards or self._at.data.shards
+            shards = unit.trial.shards or self._context.data.shards
             each.evaluate |= (len(unit.visits) + 1) % len(shards) == 0
         return each
 
@@ -73,13 +73,13 @@ class UnitStart:
 class UnitEnd:
     """Ends the units of one slot."""
 
-    def __init__(self, workplace: SlotContext, lanes: LaneCache) -> None:
-        self._at = workplace
-        self._data = workplace.data
-        self._meter = workplace.meter
-        self._setup = workplace.setup
+    def __init__(self, context: SlotContext, lanes: LaneCache) -> None:
+        self._context = context
+        self._data = context.data
+        self._meter = context.meter
+        self._setup = context.setup
         self._lanes = lanes
-        self._shared = RecipeSharing(workplace.recipe)
+        self._shared = RecipeSharing(context.recipe)
 
     def conclude(self, each: Pass, held: CachedLane, scores: Scores | None) -> Done:
         """End a pass that was made: the lane is then in the state after it. Returns the report.
@@ -165,7 +165,7 @@ class UnitEnd:
 
     def _kept_if_due(self, each: Pass) -> str | None:
         """Make the state durable if that is due; the checkpoint's name, or None."""
-        if self._at.vault is None:
+        if self._context.vault is None:
             return None
         asked = each.unit.last or (each.evaluate and self._setup.keep_evaluated)
         if not asked and _age(each) < self._setup.options.checkpoint_every:
@@ -200,16 +200,16 @@ class Probing:
 
     def __init__(
         self,
-        workplace: SlotContext,
+        context: SlotContext,
         pack: PackLoop,
         lanes: LaneCache,
     ) -> None:
-        self._at = workplace
-        self._meter = workplace.meter
+        self._context = context
+        self._meter = context.meter
         self._pack = pack
         self._lanes = lanes
         self._evaluation = pack.evaluation
-        self._start = UnitStart(workplace, lanes)
+        self._start = UnitStart(context, lanes)
 
     def one(self, trial: Trial) -> Probed:
         """The trial's signature and what such trials cost, from a few steps.
@@ -220,7 +220,7 @@ class Probing:
             TrialError, DataError: as `SlotTrainer.train`.
         """
         spent = Spent(True)
-        unit = first_unit(self._at, trial)
+        unit = first_unit(self._context, trial)
         lane = self._lanes.ready(unit, spent).lane
         if self._meter.wants(lane.signature):
             self._measure(trial.id, lane, spent)
@@ -237,7 +237,7 @@ class Probing:
         if self._evaluation.is_possible(lane):
             self._evaluation.of(lane, spent)
         self._hop(lane)
-        vault = self._at.vault
+        vault = self._context.vault
         if vault is not None:
             name = self._lanes.saved.save(trial, lane, spent)
             vault.delete(name)
@@ -287,7 +287,7 @@ class Probing:
     def _opened(self, trials: Sequence[Trial]) -> Iterator[Pass]:
         """A pass of each trial that can be built."""
         for trial in trials:
-            unit = first_unit(self._at, trial)
+            unit = first_unit(self._context, trial)
             try:
                 yield self._start.open(unit, {})
             except OutOfMemory:
@@ -297,10 +297,10 @@ class Probing:
 
     def _endless(self, lane: TrainingLane) -> Iterator[int]:
         """Passes over the first shard, without end."""
-        data = self._at.data_of(lane.recipe)
+        data = self._context.data_of(lane.recipe)
         shard = data.first_here
         settings = lane.settings
-        stream = self._at.streams.of(settings.data_key)
+        stream = self._context.streams.of(settings.data_key)
         for turn in count():
             lane.begin(data.size(shard))
             for chunk in stream.chunks(shard, turn, settings.order):

@@ -192,7 +192,7 @@ def test_fused_with_those_that_have_the_same_by_name() -> None:
     )
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     lanes = {name: trainer.lanes.get(name).lane for name in found}
-    fused = trainer.pack.fusing.of(lanes[trials[0].id])
+    fused = trainer.pack.stacks.of(lanes[trials[0].id])
     assert fused is not None and set(fused.lanes) == {
         lanes[trials[0].id],
         lanes[trials[1].id],

@@ -200,9 +200,9 @@ def test_no_more_lanes_step_at_once_than_have_room(way: str, steps: float, at_on
     held = limited(Broad(batch_size=16), 4 * state + steps * step)
     gauge = All()
     if way == "fused":
-        held.pack.crews.gauge = gauge
+        held.pack.fusion.gauge = gauge
     else:
-        held.pack.summing.gauge = gauge
+        held.pack.summation.gauge = gauge
     trials = [wide(each, 256) for each in "abcd"]
     for turn in range(2):
         units = [
@@ -276,7 +276,7 @@ def test_lanes_that_can_never_be_fused_are_told_before_or_with_their_first_unit(
 ) -> None:
     """Else they would be taken to gain by company for ever: nothing can be measured of it."""
     held = trainer(Counted(), blobs())
-    monkeypatch.setattr(type(held.pack.crews), "graph", lambda *_: None)
+    monkeypatch.setattr(type(held.pack.fusion), "graph", lambda *_: None)
     units = first_units(wide("a"), wide("b"))
     found = dict(held.train_pack(units, True, measured))
     told = [news.figures for news in found.values() if "unfusable" in news.figures]

@@ -25,7 +25,7 @@ from shoal.core.trial import Trial
 from shoal.train.data.data import Data
 from shoal.train.fuse.gauge import TRIES, Gauge
 from shoal.train.recipe.unit import PackRefused, Unit
-from shoal.train.slot import loss_sum
+from shoal.train.slot import pass_events
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer
 
@@ -46,7 +46,7 @@ def summing(recipe: Zoo, data: Data, **setup: Any) -> SlotTrainer:
     """A trainer that sums whatever may be; its lanes' steps are known from the first chunk on."""
     setup = {"seed": SEED, "metric": "accuracy", "device": str(HERE), **setup}
     trainer = SlotTrainer(recipe, data, None, trainer_setup(**setup))
-    trainer.pack.summing.gauge = Always()
+    trainer.pack.summation.gauge = Always()
     return trainer
 
 
@@ -115,7 +115,7 @@ def test_long_chunks_are_reported_in_pieces(
     monkeypatch: pytest.MonkeyPatch, widths: list[int]
 ) -> None:
     """A piece ends with whole steps of all lanes."""
-    monkeypatch.setattr(loss_sum, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(pass_events, "PART_SECONDS", 0.0)
     recipe = Zoo(chunk=30)
     data = recipe.data()
     trials = [

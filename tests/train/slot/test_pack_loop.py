@@ -35,8 +35,8 @@ from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.optimizers import formula_key
 from shoal.train.fuse.stacked import StackedSteps
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.recipe.unit import OutOfMemory, Part, Unit
-from shoal.train.slot import fusing
+from shoal.train.recipe.unit import OutOfMemory, Part, TrialError, Unit
+from shoal.train.slot import pass_events
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.stream.stream import Stream
@@ -134,12 +134,12 @@ def test_any_pack_is_each_alone(
     recipe = (Varied if varied else Zoo)(samples=40, chunk=chunk)
     data = recipe.data()
     trials = [trial(f"t{i}", epochs, data, **config) for i, (config, epochs) in enumerate(lanes)]
-    before = fusing.PART_SECONDS
-    fusing.PART_SECONDS = 0.0 if in_pieces else before
+    before = pass_events.PART_SECONDS
+    pass_events.PART_SECONDS = 0.0 if in_pieces else before
     try:
         found = packed(recipe, data, trials)
     finally:
-        fusing.PART_SECONDS = before
+        pass_events.PART_SECONDS = before
     for each in trials:
         same(found[each.id], by_hand(recipe, data, each))
 
@@ -320,7 +320,7 @@ def test_fused_scores(model: str, optimizer: str) -> None:
 
 
 def fused_of(trainer: SlotTrainer, name: TrialId) -> Any:
-    return trainer.pack.fusing.of(trainer.lanes.get(name).lane)
+    return trainer.pack.stacks.of(trainer.lanes.get(name).lane)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -411,7 +411,7 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(
     monkeypatch.setattr(Fused, "step", timed_together)
     monkeypatch.setattr(trainer.at.meter, "now", lambda: clock[0])
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
-    assert trainer.pack.crews.gauge.ratio(
+    assert trainer.pack.fusion.gauge.ratio(
         graph_key(trainer.lanes.get(trials[0].id).lane), 2
     ) == 2.5 / (1.0 + 3.0)
     assert len({record.signature[:FORM] for record in found.values()}) == 1
@@ -724,8 +724,8 @@ def test_a_model_that_gets_attributes_with_its_first_batch_is_fused_later() -> N
     units = [Unit(each, trainer.lanes.get(each.id).lane.visits, plan(data, 2)[1]) for each in old]
     list(trainer.train_pack([*units, Unit(new, (), plan(data, 2)[1])], fuse=True))
     graph, gauge = (
-        trainer.pack.crews.graph(trainer.lanes.get(new.id).lane),
-        trainer.pack.crews.gauge,
+        trainer.pack.fusion.graph(trainer.lanes.get(new.id).lane),
+        trainer.pack.fusion.gauge,
     )
     assert graph is not None and gauge.why(graph) is None and gauge.ratio(graph, 3)
     trials, paced = of_one_graph(data), fused_trainer(recipe, data)
@@ -774,3 +774,22 @@ def test_a_short_search_is_not_gauged(epochs: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Gauge, "took", noted)
     assert len(list(trainer.train_pack(units, fuse=True))) >= len(trials)
     assert bool(tried) == (epochs == 40)
+
+
+def test_a_lane_that_fails_at_a_report_takes_no_more_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A chunk is reported in pieces; the error comes once, though batches of it are left."""
+    monkeypatch.setattr(pass_events, "PART_SECONDS", 0.0)
+    recipe = Zoo()
+    data = recipe.data()
+    steps: list[Any] = []
+    real = TrainingLane.step
+    monkeypatch.setattr(
+        TrainingLane, "step", lambda lane, *batch: steps.append(batch) or real(lane, *batch)
+    )
+    bad = trial("bad", 1, data, batch_size=3, nan_at=2, nan_patience=1)
+    trainer = SlotTrainer(recipe, data, None, TrainerSetup(seed=SEED, device=str(HERE)))
+    told = list(trainer.train_pack([Unit(bad, (), plan(data, 1)[0])]))
+    assert [isinstance(news, TrialError) for _, news in told].count(True) == 1
+    assert len(steps) == 4 and isinstance(told[-1][1], TrialError)

@@ -24,7 +24,7 @@ from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.data.data import DataError
 from shoal.train.lane.checkpoints import Checkpoints, StaleRun
 from shoal.train.recipe.unit import TrialError
-from shoal.train.slot import fusing, lane_cache
+from shoal.train.slot import lane_cache, pass_events
 from shoal.train.slot import trainer as module
 from shoal.train.slot.lane_builder import LaneBuilder
 from shoal.train.slot.setup import machine_memory
@@ -81,7 +81,7 @@ def test_long_chunks_are_reported_in_pieces_that_change_nothing(
     data = blobs()
     whole = trainer(Small(), data)
     parts, _ = drive(whole.train(unit(trial())))
-    monkeypatch.setattr(fusing, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(pass_events, "PART_SECONDS", 0.0)
     pieces = trainer(Small(), data)
     more, _ = drive(pieces.train(unit(trial())))
     assert [part.samples for part in parts] == [30] and [part.samples for part in more] == [
