@@ -19,6 +19,36 @@ from shoal.train.rng import Rng
 
 By = str | int | Callable[[Any], float]
 DRAWN = 3  # tells these draws from those of orders and of collate
+COUNTS, CHOSEN = 21, 22  # tell these draws from all others
+KEPT = 2  # shards whose rows are kept at hand
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How passes take the samples, beside the recipe's `shuffle`. Old pickles of data lack this.
+
+    `draws`: what draws the samples of each pass. `buckets`: by what samples of similar length are
+    put together. `folds`: the rows of each fold. `sequential`: the rows are in the order of the
+    data. `reshuffles`: each epoch deals the samples anew between the shards. `defaults`: attributes
+    of the recipe that the data brings along, for a recipe that does not set them. `workers`: the
+    processes of the DataLoader that the data came with.
+    """
+
+    draws: SampleDraws | None = None
+    buckets: By | None = None
+    folds: Folds | None = None
+    sequential: bool = False
+    reshuffles: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 0
+
+
+def stable(shard: ShardId) -> int:
+    """A number for the shard, the same on every machine."""
+    return int.from_bytes(blake2b(shard.encode(), digest_size=8).digest(), "big")
+
+
+# -- weights and samplers ----------------------------------------------------------------------
 
 
 class SampleDraws(Protocol):
@@ -27,11 +57,6 @@ class SampleDraws(Protocol):
     def order(self, shard: ShardId, seed: int, turn: int) -> Index:
         """The places in the shard of the samples of one pass, as many as the shard has."""
         ...
-
-
-def stable(shard: ShardId) -> int:
-    """A number for the shard, the same on every machine."""
-    return int.from_bytes(blake2b(shard.encode(), digest_size=8).digest(), "big")
 
 
 @dataclass(frozen=True)
@@ -128,6 +153,9 @@ def check_sampler(draws: Sampled, shard: ShardId) -> None:
         )
 
 
+# -- orders of places --------------------------------------------------------------------------
+
+
 def streams(count: int, size: int) -> Index:
     """Places in the order in which each row of a batch continues that row of the batch before.
 
@@ -150,6 +178,9 @@ def bucketed(lengths: Array, group: int, drawn: np.random.Generator) -> Index:
     cut = whole * group
     groups = places[:cut].reshape(whole, group)[drawn.permutation(whole)]
     return np.concatenate([groups.reshape(-1), places[cut:]])
+
+
+# -- folds -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -206,8 +237,7 @@ def made_folds(
     return Folds(count, rows[mixed], fold[mixed], shards, row_bytes)
 
 
-COUNTS, CHOSEN = 21, 22  # tell these draws from all others
-KEPT = 2  # shards whose rows are kept at hand
+# -- deals between shards ----------------------------------------------------------------------
 
 
 class Piece(NamedTuple):
@@ -330,23 +360,3 @@ def joined_rows(columns: list[Any]) -> Any:
     if any(isinstance(column, Ragged) for column in columns):
         return Ragged.joined(columns)
     return np.concatenate(columns)
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """How passes take the samples, beside the recipe's `shuffle`. Old pickles of data lack this.
-
-    `draws`: what draws the samples of each pass. `buckets`: by what samples of similar length are
-    put together. `folds`: the rows of each fold. `sequential`: the rows are in the order of the
-    data. `reshuffles`: each epoch deals the samples anew between the shards. `defaults`: attributes
-    of the recipe that the data brings along, for a recipe that does not set them. `workers`: the
-    processes of the DataLoader that the data came with.
-    """
-
-    draws: SampleDraws | None = None
-    buckets: By | None = None
-    folds: Folds | None = None
-    sequential: bool = False
-    reshuffles: bool = False
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    workers: int = 0

@@ -28,6 +28,7 @@ from shoal.train.data.parts import (
 from shoal.train.rng import Rng
 
 LOOKED_AT = 2**16  # bytes at either end of a file that a fingerprint looks at
+Read = Callable[[Path], Any]
 
 
 def listed(paths: Any, pattern: str) -> list[Path]:
@@ -109,7 +110,7 @@ def looked_at_file(path: Path) -> str:
     return hashed.hexdigest()
 
 
-Read = Callable[[Path], Any]
+# -- files of any format -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ KINDS: Mapping[str, str] = {
     ".npy": "npy",
     ".npz": "npz",
 }
+PICTURES = (".jpg", ".jpeg", ".png")
+TABLES = ("csv", "parquet", "arrow")
+READABLE = "CSV, Parquet, Arrow, npz, npy, tar, or a folder of such files or of pictures by class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +170,52 @@ def _form(columns: Columns, by_rows: bool, serial: bool) -> PartForm:
     return PartForm(rows, max(1, cols.nbytes(columns) // max(1, rows)), about, by_rows, serial)
 
 
-PICTURES = (".jpg", ".jpeg", ".png")
-TABLES = ("csv", "parquet", "arrow")
-READABLE = "CSV, Parquet, Arrow, npz, npy, tar, or a folder of such files or of pictures by class"
+# -- rows, some at a time ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a source is read. `label`, `drop`: columns of tables. `size`: of pictures.
+
+    `numeric_only`: columns of tables that hold no numbers are left out.
+    """
+
+    label: str | None = None
+    drop: Sequence[str] = ()
+    size: Size = None
+    numeric_only: bool = False
+
+
+def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
+    """The rows of these files, in batches of at most about so many bytes.
+
+    Raises:
+        DataError: no such files, or files of a kind that no reader knows.
+    """
+    kind = _kind(paths)
+    if kind not in TABLES and (how.label is not None or how.drop or how.numeric_only):
+        raise DataError(
+            f"label, drop and numeric_only choose columns of CSV, Parquet and Arrow files; got "
+            f"{paths}: leave them out"
+        )
+    if kind in TABLES:
+        tables = reader("table_files", f"a {kind} file", "pyarrow")
+        rows: RowBatches = tables.TableBatches(
+            _files(paths, kind),
+            kind,
+            how.label,
+            tuple(how.drop),
+            numeric_only=how.numeric_only,
+        )
+        return rows
+    if kind == "npy":
+        return ArrayRows.of(_files(paths, kind), most)
+    if kind == "pictures":
+        parts = _read_as(kind, [Path(paths)], "a folder of pictures", how.size)
+    else:
+        parts = _read_as(kind, _files(paths, kind), f"a {kind} file", how.size)
+    batch = max(1, most // max(1, parts.row_bytes))
+    return PartRows(parts, tuple(parts.training.items()), batch)
 
 
 class RowBatches(Protocol):
@@ -246,51 +292,6 @@ class ArrayRows:
                 for file in self.files
             }
             yield arrays if len(arrays) > 1 else tuple(arrays.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a source is read. `label`, `drop`: columns of tables. `size`: of pictures.
-
-    `numeric_only`: columns of tables that hold no numbers are left out.
-    """
-
-    label: str | None = None
-    drop: Sequence[str] = ()
-    size: Size = None
-    numeric_only: bool = False
-
-
-def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
-    """The rows of these files, in batches of at most about so many bytes.
-
-    Raises:
-        DataError: no such files, or files of a kind that no reader knows.
-    """
-    kind = _kind(paths)
-    if kind not in TABLES and (how.label is not None or how.drop or how.numeric_only):
-        raise DataError(
-            f"label, drop and numeric_only choose columns of CSV, Parquet and Arrow files; got "
-            f"{paths}: leave them out"
-        )
-    if kind in TABLES:
-        tables = reader("table_files", f"a {kind} file", "pyarrow")
-        rows: RowBatches = tables.TableBatches(
-            _files(paths, kind),
-            kind,
-            how.label,
-            tuple(how.drop),
-            numeric_only=how.numeric_only,
-        )
-        return rows
-    if kind == "npy":
-        return ArrayRows.of(_files(paths, kind), most)
-    if kind == "pictures":
-        parts = _read_as(kind, [Path(paths)], "a folder of pictures", how.size)
-    else:
-        parts = _read_as(kind, _files(paths, kind), f"a {kind} file", how.size)
-    batch = max(1, most // max(1, parts.row_bytes))
-    return PartRows(parts, tuple(parts.training.items()), batch)
 
 
 def _kind(paths: Any) -> str:

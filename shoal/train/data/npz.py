@@ -68,64 +68,6 @@ def _columns(named: dict[str, Any]) -> Columns:
     return named
 
 
-@dataclass(frozen=True, slots=True)
-class FileColumn:
-    """An array in a file, by its header."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]  # with its samples
-    mapped: MappedArray | None  # None: it is compressed, or empty
-
-    @property
-    def sample(self) -> tuple[str, str, tuple[int, ...]]:
-        """What must be equal in all files."""
-        return self.name, self.dtype, self.shape[1:]
-
-    @property
-    def rows(self) -> int:
-        """Samples in the column."""
-        return self.shape[0]
-
-    @property
-    def is_of_numbers(self) -> bool:
-        """Whether its values are numbers or truth values."""
-        return np.dtype(self.dtype).kind in "biufc"
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one sample."""
-        return np.dtype(self.dtype).itemsize * prod(self.shape[1:])
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.dtype}{list(self.shape[1:])}"
-
-
-@dataclass(frozen=True, slots=True)
-class FileHeader:
-    """The columns of a file, and its name, sizes and check sums."""
-
-    columns: Sequence[FileColumn]
-    content: str
-
-    @property
-    def rows(self) -> int:
-        """Samples in the file."""
-        return self.columns[0].rows
-
-    @property
-    def arrays(self) -> dict[str, MappedArray]:
-        """The columns where they lie, as the file has them; none if one is not to be mapped."""
-        mapped = {column.name: column.mapped for column in self.columns}
-        found = {name: array for name, array in mapped.items() if array is not None}
-        if len(found) < len(mapped):
-            return {}
-        return dict(sorted(found.items(), key=lambda item: item[1].offset))
-
-    def __str__(self) -> str:
-        return ", ".join(map(str, self.columns))
-
-
 def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
     """See `Data.folder`."""
     train = _listed(path, pattern)
@@ -196,6 +138,67 @@ def _set_aside(files: list[Path], fraction: float, seed: int) -> tuple[list[Path
             f"got {fraction!r} of {len(files)}"
         )
     return files_aside(files, fraction, seed)
+
+
+# -- what a file holds, by its headers ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """An array in a file, by its header."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]  # with its samples
+    mapped: MappedArray | None  # None: it is compressed, or empty
+
+    @property
+    def sample(self) -> tuple[str, str, tuple[int, ...]]:
+        """What must be equal in all files."""
+        return self.name, self.dtype, self.shape[1:]
+
+    @property
+    def rows(self) -> int:
+        """Samples in the column."""
+        return self.shape[0]
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether its values are numbers or truth values."""
+        return np.dtype(self.dtype).kind in "biufc"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one sample."""
+        return np.dtype(self.dtype).itemsize * prod(self.shape[1:])
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape[1:])}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """The columns of a file, and its name, sizes and check sums."""
+
+    columns: Sequence[FileColumn]
+    content: str
+
+    @property
+    def rows(self) -> int:
+        """Samples in the file."""
+        return self.columns[0].rows
+
+    @property
+    def arrays(self) -> dict[str, MappedArray]:
+        """The columns where they lie, as the file has them; none if one is not to be mapped."""
+        mapped = {column.name: column.mapped for column in self.columns}
+        found = {name: array for name, array in mapped.items() if array is not None}
+        if len(found) < len(mapped):
+            return {}
+        return dict(sorted(found.items(), key=lambda item: item[1].offset))
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.columns))
 
 
 def _header(path: Path) -> FileHeader:
@@ -285,6 +288,9 @@ def _start(path: Path, info: zipfile.ZipInfo) -> int:
         header = file.read(HEADER.size)
     *_, name, extra = HEADER.unpack(header)
     return info.header_offset + HEADER.size + int(name) + int(extra)
+
+
+# -- writing -----------------------------------------------------------------------------------
 
 
 class NpzWriter:

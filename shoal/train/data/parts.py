@@ -26,6 +26,7 @@ Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
 Order = Literal["random", "sequential"]  # in which shards take the samples
+LOOKED_AT = 16  # samples that a fingerprint looks at
 
 
 def is_sequential(order: Order) -> bool:
@@ -371,9 +372,6 @@ def reader(module: str, what: str, *needs: str) -> Any:
         raise DataError(
             f"{what} needs {' and '.join(needs)}: {install(*needs)} ({error})"
         ) from error
-
-
-LOOKED_AT = 16  # samples that a fingerprint looks at
 
 
 class SampleTable(Protocol):

@@ -34,217 +34,11 @@ from shoal.train.data.table_files import (
     opened,
 )
 
-BUCKETS = 1024  # of "hash"
-KINDS = ("onehot", "ordinal", "hash")
-
-
-@dataclass(frozen=True, slots=True)
-class Categories:
-    """Values by number, as they are in the training part. `onehot`: rows of 0 and 1."""
-
-    column: str
-    known: Sequence[Any]
-    onehot: bool
-
-    def unknown(self, values: Sequence[Any]) -> list[str]:
-        """Those of the values that the training part lacks."""
-        return sorted(map(str, set(values).difference(self.known)))
-
-    def __call__(self, values: Sequence[Any]) -> Array:
-        """(n,) int64, or (n, categories) float32: all 0 for a value that training lacks."""
-        numbers = {value: number for number, value in enumerate(self.known)}
-        unknown = self.unknown(values)
-        if unknown and not self.onehot:
-            raise DataError(
-                f"column {self.column} has values that the training part lacks "
-                f'({", ".join(unknown[:3])}): use "onehot" or "hash"'
-            )
-        codes = np.array([numbers.get(value, -1) for value in values], np.int64)
-        if not self.onehot:
-            return codes
-        rows: Array = np.equal.outer(codes, np.arange(len(self.known)))
-        return rows.astype(np.float32)
-
-
-def hashed(values: Sequence[Any]) -> Array:
-    """(n,) int64: numbers below `BUCKETS`, the same on every machine."""
-    return np.array([_bucket(value) for value in values], np.int64)
-
-
-def _bucket(value: Any) -> int:
-    digest = blake2b(str(value).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % BUCKETS
-
-
-def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
-    """The encoder, fitted on the column's values in the training part.
-
-    Raises:
-        DataError: there is no such encoder, or the user's own cannot be fitted.
-    """
-    if how == "hash":
-        return hashed
-    if how in ("onehot", "ordinal"):
-        known = tuple(sorted(set(training), key=_place))
-        return Categories(column, known, how == "onehot")
-    if not callable(how):
-        raise DataError(
-            f"encode of column {column} must be one of {', '.join(KINDS)}, or a function of the "
-            f"training values that returns a function of values; got {how!r}"
-        )
-    own = _own(column, how, training)
-    if not callable(own):
-        raise DataError(f"encode of column {column} must return a function of values; got {own!r}")
-    encoder: Encoder = own
-    return encoder
-
-
-def _own(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> Any:
-    """What the encoder, or the user's function that fits one, gives.
-
-    Raises:
-        DataError: it raised; the error names the line of the user's code.
-    """
-    try:
-        return function(values)
-    except DataError:
-        raise
-    except Exception as error:
-        places = [at for at in extract_tb(error.__traceback__) if at.filename != __file__]
-        own = [at for at in places if at.filename == _file(function)] or places
-        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-        raise DataError(
-            f"encode of column {column} raised {type(error).__name__}: {error}"
-            f"{where}; it got {_seen(values)}"
-        ) from error
-
-
-def _file(function: Callable[[Any], Any]) -> str | None:
-    """The file that the function is written in, if it is one of Python's."""
-    code = getattr(function, "__code__", None)
-    return getattr(code, "co_filename", None)
-
-
-def _seen(values: Sequence[Any]) -> str:
-    """The values' number and kinds, in words."""
-    kinds = sorted({type(value).__name__ for value in values})
-    return f"a list of {len(values)} values of type {', '.join(kinds)}"
-
-
-def _place(value: Any) -> Any:
-    """Its place in the order: a filling may be a number among texts."""
-    return type(value).__name__, value
-
-
-def encoded(column: str, encoder: Encoder, values: Sequence[Any]) -> Array:
-    """The values as numbers.
-
-    Raises:
-        DataError: the encoder gives something else.
-    """
-    array = np.asarray(_own(column, encoder, values))
-    if array.dtype.kind not in "biufc" or len(array) != len(values):
-        raise DataError(
-            f"encode of column {column} must give a number or a row of numbers for each of the "
-            f"{len(values)} values; got {array.dtype} of shape {array.shape}"
-        )
-    return array
-
-
 __all__ = ["CsvForm", "TableForm", "TableSetup", "from_tables"]
 
+BUCKETS = 1024  # of "hash"
+KINDS = ("onehot", "ordinal", "hash")
 EXACT = 2**24  # the whole numbers below are exact in float32
-
-
-@dataclass(frozen=True, slots=True)
-class TableForm:
-    """How a table's columns became numbers, so that new rows become the same ones.
-
-    `encoders`: fitted, by column. `fills`: what takes the place of missing values, by column.
-    `floating`: columns that filling made float32. `types`: pyarrow's, by column of the files.
-    `shapes`: of a value, by column of the data, in its order.
-    """
-
-    kind: str
-    setup: TableSetup
-    encoders: Mapping[str, Any]
-    fills: Mapping[str, Any]
-    floating: frozenset[str]
-    types: Mapping[str, Any]
-    shapes: Mapping[str, tuple[int, ...]]
-
-    @property
-    def label(self) -> str | None:
-        """The name of the column that is the label."""
-        return self.setup.label
-
-    @property
-    def inputs(self) -> list[str]:
-        """The columns beside the label, and how many numbers each became, as "city (3)"."""
-        made = []
-        for name, shape in self.shapes.items():
-            many = f" ({math.prod(shape)})" if shape else ""
-            if name != self.label:
-                made.append(name + many)
-        return made
-
-    def encode(self, paths: Any, columns: Sequence[str] | None) -> Any:
-        """See `Data.encode`; arrays in place of tensors."""
-        names = [name for name in self.shapes if name != self.label]
-        if columns:
-            names = list(columns)
-        wrong = [name for name in names if name not in self.shapes]
-        if wrong:
-            raise DataError(no_column(wrong, list(self.shapes)))
-        setup = self.setup.of(names, self.fills)
-        texts = {name: self.types[name] for name in setup.encode}
-        found = opened(paths, self.kind, setup.form, texts)
-        _check_asked(found.table.schema.names, setup)
-        typed = {name: self._typed(name, found.table.column(name)) for name in names}
-        found = replace(found, table=pa.table(typed))
-        check_columns(found, setup, new=True)
-        read = _columns(found.table, setup, self.fills, self.floating)
-        self._warn_of_unknown(read)
-        made = _numbers(read, self.encoders)
-        for name, column in made.items():
-            self._check_shape(name, column.shape[1:])
-        if self.label is not None and not columns:
-            return _beside(made)
-        return made
-
-    def _typed(self, name: str, column: Any) -> Any:
-        """The new column, of the type that the data's column has."""
-        kind = self.types[name]
-        whole = name not in self.encoders and self.label is not None
-        if whole and (of_numbers(column.type) or of_lists(column.type)):  # all become float32
-            return column
-        try:
-            return column.cast(kind)
-        except pa.ArrowException as error:
-            raise DataError(
-                f"column {name} of the new rows holds {column.type}, and {kind} in the data that "
-                f"they are encoded as ({error})"
-            ) from error
-
-    def _warn_of_unknown(self, read: Mapping[str, Any]) -> None:
-        """Warn of texts that become rows of 0."""
-        for name, encoder in self.encoders.items():
-            if name not in read or not isinstance(encoder, Categories):
-                continue
-            unknown = encoder.unknown(read[name])
-            if unknown and encoder.onehot:
-                warnings.warn(
-                    f"column {name} has texts that the training part lacks "
-                    f"({', '.join(unknown[:3])}): their rows are all 0",
-                    stacklevel=4,
-                )
-
-    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        if shape != self.shapes[name]:
-            raise DataError(
-                f"column {name} must have values of shape {self.shapes[name]}, as the data has; "
-                f"got {shape}"
-            )
 
 
 def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: Division) -> Parts:
@@ -477,3 +271,213 @@ def _warn_of_lost_digits(name: str, column: Array) -> None:
             f'float32 {after} remain: leave it out by drop=["{name}"], or encode it',
             stacklevel=2,
         )
+
+
+# -- new rows ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """How a table's columns became numbers, so that new rows become the same ones.
+
+    `encoders`: fitted, by column. `fills`: what takes the place of missing values, by column.
+    `floating`: columns that filling made float32. `types`: pyarrow's, by column of the files.
+    `shapes`: of a value, by column of the data, in its order.
+    """
+
+    kind: str
+    setup: TableSetup
+    encoders: Mapping[str, Any]
+    fills: Mapping[str, Any]
+    floating: frozenset[str]
+    types: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def label(self) -> str | None:
+        """The name of the column that is the label."""
+        return self.setup.label
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns beside the label, and how many numbers each became, as "city (3)"."""
+        made = []
+        for name, shape in self.shapes.items():
+            many = f" ({math.prod(shape)})" if shape else ""
+            if name != self.label:
+                made.append(name + many)
+        return made
+
+    def encode(self, paths: Any, columns: Sequence[str] | None) -> Any:
+        """See `Data.encode`; arrays in place of tensors."""
+        names = [name for name in self.shapes if name != self.label]
+        if columns:
+            names = list(columns)
+        wrong = [name for name in names if name not in self.shapes]
+        if wrong:
+            raise DataError(no_column(wrong, list(self.shapes)))
+        setup = self.setup.of(names, self.fills)
+        texts = {name: self.types[name] for name in setup.encode}
+        found = opened(paths, self.kind, setup.form, texts)
+        _check_asked(found.table.schema.names, setup)
+        typed = {name: self._typed(name, found.table.column(name)) for name in names}
+        found = replace(found, table=pa.table(typed))
+        check_columns(found, setup, new=True)
+        read = _columns(found.table, setup, self.fills, self.floating)
+        self._warn_of_unknown(read)
+        made = _numbers(read, self.encoders)
+        for name, column in made.items():
+            self._check_shape(name, column.shape[1:])
+        if self.label is not None and not columns:
+            return _beside(made)
+        return made
+
+    def _typed(self, name: str, column: Any) -> Any:
+        """The new column, of the type that the data's column has."""
+        kind = self.types[name]
+        whole = name not in self.encoders and self.label is not None
+        if whole and (of_numbers(column.type) or of_lists(column.type)):  # all become float32
+            return column
+        try:
+            return column.cast(kind)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"column {name} of the new rows holds {column.type}, and {kind} in the data that "
+                f"they are encoded as ({error})"
+            ) from error
+
+    def _warn_of_unknown(self, read: Mapping[str, Any]) -> None:
+        """Warn of texts that become rows of 0."""
+        for name, encoder in self.encoders.items():
+            if name not in read or not isinstance(encoder, Categories):
+                continue
+            unknown = encoder.unknown(read[name])
+            if unknown and encoder.onehot:
+                warnings.warn(
+                    f"column {name} has texts that the training part lacks "
+                    f"({', '.join(unknown[:3])}): their rows are all 0",
+                    stacklevel=4,
+                )
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        if shape != self.shapes[name]:
+            raise DataError(
+                f"column {name} must have values of shape {self.shapes[name]}, as the data has; "
+                f"got {shape}"
+            )
+
+
+# -- encoders ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Categories:
+    """Values by number, as they are in the training part. `onehot`: rows of 0 and 1."""
+
+    column: str
+    known: Sequence[Any]
+    onehot: bool
+
+    def unknown(self, values: Sequence[Any]) -> list[str]:
+        """Those of the values that the training part lacks."""
+        return sorted(map(str, set(values).difference(self.known)))
+
+    def __call__(self, values: Sequence[Any]) -> Array:
+        """(n,) int64, or (n, categories) float32: all 0 for a value that training lacks."""
+        numbers = {value: number for number, value in enumerate(self.known)}
+        unknown = self.unknown(values)
+        if unknown and not self.onehot:
+            raise DataError(
+                f"column {self.column} has values that the training part lacks "
+                f'({", ".join(unknown[:3])}): use "onehot" or "hash"'
+            )
+        codes = np.array([numbers.get(value, -1) for value in values], np.int64)
+        if not self.onehot:
+            return codes
+        rows: Array = np.equal.outer(codes, np.arange(len(self.known)))
+        return rows.astype(np.float32)
+
+
+def hashed(values: Sequence[Any]) -> Array:
+    """(n,) int64: numbers below `BUCKETS`, the same on every machine."""
+    return np.array([_bucket(value) for value in values], np.int64)
+
+
+def _bucket(value: Any) -> int:
+    digest = blake2b(str(value).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % BUCKETS
+
+
+def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
+    """The encoder, fitted on the column's values in the training part.
+
+    Raises:
+        DataError: there is no such encoder, or the user's own cannot be fitted.
+    """
+    if how == "hash":
+        return hashed
+    if how in ("onehot", "ordinal"):
+        known = tuple(sorted(set(training), key=_place))
+        return Categories(column, known, how == "onehot")
+    if not callable(how):
+        raise DataError(
+            f"encode of column {column} must be one of {', '.join(KINDS)}, or a function of the "
+            f"training values that returns a function of values; got {how!r}"
+        )
+    own = _own(column, how, training)
+    if not callable(own):
+        raise DataError(f"encode of column {column} must return a function of values; got {own!r}")
+    encoder: Encoder = own
+    return encoder
+
+
+def _own(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> Any:
+    """What the encoder, or the user's function that fits one, gives.
+
+    Raises:
+        DataError: it raised; the error names the line of the user's code.
+    """
+    try:
+        return function(values)
+    except DataError:
+        raise
+    except Exception as error:
+        places = [at for at in extract_tb(error.__traceback__) if at.filename != __file__]
+        own = [at for at in places if at.filename == _file(function)] or places
+        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        raise DataError(
+            f"encode of column {column} raised {type(error).__name__}: {error}"
+            f"{where}; it got {_seen(values)}"
+        ) from error
+
+
+def _file(function: Callable[[Any], Any]) -> str | None:
+    """The file that the function is written in, if it is one of Python's."""
+    code = getattr(function, "__code__", None)
+    return getattr(code, "co_filename", None)
+
+
+def _seen(values: Sequence[Any]) -> str:
+    """The values' number and kinds, in words."""
+    kinds = sorted({type(value).__name__ for value in values})
+    return f"a list of {len(values)} values of type {', '.join(kinds)}"
+
+
+def _place(value: Any) -> Any:
+    """Its place in the order: a filling may be a number among texts."""
+    return type(value).__name__, value
+
+
+def encoded(column: str, encoder: Encoder, values: Sequence[Any]) -> Array:
+    """The values as numbers.
+
+    Raises:
+        DataError: the encoder gives something else.
+    """
+    array = np.asarray(_own(column, encoder, values))
+    if array.dtype.kind not in "biufc" or len(array) != len(values):
+        raise DataError(
+            f"encode of column {column} must give a number or a row of numbers for each of the "
+            f"{len(values)} values; got {array.dtype} of shape {array.shape}"
+        )
+    return array

@@ -27,6 +27,10 @@ from shoal.train.recipe.unit import RAISED
 from shoal.train.stream.shared_memory import Placed, opened, place_columns, remove, taken
 from shoal.train.stream.stream import Asked, Streams, feeding_streams
 
+BLOCK = "-b"  # ends the name of a block's piece of memory
+PATIENCE: Seconds = 5.0  # until a worker that should end is killed
+_main = Lock()
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
@@ -58,6 +62,9 @@ class Result:
     key: Asked | None
     placed: Placed | None = None
     why: str = ""
+
+
+# -- in the worker's process -------------------------------------------------------------------
 
 
 def serve(pipe: Connection, setup: WorkerSetup) -> None:
@@ -134,35 +141,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-BLOCK = "-b"  # ends the name of a block's piece of memory
-PATIENCE: Seconds = 5.0  # until a worker that should end is killed
-_main = Lock()
-
-
-def spawned(setup: WorkerSetup) -> tuple[BaseProcess, Connection]:
-    """A new process that makes chunks, and the pipe to it."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there, setup), name="shoal-worker", daemon=True)
-    with _without_main(), away_from_folder():
-        process.start()
-    there.close()
-    return process, here
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Let a new process not run the user's script, which the pickled recipe makes needless.
-
-    Otherwise a script without `if __name__ == "__main__"` would begin anew in each worker.
-    """
-    with _main:
-        script = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = script
+# -- in the process that started it ------------------------------------------------------------
 
 
 class Worker:
@@ -257,3 +236,29 @@ class Worker:
             remove(name)
         self._pieces.clear()
         self.tasks.clear()
+
+
+def spawned(setup: WorkerSetup) -> tuple[BaseProcess, Connection]:
+    """A new process that makes chunks, and the pipe to it."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve, args=(there, setup), name="shoal-worker", daemon=True)
+    with _without_main(), away_from_folder():
+        process.start()
+    there.close()
+    return process, here
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Let a new process not run the user's script, which the pickled recipe makes needless.
+
+    Otherwise a script without `if __name__ == "__main__"` would begin anew in each worker.
+    """
+    with _main:
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script

@@ -26,48 +26,11 @@ from shoal.train.stream.stream import Asked, Key
 from shoal.train.stream.worker import Result, Worker, WorkerSetup, spawned
 
 Start = Callable[[], tuple[BaseProcess, Connection]]
-
-
-class Sent:
-    """The recipe and its data in shared memory.
-
-    Raises:
-        OSError: there is not so much shared memory.
-    """
-
-    def __init__(self, recipe: Recipe, data: Data, name: str) -> None:
-        buffers: list[pickle.PickleBuffer] = []
-        try:
-            blob = dumps((recipe, data), buffers.append)
-        except (TypeError, AttributeError, pickle.PicklingError):
-            buffers = []
-            blob = dumps((recipe, None), buffers.append)  # workers build their own
-        self._placed, self._memory = place(name, blob, buffers)
-
-    def starter(self, seed: int, fingerprint: str, memory_gb: GiB) -> Start:
-        """Starts a worker, each time it is called."""
-        return partial(spawned, WorkerSetup(seed, fingerprint, memory_gb, self._placed))
-
-    def free(self) -> None:
-        """Free the shared memory; no worker can be started any more."""
-        self._memory.close()
-        self._memory.unlink()
-
-
 START: Seconds = 2.0  # about what it takes until a worker is ready
 WORTH: Seconds = 0.005  # of a chunk that takes less, a worker would save nothing
 EACH = 2  # tasks that a worker has at a time: one to make, and the next
 # So many times as many chunks are looked at, for those whose blocks an idle worker keeps.
 LOOK = 4
-
-
-def _nothing(_count: int) -> None:
-    """Nobody shares the memory."""
-
-
-def _kept_nowhere(_asked: Asked) -> Columns | None:
-    """The slot keeps nothing."""
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +312,15 @@ def home_of(asked: Asked, data: Data) -> Any:
     return key, shard
 
 
+def _nothing(_count: int) -> None:
+    """Nobody shares the memory."""
+
+
+def _kept_nowhere(_asked: Asked) -> Columns | None:
+    """The slot keeps nothing."""
+    return None
+
+
 class KeyFeed:
     """Where a stream of trials with one data key asks the slot's workers: a `Feed`."""
 
@@ -372,3 +344,29 @@ class KeyFeed:
     def made(self, seconds: Seconds) -> None:
         """See `Feed`."""
         self._workers.made(seconds)
+
+
+class Sent:
+    """The recipe and its data in shared memory.
+
+    Raises:
+        OSError: there is not so much shared memory.
+    """
+
+    def __init__(self, recipe: Recipe, data: Data, name: str) -> None:
+        buffers: list[pickle.PickleBuffer] = []
+        try:
+            blob = dumps((recipe, data), buffers.append)
+        except (TypeError, AttributeError, pickle.PicklingError):
+            buffers = []
+            blob = dumps((recipe, None), buffers.append)  # workers build their own
+        self._placed, self._memory = place(name, blob, buffers)
+
+    def starter(self, seed: int, fingerprint: str, memory_gb: GiB) -> Start:
+        """Starts a worker, each time it is called."""
+        return partial(spawned, WorkerSetup(seed, fingerprint, memory_gb, self._placed))
+
+    def free(self) -> None:
+        """Free the shared memory; no worker can be started any more."""
+        self._memory.close()
+        self._memory.unlink()
