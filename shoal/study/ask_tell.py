@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from math import isfinite, nan
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 from weakref import finalize
 
 from shoal.core.cluster import Slot, SlotId
@@ -129,7 +129,7 @@ class AskTellLoop:
             self._out.pop(name, None)
 
     def report(self, trial: TrialId, values: Any) -> bool:
-        """See `Listener.report`."""
+        """A trial that is out reports values; returns whether it was stopped."""
         with self._holding() as study:
             self._check_out(trial)
             study.take_notes()
@@ -139,7 +139,7 @@ class AskTellLoop:
             return trial not in study.state.trials
 
     def drew(self, trial: TrialId, config: Mapping[str, Value]) -> None:
-        """See `Listener.drew`."""
+        """A trial that is out has this configuration now."""
         with self._holding() as study:
             self._check_out(trial)
             known = study.state.known[trial]
@@ -579,28 +579,16 @@ class SearcherWithRoom:
         return with_core(self._searcher, replace(self._core, **changes))
 
 
-class Listener(Protocol):
-    """Where a trial's news go."""
-
-    def drew(self, trial: TrialId, config: Mapping[str, Value]) -> None:
-        """The trial has this configuration now."""
-        ...
-
-    def report(self, trial: TrialId, values: Any) -> bool:
-        """The trial reports values; returns whether it was stopped."""
-        ...
-
-
 class AskedTrial(ObjectiveTrial):
     """A trial of `study.ask()`: Optuna's `Trial`, as far as Shoal has it.
 
     Parameters that are suggested become part of its configuration at once.
     """
 
-    def __init__(self, context: TrialContext, listener: Listener) -> None:
+    def __init__(self, context: TrialContext, loop: AskTellLoop) -> None:
         super().__init__(context)
         self.params = dict(context.chosen)
-        self._listener = listener
+        self._loop = loop
 
     @property
     def id(self) -> TrialId:
@@ -621,11 +609,11 @@ class AskedTrial(ObjectiveTrial):
         if not isinstance(value, Mapping):
             value = {self._context.metric: value}
         noted, self.noted = self.noted, {}
-        self._stopped = self._listener.report(self.id, {**noted, **value})
+        self._stopped = self._loop.report(self.id, {**noted, **value})
 
     def drew(self, name: str) -> None:
         """A parameter was drawn: it is written down."""
-        self._listener.drew(self.id, self._context.chosen)
+        self._loop.drew(self.id, self._context.chosen)
 
     def __repr__(self) -> str:
         return f"AskedTrial({self.id}, {self.config})"

@@ -127,7 +127,7 @@ class TrialMoment:
     state of then.
     """
 
-    made: WiredBackend
+    wired: WiredBackend
     trial: TrialId | None
     visits: int
     kept: Kept | None
@@ -136,7 +136,7 @@ class TrialMoment:
     @property
     def vault(self) -> Checkpoints:
         """The run's checkpoints, with those that are about to be durable."""
-        return self.made.vault
+        return self.wired.vault
 
     def state(self) -> Tree | None:
         """The trial's state of then; None: of a trial that ended no other than durable ones.
@@ -146,8 +146,8 @@ class TrialMoment:
         """
         if self.kept is not None:
             return self.vault.load(self.kept.name)
-        if self.trial is not None and isinstance(self.made.backend, Local):
-            state = self.made.backend.state(self.trial, self.visits)
+        if self.trial is not None and isinstance(self.wired.backend, Local):
+            state = self.wired.backend.state(self.trial, self.visits)
             if state is not None:
                 return {"model": deepcopy(state["model"]), "found": state.get("found")}
         if self.epoch is None:
@@ -163,7 +163,7 @@ class TrialMoment:
 class CallbackHandler:
     """Calls the callbacks.
 
-    `made`: the run's backend. `after`: called when some of them were. `epochs`: those to which the
+    `wired`: the run's backend. `after`: called when some of them were. `epochs`: those to which the
     searcher sends trials at most that ended before, at a rung; None: it sends none of them on.
     """
 
@@ -171,12 +171,12 @@ class CallbackHandler:
         self,
         study: Any,
         callbacks: Sequence[Any],
-        made: WiredBackend,
+        wired: WiredBackend,
         after: Callable[[], None],
         epochs: float | None = None,
     ) -> None:
         self._study = study
-        self._made = made
+        self._wired = wired
         self._callbacks = callbacks
         self._after = after
         self._epochs = epochs
@@ -227,7 +227,7 @@ class CallbackHandler:
                             self._call("on_trial_start", trial)
             case Evaluated(trial, epoch, values):
                 visits = self._visits(trial, epoch)
-                moment = TrialMoment(self._made, trial, visits, kept.get((trial, visits)), epoch)
+                moment = TrialMoment(self._wired, trial, visits, kept.get((trial, visits)), epoch)
                 self._call("on_epoch", trial, epoch, values, moment=moment)
             case Finished(trial) | Retired(trial) | Failed(trial, _):
                 if trial not in self._state.trials:  # else it goes on at once
@@ -235,8 +235,8 @@ class CallbackHandler:
 
     def _visits(self, trial: TrialId, epoch: float) -> int:
         """The visits in so many epochs of the trial; -1: they end within one."""
-        made = epoch * len(self._state.known[trial].shards or self._state.shards)
-        return round(made) if abs(made - round(made)) < EPS else -1
+        count = epoch * len(self._state.known[trial].shards or self._state.shards)
+        return round(count) if abs(count - round(count)) < EPS else -1
 
     def _end(self, trial: TrialId) -> None:
         """The trial has ended; at a rung, a plain function is not called before the run's end."""
@@ -287,12 +287,12 @@ class CallbackHandler:
     def _moment(self, trial: TrialId | None) -> TrialMoment:
         """What a callback is told of that is told of no epoch."""
         if trial is None:
-            return TrialMoment(self._made, None, 0, None)
+            return TrialMoment(self._wired, None, 0, None)
         visits = len(self._state.visits[trial])
         kept = self._state.kept.get(trial)
         if kept is not None and kept.visits != visits:
             kept = None
-        return TrialMoment(self._made, trial, visits, kept)
+        return TrialMoment(self._wired, trial, visits, kept)
 
     def _model(self, moment: TrialMoment) -> Any:
         """The trial's model; None: it ended before any state of it was durable."""

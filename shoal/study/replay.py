@@ -404,10 +404,10 @@ class RecipeReplay:
         check_one_model(saved, again)
         comparison.compare(kept.visits, saved, again)
         if any(self.company(trial)):
-            if not comparison.found:
+            if not comparison.gaps:
                 return Verdict("equal", 0.0)
             return self._by_stretches(trial, [*earlier, (kept.visits, saved)])
-        if comparison.found:
+        if comparison.gaps:
             return comparison.verdict(kept.visits)
         return self._scores_compared(trial, scores)
 
@@ -576,7 +576,7 @@ class _StateComparison:
     def __init__(self, earlier: Sequence[tuple[int, Tree]]) -> None:
         self._earlier = dict(earlier)
         # by visits, the first place that differs, and the largest difference of all places
-        self.found: dict[int, tuple[str, float]] = {}
+        self.gaps: dict[int, tuple[str, float]] = {}
 
     def __call__(self, again: Tree) -> None:
         visits = len(again["visits"])
@@ -585,15 +585,15 @@ class _StateComparison:
 
     def compare(self, visits: int, saved: Tree, again: Tree) -> None:
         """Compare the durable state after so many visits."""
-        gaps = list(differences(*in_one_form(saved, again)))
-        if gaps:
-            path, gap = gaps[0]
+        places = list(differences(*in_one_form(saved, again)))
+        if places:
+            path, gap = places[0]
             where = f"{path} by {gap:.3g}" if gap < inf else path
-            self.found[visits] = (where, max(gap for _, gap in gaps))
+            self.gaps[visits] = (where, max(gap for _, gap in places))
 
     def verdict(self, newest: int) -> Verdict:
         """What it says of a trial trained alone; `newest`: the visits of its newest state."""
-        visits, (where, gap) = min(self.found.items())
+        visits, (where, gap) = min(self.gaps.items())
         if visits < newest:
             where = f"its checkpoint after {plural(visits, 'visit')}: {where}"
         return Verdict("differs", gap, where)

@@ -365,7 +365,7 @@ def _loop(
     gc.freeze()
     stack.callback(gc.unfreeze)
     searcher, options = choice.deciders.searcher, choice.deciders.options
-    folder, state, allocation = setup.folder, start.state, start.place.found
+    folder, state, allocation = setup.folder, start.state, start.place.allocation
 
     # The backend; what it waits for is shown, and logged.
     furthest = end_beyond_rungs(searcher)
@@ -377,11 +377,11 @@ def _loop(
 
     if allocation is not None:
         tell(start.since, start.place.text())
-    made = backend(setup, options, replace(start, tell=tell))
-    stack.callback(made.close)
+    wired = backend(setup, options, replace(start, tell=tell))
+    stack.callback(wired.close)
 
     # Who follows the run and decides nothing.
-    retention = Retention(made.vault, setup.aim, options.max_checkpoint_gb)
+    retention = Retention(wired.vault, setup.aim, options.max_checkpoint_gb)
     retention.restore(begun.history, folder.lines)
     watchers: list[Any] = [
         retention,
@@ -389,31 +389,33 @@ def _loop(
         IdleWarner(),
         MetricCheck(setup.aim),
         RepeatWarner(state.known.values()),
-        SlotBoard(folder.board, made.backend),
-        *function_enders(setup, made.backend),
-        *control.slot_resizers(made.backend),
-        *made.watchers,
+        SlotBoard(folder.board, wired.backend),
+        *function_enders(setup, wired.backend),
+        *control.slot_resizers(wired.backend),
+        *wired.watchers,
         *displays,
         *begun.logs,
     ]
     for watcher in watchers:
         if hasattr(watcher, "close"):
             stack.callback(watcher.close)
-    journal = Journal(folder.journal, made.grouping)
+    journal = Journal(folder.journal, wired.grouping)
     stack.callback(journal.close)
 
     # How people reach it: signals, notes in the inbox, callbacks.
-    stack.enter_context(stop_signals(made.backend.tell, allocation is not None))
-    reachable = InboxBackend(made.backend, Inbox(folder.path), control.note_reader(setup), state)
+    stack.enter_context(stop_signals(wired.backend.tell, allocation is not None))
+    reachable = InboxBackend(wired.backend, Inbox(folder.path), control.note_reader(setup), state)
     watchers.append(stack.enter_context(reachable))
     if choice.callbacks:
-        callbacks = CallbackHandler(request.study, choice.callbacks, made, reachable.look, furthest)
+        callbacks = CallbackHandler(
+            request.study, choice.callbacks, wired, reachable.look, furthest
+        )
         stack.callback(callbacks.close)
         callbacks.start(begun.entries, state)
         # First of all, as long as states that they are told of are not deleted for newer ones.
         watchers.insert(0, callbacks)
 
-    limit = TimeLimit(allocation, options.stop_before, state, made.backend.tell)
+    limit = TimeLimit(allocation, options.stop_before, state, wired.backend.tell)
     snapshots = SnapshotWriter(folder.snapshots, journal, begun.history, retention.learnt)
     deadline = None if request.timeout is None else start.since + request.timeout
     with limit:
@@ -427,7 +429,7 @@ def _loop(
             deadline,
             [*watchers, limit, snapshots],
         )
-    return limit.ended(journal, made.backend.now())
+    return limit.ended(journal, wired.backend.now())
 
 
 # -- finish ----------------------------------------------------------------------------------------

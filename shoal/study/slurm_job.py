@@ -50,27 +50,27 @@ LEAVE = "leave the shell that belonged to it, or unset SLURM_JOB_ID"
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Where a run is started. `found`: the allocation of Slurm; None: it is in none.
+    """Where a run is started. `allocation`: of Slurm; None: it is in none.
 
     `uses_nodes`: the run is to have the allocation's nodes. `nodes`: they are others than this
     machine alone; Ray starts on them.
     """
 
-    found: Allocation | None = None
+    allocation: Allocation | None = None
     uses_nodes: bool = False
     nodes: "AllocatedNodes | None" = None
 
     def room(self, threads: int) -> int | None:
         """Slots that the run's allocation has room for; None: it has none of an allocation."""
-        if self.found is None or not self.uses_nodes:
+        if self.allocation is None or not self.uses_nodes:
             return None
-        return self.found.slots(threads)
+        return self.allocation.slots(threads)
 
     def cpus(self) -> int | None:
         """CPUs of the allocation on this machine, for Ray to lend; None: they are not limited."""
-        if self.found is None or not self.uses_nodes or not self.found.cpus:
+        if self.allocation is None or not self.uses_nodes or not self.allocation.cpus:
             return None
-        return self.found.cpus[0]
+        return self.allocation.cpus[0]
 
     def with_room(self, options: "Options") -> "Options":
         """The options, with the slots that there is room for if no number was given."""
@@ -86,9 +86,9 @@ class RunPlace:
 
     def text(self) -> str:
         """The allocation for people; empty if there is none."""
-        if self.found is None:
+        if self.allocation is None:
             return ""
-        return allocation_text(self.found, time.time())
+        return allocation_text(self.allocation, time.time())
 
 
 def run_place(
@@ -102,20 +102,20 @@ def run_place(
     """
     uses = options.backend == "ray" and options.address is None and not _has_ray()
     try:
-        found = allocation_now(environ)
+        allocation = allocation_now(environ)
     except ValueError as error:
         raise StudyError(f"{error}: set it as Slurm does, or {LEAVE}") from error
     except AllocationOver as error:
         if uses:
             raise StudyError(f"SLURM_JOB_ID is set, and {error}: {LEAVE}") from error
         return RunPlace()
-    if found is None:
+    if allocation is None:
         return RunPlace()
-    _check_time(found, options.stop_before, time.time())
+    _check_time(allocation, options.stop_before, time.time())
     nodes = None
-    if uses and not found.alone:
-        nodes = AllocatedNodes(found, folder)
-    return RunPlace(found, uses, nodes)
+    if uses and not allocation.alone:
+        nodes = AllocatedNodes(allocation, folder)
+    return RunPlace(allocation, uses, nodes)
 
 
 def _has_ray() -> bool:
@@ -124,31 +124,31 @@ def _has_ray() -> bool:
     return ray is not None and ray.is_initialized()
 
 
-def _check_time(found: Allocation, margin: Seconds | None, now: Seconds) -> None:
+def _check_time(allocation: Allocation, margin: Seconds | None, now: Seconds) -> None:
     """Raise StudyError if the run would have to stop before it begins."""
-    if found.end is None or margin is None:
+    if allocation.end is None or margin is None:
         return
-    left = found.end - now
+    left = allocation.end - now
     if left <= margin:
         raise StudyError(
-            f"stop_before={margin:g} leaves no time of Slurm job {found.job}, which ends in "
+            f"stop_before={margin:g} leaves no time of Slurm job {allocation.job}, which ends in "
             f"{max(0.0, left):.0f} s: give fewer seconds, or ask Slurm for more time"
         )
 
 
-def allocation_text(found: Allocation, now: Seconds) -> str:
+def allocation_text(allocation: Allocation, now: Seconds) -> str:
     """The allocation for people: "Slurm job 123: 2 nodes, 8 CPUs each, ends at 14:05:00"."""
-    parts = [plural(len(found.nodes), "node")]
-    each = " each" if len(found.nodes) > 1 else ""
-    if len(set(found.cpus)) == 1:
-        parts.append(f"{plural(found.cpus[0], 'CPU')}{each}")
-    elif found.cpus:
-        parts.append(plural(sum(found.cpus), "CPU"))
-    if found.gpus:
-        parts.append(f"{plural(found.gpus, 'GPU')}{each}")
-    if found.end is not None:
-        parts.append(f"ends at {clock(found.end, now)}")
-    return f"Slurm job {found.job}: {', '.join(parts)}"
+    parts = [plural(len(allocation.nodes), "node")]
+    each = " each" if len(allocation.nodes) > 1 else ""
+    if len(set(allocation.cpus)) == 1:
+        parts.append(f"{plural(allocation.cpus[0], 'CPU')}{each}")
+    elif allocation.cpus:
+        parts.append(plural(sum(allocation.cpus), "CPU"))
+    if allocation.gpus:
+        parts.append(f"{plural(allocation.gpus, 'GPU')}{each}")
+    if allocation.end is not None:
+        parts.append(f"ends at {clock(allocation.end, now)}")
+    return f"Slurm job {allocation.job}: {', '.join(parts)}"
 
 
 def clock(at: Seconds, now: Seconds) -> str:
@@ -178,8 +178,8 @@ class AllocatedNodes:
     `folder`: the study's. `tell`: told what is waited for.
     """
 
-    def __init__(self, found: Allocation, folder: Path) -> None:
-        self._found = found
+    def __init__(self, allocation: Allocation, folder: Path) -> None:
+        self._allocation = allocation
         self._folder = folder / FOLDER
         self._runner: Any = None
         self.tell: Callable[[str], None] = lambda text: None
@@ -202,15 +202,15 @@ class AllocatedNodes:
 
         More slots than GPUs, or than CPUs by threads, have a part of one each.
         """
-        found = self._found
-        if not found.cpus and not found.gpus:  # Slurm does not say what there is
+        allocation = self._allocation
+        if not allocation.cpus and not allocation.gpus:  # Slurm does not say what there is
             return {}
-        wanted = slots or found.slots(threads)
-        if found.gpus:
-            there = found.gpus * len(found.nodes)
+        wanted = slots or allocation.slots(threads)
+        if allocation.gpus:
+            there = allocation.gpus * len(allocation.nodes)
             return {"cpus_per_slot": 0.0, "gpus_per_slot": 1 / -(-wanted // there)}
         each = float(threads)
-        while each > SMALLEST and sum(cpus // each for cpus in found.cpus) < wanted:
+        while each > SMALLEST and sum(cpus // each for cpus in allocation.cpus) < wanted:
             each /= 2
         return {"cpus_per_slot": each}
 
@@ -228,14 +228,14 @@ class AllocatedNodes:
             StudyError: it starts at none of them.
         """
         began = time.monotonic()
-        nodes = plural(len(self._found.nodes), "node")
-        self.tell(f"Starting Ray on {nodes} of Slurm job {self._found.job} …")
+        nodes = plural(len(self._allocation.nodes), "node")
+        self.tell(f"Starting Ray on {nodes} of Slurm job {self._allocation.job} …")
         ray = import_module("shoal.harvest.nodes")
         try:
-            self._runner = ray.NodesRunner(self._found, self._folder)
+            self._runner = ray.NodesRunner(self._allocation, self._folder)
         except (RuntimeError, OSError) as error:
             raise StudyError(
-                f"Ray does not start on {nodes} of Slurm job {self._found.job}: {error}"
+                f"Ray does not start on {nodes} of Slurm job {self._allocation.job}: {error}"
             ) from error
         there = self._awaited(began)
         self.took = time.monotonic() - began
@@ -251,7 +251,7 @@ class AllocatedNodes:
         cluster.use_token(self._runner.token)
         cluster.join(self._runner.address, None, 1, 0.0)
         there = 0
-        while there < len(self._found.nodes):
+        while there < len(self._allocation.nodes):
             there = sum(node.room > 0 for node in cluster.live_nodes(cluster.ONE_CPU))
             late = time.monotonic() - began > PATIENCE
             if late or self._runner.over:
@@ -260,7 +260,7 @@ class AllocatedNodes:
         if there:
             return there
         raise StudyError(
-            f"no node of Slurm job {self._found.job} joined Ray within "
+            f"no node of Slurm job {self._allocation.job} joined Ray within "
             f"{time.monotonic() - began:.0f} s: {self._runner.said() or 'srun says nothing'}"
         )
 
@@ -333,23 +333,23 @@ class TimeLimit:
 
     As a watcher of the run it follows the state and how long visits take.
 
-    `found`: the allocation; None, or one without an end: there is no limit. `margin`: how many
+    `allocation`: None, or one without an end: there is no limit. `margin`: how many
     seconds before the end to stop; None: a minute, or more where visits take long, but at most half
     of what was left at the start. `tell`: tells the run's backend.
     """
 
     def __init__(
         self,
-        found: Allocation | None,
+        allocation: Allocation | None,
         margin: Seconds | None,
         state: State,
         tell: Callable[[Commanded], None],
     ) -> None:
         self.state = state
-        self._found = found
+        self._allocation = allocation
         self._end = inf
-        if found is not None and found.end is not None:
-            self._end = found.end
+        if allocation is not None and allocation.end is not None:
+            self._end = allocation.end
         self._margin = margin
         self._tell = tell
         self._most = max(0.0, self._left()) / 2
@@ -416,16 +416,16 @@ class TimeLimit:
 
     def _stop(self) -> None:
         """Stop the run, unless somebody has given its job more time meanwhile."""
-        found = self._found
+        allocation = self._allocation
         with suppress(AllocationOver, ValueError):
-            found = allocation_now(os.environ)
-        if found is None or found.end is None:
+            allocation = allocation_now(os.environ)
+        if allocation is None or allocation.end is None:
             self._end = inf
             return
-        self._end = found.end
+        self._end = allocation.end
         if self._left() <= self.margin():
             at = clock(self._end, time.time())
-            self._stopped = Commanded("stop", f"{OF_SLURM} {found.job} ends at {at}")
+            self._stopped = Commanded("stop", f"{OF_SLURM} {allocation.job} ends at {at}")
             self._tell(self._stopped)
 
     def _interrupt(self) -> None:
@@ -461,17 +461,17 @@ def check_requeue(environ: Mapping[str, str] = os.environ) -> None:
     """Raise StudyError unless this is a batch job, which Slurm can start again."""
     rule = "--requeue is for a batch job of Slurm"
     try:
-        found = allocation_now(environ)
+        allocation = allocation_now(environ)
     except (AllocationOver, ValueError) as error:
         raise StudyError(f"{rule}: {error}") from error
-    if found is None:
+    if allocation is None:
         raise StudyError(
             f"{rule}, and SLURM_JOB_ID is not set: submit the command with sbatch "
             "(`shoal slurm script` writes the file), or leave --requeue out"
         )
-    if not found.batch:
+    if not allocation.batch:
         raise StudyError(
-            f"{rule}; job {found.job} is none that scontrol knows as such: submit the command "
+            f"{rule}; job {allocation.job} is none that scontrol knows as such: submit the command "
             "with sbatch, or leave --requeue out"
         )
 

@@ -109,9 +109,9 @@ def _allocation() -> dict[str, Any] | None:
         place = run_place(Options(), Path())
     except StudyError as error:
         return {"error": str(error)}
-    if place.found is None:
+    if place.allocation is None:
         return None
-    return {**asdict(place.found), "text": place.text()}
+    return {**asdict(place.allocation), "text": place.text()}
 
 
 def _missing(found: Mapping[str, Any]) -> Iterator[str]:
