@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.reporting.accounting import account as account
+    from shoal.reporting.facts import rescales_line as rescales_line
     from shoal.reporting.gantt import chart as chart
     from shoal.reporting.html import page as page
     from shoal.reporting.html import save as save
     from shoal.reporting.html import write as write
-    from shoal.reporting.lines import rescales_line as rescales_line
-    from shoal.reporting.lines import status_lines as status_lines
     from shoal.reporting.progress import Progress as Progress
     from shoal.reporting.slots import asked as asked
     from shoal.reporting.slots import standing as standing
+    from shoal.reporting.text import status_lines as status_lines
     from shoal.reporting.text import summary as summary
     from shoal.reporting.text import table as table
 
@@ -29,8 +29,8 @@ _HOME = {
     "Progress": "progress",
     "asked": "slots",
     "standing": "slots",
-    "rescales_line": "lines",
-    "status_lines": "lines",
+    "rescales_line": "facts",
+    "status_lines": "text",
     "summary": "text",
     "table": "text",
 }

@@ -13,6 +13,7 @@ from shoal.core.profile import SHARED
 from shoal.core.trial import Seconds
 from shoal.reporting.accounting import BEST, Account, given_rows
 from shoal.reporting.charts import CAUSES
+from shoal.reporting.facts import rescales_line
 from shoal.reporting.format import (
     DASH,
     config,
@@ -30,7 +31,6 @@ from shoal.reporting.format import (
 )
 from shoal.reporting.gantt import waiting
 from shoal.reporting.harvest import Yield, hours
-from shoal.reporting.lines import rescales_line
 from shoal.reporting.tables import SHOWN, Cell, details, folded, table
 from shoal.reporting.tally import first_config
 

@@ -89,7 +89,7 @@ def asked_lines(found: Mapping[str, Any] | None) -> list[str]:
     if not found or found["slots"] == found["open"]:
         return []
     room = "" if found["room"] is None else f", room for {found['room']}"
-    return [f"asked    {plural(found['slots'], 'slot')}; {found['open']} open{room}"]
+    return [f"{plural(found['slots'], 'slot')}; {found['open']} open{room}"]
 
 
 def standing_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How a study stands: as plain data, and as a table for a terminal."""
+"""How a study stands: as plain data, as lines, and as a table for a terminal."""
 
 from collections.abc import Iterable, Mapping
 from math import isfinite
@@ -6,24 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.engine.journal import Line
 from shoal.engine.snapshot import Snapshot
-from shoal.reporting.accounting import Account, account, given_rows
-from shoal.reporting.folds import over_folds
-from shoal.reporting.format import (
-    DASH,
-    config,
-    duration,
-    number,
-    printable,
-    score,
-)
-from shoal.reporting.gantt import waiting
-from shoal.reporting.harvest import Yield
+from shoal.reporting.accounting import account
+from shoal.reporting.facts import LABEL, LINES, Bare, Facts
+from shoal.reporting.format import DASH, config, duration, number, printable, score
 from shoal.reporting.tally import TrialRow
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-TOP = 5  # trials in a summary
 COLOURS = {"failed": "red", "finished": "green", "running": "cyan"}  # of a status
 
 
@@ -70,160 +60,8 @@ def summary(
     Raises:
         ValueError: the mode is neither "min" nor "max".
     """
-    facts = account(lines, metric, mode, since)
-    found = {**_head(facts), **_trials(facts), **_work(facts), **_profile(facts)}
-    return {key: _plain(part) for key, part in found.items()}
-
-
-def _head(facts: Account) -> dict[str, Any]:
-    """What the study is, and whether it is over."""
-    recipe = facts.head.get("recipe")
-    if isinstance(recipe, Mapping):
-        recipe = recipe.get("name")
-    policy = None
-    choice = facts.choice
-    if choice is not None:
-        policy = {
-            "objective": facts.objective,
-            "follows": choice.follows,
-            "why": choice.why,
-        }
-    return {
-        "study": facts.head.get("study"),
-        "recipe": recipe,
-        "policy": policy,
-        "metric": facts.metric,
-        "mode": facts.mode,
-        "status": facts.status,
-        "stopped": _stopped(facts),
-    }
-
-
-def _harvest(facts: Account) -> dict[str, Any] | None:
-    """What came of slots that came and went; None: they stayed."""
-    found = facts.harvest
-    if found is None:
-        return None
-    bins = [_yield(each) for each in found.bins]
-    return {**_yield(found.whole), "nodes": found.nodes, "bins": bins}
-
-
-def _yield(each: Yield) -> dict[str, Any]:
-    """One part's figures, also those that follow from others."""
-    return {
-        **each._asdict(),
-        "slots": each.slots,
-        "efficiency": each.efficiency,
-        "returned": each.returned,
-    }
-
-
-def _stopped(facts: Account) -> str | None:
-    """Why the last run was stopped; None if it was not."""
-    if not facts.runs:
-        return None
-    how, _, why = facts.runs[-1].how.partition(": ")
-    if not how.startswith("stop"):
-        return None
-    return why or "on request"
-
-
-def _trials(facts: Account) -> dict[str, Any]:
-    """How many trials there are, and the best of them."""
-    folds = over_folds(facts.trials, facts.mode)
-    own = {
-        name: {"metric": each.metric, "mode": each.mode, **_top(each)}
-        for name, each in facts.by_recipe.items()
-    }
-    return {
-        "trials": {"all": len(facts.trials), **facts.count()},
-        **_top(facts),
-        **({"best_by_recipe": own} if own else {}),
-        **({"folds": folds} if folds else {}),
-    }
-
-
-def _top(facts: Account) -> dict[str, Any]:
-    """The best trials."""
-    top = [_trial(row) for row in facts.ranked()[:TOP] if row.scored]
-    return {"best": next(iter(top), None), "top": top}
-
-
-def _work(facts: Account) -> dict[str, Any]:
-    """Where time went, and what was done in it."""
-    used = facts.used
-    whole = sum(used.values())
-    training = None
-    if whole:
-        training = used["train"] / whole
-    return {
-        "seconds": facts.seconds,
-        "entries": facts.entries,
-        "since": None if facts.since is None else facts.since._asdict(),
-        "starting": facts.starting,
-        "runs": [run._asdict() for run in facts.runs],
-        "slots": facts.use,
-        "used": used,
-        "idle": facts.idle,
-        "training": training,
-        "shares": facts.shares,
-        "waiting": waiting(facts.use),
-        "formed": [formed._asdict() for formed in facts.overhead.formed],
-        "harvest": _harvest(facts),
-        "rescales": [change._asdict() for change in facts.rescales],
-        "samples": facts.trained,
-        "throughput": facts.throughput,
-        "repeated": _repeated(facts),
-        "hops": sum(row.hops for row in facts.trials),
-        "moved_bytes": sum(row.moved for row in facts.trials),
-        "dealt_bytes": sum(row.dealt for row in facts.trials),
-        "failures": _failures(facts),
-        "splits": [split._asdict() for split in facts.splits],
-    }
-
-
-def _profile(facts: Account) -> dict[str, Any]:
-    """What feeders did, and the figures of the profile."""
-    feeders = []
-    for (run, node), figures in facts.feeders.items():
-        feeders.append({"run": run, "node": node, **figures})
-    given = []
-    for values, figures in given_rows(facts.head):
-        given.append({"config": values, "figures": figures})
-    return {"feeders": feeders, "figures": facts.figures, "given": given}
-
-
-def _trial(row: TrialRow) -> dict[str, Any]:
-    """A trial of the summary."""
-    found = {
-        "trial": row.id,
-        "score": row.last,
-        "best_score": row.best,
-        "best_epoch": row.best_epoch,
-        "epochs": row.epochs,
-        "status": row.status,
-        "train_seconds": row.spent.get("train", 0.0),
-        "config": dict(row.config),
-    }
-    if row.priority != 1.0:
-        found["priority"] = row.priority
-    return found
-
-
-def _failures(facts: Account) -> list[dict[str, Any]]:
-    """The trials that failed, and why."""
-    failed = [row for row in facts.trials if row.status == "failed"]
-    return [{"trial": row.id, "why": row.why, "epochs": row.epochs} for row in failed]
-
-
-def _repeated(facts: Account) -> dict[str, Any]:
-    """The work that was lost, in all and by trial."""
-    by_trial = {row.id: row.repeated._asdict() for row in facts.trials if row.repeated.falls}
-    found: dict[str, Any] = {}
-    for name in ("falls", "visits", "samples", "seconds"):
-        found[name] = sum(void[name] for void in by_trial.values())
-    found["trials"] = by_trial
-    return found
+    facts = Facts(account(lines, metric, mode, since))
+    return {key: _plain(value) for key, value in facts.items()}
 
 
 def _plain(item: Any) -> Any:
@@ -237,6 +75,18 @@ def _plain(item: Any) -> Any:
     if isinstance(item, (list, tuple)):
         return [_plain(part) for part in item]
     return item
+
+
+# -- as lines --------------------------------------------------------------------------------------
+
+
+def status_lines(told: Mapping[str, Any]) -> list[str]:
+    """A summary as lines for people."""
+    lines = []
+    for label, say in LINES:
+        for text in say(told):
+            lines.append(str(text) if isinstance(text, Bare) else f"{label:<{LABEL}}{text}")
+    return lines
 
 
 # -- as a table ------------------------------------------------------------------------------------

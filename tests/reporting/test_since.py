@@ -15,8 +15,7 @@ from shoal.policy.hop.hop import Hop
 from shoal.reporting import accounting as metrics
 from shoal.reporting.accounting import Account, account
 from shoal.reporting.html import page_of
-from shoal.reporting.lines import status_lines
-from shoal.reporting.text import summary
+from shoal.reporting.text import status_lines, summary
 
 
 def at(lines: list[Line], cut: int) -> Snapshot:

@@ -88,7 +88,7 @@ def test_what_is_asked_for_is_told_until_it_is_there() -> None:
     assert asked(None) is None and asked(board) is None
     assert asked_lines(asked(board)) == []
     more = asked({**board, "asked": 3, "room": 8})
-    assert asked_lines(more) == ["asked    3 slots; 1 open, room for 8"]
+    assert asked_lines(more) == ["3 slots; 1 open, room for 8"]
     assert asked_lines(asked({**board, "asked": 1, "room": 8})) == []
 
 
