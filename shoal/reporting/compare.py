@@ -3,7 +3,6 @@
 Their figures stand in a table, their Gantt charts below each other on one axis of time.
 """
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,9 @@ from shoal.engine.journal import Line
 from shoal.reporting.charts import CAUSES, Figure, axis, layout, numbered
 from shoal.reporting.format import duration, escape, time_unit
 from shoal.reporting.gantt import Chart, chart
-from shoal.reporting.html import document
+from shoal.reporting.html import document, plain_heading
+from shoal.reporting.sections import Block, Cell, Cells, Section, drawing, note, table
 from shoal.reporting.slot_charts import bar_trace, drawn, legend, slot_axis
-from shoal.reporting.tables import table
 
 BARS = 9000  # of all charts together; more draw slowly
 GAP = 42  # pixels between charts
@@ -32,13 +31,13 @@ TEXT = (
 class Side:
     """One of the simulations that are compared.
 
-    `cells`: its row of the table, as `tables.table` takes them. `end`: when all trials were done;
+    `cells`: its row of the table. `end`: when all trials were done;
     None: they were not. `link`: the page of its own report.
     """
 
     label: str
     lines: Sequence[Line]
-    cells: Sequence[Any]
+    cells: Cells
     end: Seconds | None = None
     link: str | None = None
 
@@ -60,31 +59,22 @@ class _Panel:
         return "yaxis" + self.axis.removeprefix("y")
 
 
-def page(title: str, heads: Sequence[str], sides: Sequence[Side], note: str = "") -> str:
+def page(title: str, heads: Sequence[str], sides: Sequence[Side], remark: str = "") -> str:
     """The whole page. `heads`: of the table, the first for the labels."""
-    rows = [[(_linked(side), side.label, "html"), *side.cells] for side in sides]
-    figures = table(heads, rows, sortable=True)
-    if note:
-        figures += f"<p>{escape(note)}</p>"
-
+    rows = [[Cell(side.label, side.label, "link", side.link or ""), *side.cells] for side in sides]
+    figures = [table(heads, rows, sortable=True)]
+    if remark:
+        figures.append(note(remark))
     drawings = {}
-    slots = "<p>No slots.</p>"
+    slots: list[Block] = [note("No slots.")]
     figure = gantts(sides)
     if figure is not None:
         drawings["gantt"] = figure
-        slots = f'<p>{TEXT}</p><div class="drawing" data-drawing="gantt"></div>'
-
-    parts = {"figures": ("Side by side", figures), "gantt": ("Slots", slots)}
-    return document(title, _heading(title, len(sides)), parts, drawings)
-
-
-def _heading(title: str, sides: int) -> str:
-    """The title, and how many policies were simulated."""
-    noun = "policy"
-    if sides > 1:
-        noun = "policies"
-    chip = f'<span class="chip">{sides} {noun}, simulated</span>'
-    return f'<header><div class="name"><h1>{escape(title)}</h1>{chip}</div></header>'
+        slots = [note(TEXT), drawing("gantt")]
+    parts = [Section("figures", "Side by side", figures), Section("gantt", "Slots", slots)]
+    noun = "policies" if len(sides) > 1 else "policy"
+    top = plain_heading(title, f"{len(sides)} {noun}, simulated")
+    return document(title, top, parts, drawings)
 
 
 def gantts(sides: Sequence[Side]) -> Figure | None:
@@ -236,11 +226,3 @@ def _axis(number: int) -> str:
     if number == 0:
         return "y"
     return f"y{number + 1}"
-
-
-def _linked(side: Side) -> str:
-    """The label, leading to the simulation's own report if there is one."""
-    label = escape(side.label)
-    if not side.link:
-        return label
-    return f'<a href="{html.escape(side.link)}">{label}</a>'

@@ -1,31 +1,34 @@
 """One HTML file that opens offline: all that a journal tells, for people."""
 
+import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from shoal.engine.files import write_whole
 from shoal.engine.journal import Line, read
 from shoal.engine.own import make_folder
 from shoal.engine.plain_files import check_plain
-from shoal.reporting import sections, tables
 from shoal.reporting.accounting import Account, account
-from shoal.reporting.charts import Figure, Parameter, learning, parallel, parameters, scatters
-from shoal.reporting.format import escape
-from shoal.reporting.slot_charts import gantt, use
-from shoal.reporting.slot_charts import harvest as harvest_drawing
+from shoal.reporting.charts import learning, parallel, parameters, scatters
+from shoal.reporting.facts import MEANING, Tile, about, tiles
+from shoal.reporting.format import escape, printable
+from shoal.reporting.sections import LISTED, Block, Cell, Page, Rows, Section, sections, since
+from shoal.reporting.slot_charts import gantt, harvest, use
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 POLICY = (  # nothing is loaded from or sent to anywhere; plotly makes its WebGL programs with eval
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob:; form-action 'none'; base-uri 'none'"
 )
-
-
-Parts = Mapping[str, tuple[str, str]]  # title and HTML of each, by its anchor
-Gantt = tuple[Figure, int, int]  # the chart, its intervals, the bars that are drawn
 
 
 def write(
@@ -91,80 +94,151 @@ def page_of(facts: Account, title: str | None, folder: str | None) -> str:
     some = facts.sampled()
     varying, same = parameters(some)
     chart = gantt(facts)
-    drawings = _drawings(some, varying, chart)
-    best = sections.sampled(facts, some)
-    best += tables.trials(some, varying, same, "all" if some is facts else "these")
-    parts: Parts = {
-        "best": ("Trials", best),
-        "curves": ("Learning curves", sections.curves(drawings["curves"] or ())),
-        "slots": ("Slots", _slots(facts, chart, drawings)),
-        "harvest": ("Harvest", sections.harvest(facts)),
-        "overhead": ("What the policy took", sections.overhead(facts)),
-        "feeders": ("Feeders", sections.feeders(facts)),
-        "configs": ("Configuration and score", _configs(facts, drawings)),
-        "failures": ("Failures", tables.failures(facts)),
-        "splits": ("Packs out of memory", tables.splits(facts)),
-        "packs": ("Packing", sections.packs(facts)),
-        "repeated": ("Repeated work", tables.repeated(facts)),
-        "figures": ("Measured figures", sections.measured(facts)),
-        "run": ("How it was run", sections.setup(facts)),
-        "next": ("What to do next", sections.following(facts, folder)),
-    }
-    shown = {key: part for key, part in parts.items() if part[1]}
-    drawn = {key: figure for key, figure in drawings.items() if figure is not None}
-    top = sections.heading(facts, name, folder) + sections.since(facts, folder)
-    return document(name, top, shown, drawn)
-
-
-def _drawings(facts: Account, varying: Sequence[Parameter], chart: Gantt | None) -> dict[str, Any]:
-    """The page's drawings by their names; None: there is nothing to draw."""
-    bars = None
-    if chart is not None:
-        bars = chart[0]
-    return {
-        "curves": learning(facts) or None,
-        "gantt": bars,
+    every = {
+        "curves": learning(some) or None,
+        "gantt": chart and chart[0],
         "use": use(facts),
-        "harvest": harvest_drawing(facts),
-        "parallel": parallel(facts, varying),
-        "scatter": scatters(facts, varying),
+        "harvest": harvest(facts),
+        "parallel": parallel(some, varying),
+        "scatter": scatters(some, varying),
     }
+    drawings = {key: figure for key, figure in every.items() if figure is not None}
+    bars = chart and chart[1:]
+    parts = sections(Page(facts, some, varying, same, folder, drawings, bars))
+    top = heading(facts, name, folder) + shown(since(facts, folder))
+    return document(name, top, parts, drawings)
 
 
-def _slots(facts: Account, chart: Gantt | None, drawings: Mapping[str, Any]) -> str:
-    """The part of the page about slots."""
-    bars = None
-    if chart is not None:
-        bars = chart[1:]
-    return sections.slots(facts, bars, drawings["use"] is not None)
+def heading(account: Account, name: str, folder: str | None, status: str | None = None) -> Markup:
+    """The head of a page: name, facts and figures. `status`: as the journal says, unless given."""
+    status = status or account.status
+    kind = status.partition(":")[0]
+    words = MEANING.get(status, status)
+    return plain_heading(name, words, kind, about(account, folder), tiles(account))
 
 
-def _configs(facts: Account, drawings: Mapping[str, Any]) -> str:
-    """The part of the page about configurations."""
-    return sections.configs(facts, drawings["parallel"], drawings["scatter"])
+def plain_heading(
+    name: str,
+    status: str,
+    kind: str = "",
+    about: Mapping[str, str] | None = None,
+    tiles: Sequence[Tile] = (),
+) -> Markup:
+    """The head of a page that is of no study. `kind`: what the status is coloured by."""
+    return Markup(macros().heading(name, status, kind, about, tiles))
 
 
-def document(name: str, heading: str, parts: Parts, figures: Mapping[str, Any]) -> str:
-    """A page of these parts, and of the drawings in them by name."""
-    links = ""
-    body = ""
-    for key, (title, text) in parts.items():
-        links += f'<a href="#{key}">{escape(title)}</a>'
-        body += f'<section id="{key}"><h2>{escape(title)}</h2>{text}</section>'
-    plotly = ""
-    if figures:
-        plotly = plotly_source()
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(name)} · Shoal</title>"
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{asset('page.css')}</style></head><body>"
-        f'{heading}<nav>{links}<button id="theme" type="button" title="light or dark"></button>'
-        f"</nav><main>{body}</main>"
-        f'<script type="application/json" id="drawings">{embedded(figures)}</script>'
-        f"<script>{plotly}</script><script>{asset('page.js')}</script></body></html>\n"
+def document(name: str, top: Markup, parts: Sequence[Section], drawings: Mapping[str, Any]) -> str:
+    """A page of these parts, and of the drawings in them by name. `top`: what stands above."""
+    return str(
+        macros().document(
+            title=name,
+            top=top,
+            sections=parts,
+            policy=POLICY,
+            style=Markup(asset("page.css")),
+            script=Markup(asset("page.js")),
+            drawings=Markup(embedded(drawings)),
+            plotly=Markup(plotly_source() if drawings else ""),
+        )
     )
+
+
+# -- the template ----------------------------------------------------------------------------------
+
+
+@cache
+def environment() -> "Environment":
+    """Where templates come from: `reporting/page.html.j2`, `ui/page.html.j2`.
+
+    Every text is made visible (`format.printable`), then escaped.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("shoal", ""),
+        autoescape=True,
+        finalize=_visible,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {"lines": _lines, "exact": _exact, "cell": cell_html}
+    made.globals["listed"] = LISTED
+    return made
+
+
+def macros() -> Any:
+    """The macros of the page's template."""
+    return environment().get_template("reporting/page.html.j2").module
+
+
+def shown(blocks: Sequence[Block]) -> Markup:
+    """Blocks as HTML."""
+    return Markup(macros().blocks(blocks))
+
+
+def _visible(text: Any) -> Any:
+    """Texts without what is not seen; HTML as it is."""
+    if isinstance(text, str) and not isinstance(text, Markup):
+        return printable(text)
+    return text
+
+
+def _exact(text: str) -> Markup:
+    """A value that a page sends back: escaped, and else as it is."""
+    return Markup(html.escape(text))
+
+
+def _lines(rows: Rows) -> Markup:
+    """The lines of a table's body.
+
+    HTML lets the end tags of lines and cells be left out. Without them ten thousand trials are
+    more than half a megabyte smaller.
+    """
+    sides = [" class=r" if numeric else "" for numeric in rows.numeric]
+    lines = []
+    for row in rows.rows:
+        lines.append("<tr>")
+        for cell, side in zip(row, sides, strict=True):
+            shown = cell_html(cell)
+            lines.append(f"<td{side}{_sort_key(shown, cell)}>{shown}")
+    return Markup("".join(lines))
+
+
+def cell_html(cell: Cell) -> Markup:
+    """What a cell shows."""
+    text = escape(cell.text)
+    match cell.look:
+        case "code":
+            text = f"<code>{text}</code>"
+        case "dot":
+            text = f'<i class="dot" style="background:{cell.extra}"></i>{text}'
+        case "chip":
+            text = f'<span class="chip {cell.extra}">{text}</span>'
+        case "link" if cell.extra:
+            text = f'<a href="{html.escape(cell.extra)}">{text}</a>'
+    return Markup(text)
+
+
+def _sort_key(shown: str, cell: Cell) -> str:
+    """The attribute that the page sorts by; none where the cell's text is the same key.
+
+    Ten thousand trials are a megabyte smaller without the keys that only repeat the text.
+    """
+    key = cell.key
+    if key is None:
+        return ' data-k=""'
+    if not isinstance(key, str):
+        return "" if _reads_as(shown, key) else f' data-k="{key}"'
+    return "" if key == cell.text else f' data-k="{escape(key)}"'
+
+
+def _reads_as(text: str, key: float) -> bool:
+    """Whether the text, read as a number, is the key."""
+    try:
+        return float(text) == key
+    except ValueError:
+        return False
 
 
 def asset(name: str) -> str:

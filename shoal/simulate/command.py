@@ -18,6 +18,7 @@ from shoal.policy.named import objectives_of
 from shoal.reporting import compare
 from shoal.reporting.format import number, share
 from shoal.reporting.html import write
+from shoal.reporting.sections import Cell
 from shoal.simulate import slurm_log
 from shoal.simulate.fields import SpecError
 from shoal.simulate.idle_log import IdleLog, TraceError, describe
@@ -30,9 +31,6 @@ Figures = dict[str, Any]  # of one policy
 
 
 Results = Mapping[str, Figures]  # by the policy's label
-
-
-Cell = tuple[str, float | None]  # the text that is shown, and its number
 
 
 Runs = dict[str, Simulated]  # likewise, with their journals
@@ -317,7 +315,7 @@ def _cells(row: Figures) -> Iterator[Cell]:
     """The columns of one policy: the text that is shown, and its number."""
     for name, (_, unit) in COLUMNS.items():
         value = _in_units(row[name], unit)
-        yield _cell(value), value
+        yield Cell(_cell(value), value)
 
 
 def _in_units(value: float | None, unit: float) -> float | None:
@@ -350,7 +348,7 @@ def table(results: Results) -> list[str]:
     """Policies side by side, a row each."""
     rows = [_heads()]
     for label, row in results.items():
-        rows.append([label, *(text for text, _ in _cells(row))])
+        rows.append([label, *(cell.text for cell in _cells(row))])
 
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines: list[str] = []

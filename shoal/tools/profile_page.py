@@ -9,8 +9,18 @@ from shoal.profile.signatures import TUNING
 from shoal.reporting.charts import BASE, Figure, axis, layout
 from shoal.reporting.format import DASH, count, duration, escape, plural, size
 from shoal.reporting.format import config as config_text
-from shoal.reporting.html import document
-from shoal.reporting.tables import table
+from shoal.reporting.html import document, plain_heading
+from shoal.reporting.sections import (
+    Cell,
+    Cells,
+    Section,
+    drawing,
+    note,
+    of_code,
+    of_count,
+    of_number,
+    table,
+)
 from shoal.tools.profile_times import CAUSES
 
 HEADS = (
@@ -186,31 +196,29 @@ def write_page(found: Found, path: str | Path) -> Path | None:
     if drawn is None:
         return None
     heads = ("kind", "for example", "slots", "samples/s", "efficiency", "step, ms")
-    rows = [
+    rows: list[Cells] = [
         [
-            (f"<code>{escape(kind['signature'])}</code>", kind["signature"], "html"),
+            of_code(kind["signature"]),
             config_text(kind["configs"][0], 60),
-            (str(width), width),
-            (count(row["rate"]), row["rate"]),
-            (f"{row['efficiency']:.2f}", row["efficiency"]),
-            (_milliseconds(row.get("total")), row.get("total")),
+            of_number(width),
+            of_count(row["rate"]),
+            Cell(f"{row['efficiency']:.2f}", row["efficiency"]),
+            Cell(_milliseconds(row.get("total")), row.get("total")),
         ]
         for kind in found["kinds"]
         for width, row in sorted(kind["widths"].items())
     ]
     text = (
-        "<p>A line for each kind of trial, as measured; dotted: what it would be if more slots "
-        'cost nothing.</p><div class="drawing" data-drawing="rates"></div>'
+        "A line for each kind of trial, as measured; dotted: what it would be if more slots "
+        "cost nothing."
     )
-    remarks = [line for line in _sharing_lines(found) if line]
-    text += "".join(f"<p>{escape(line)}</p>" for line in remarks)
+    remarks = [note(line) for line in _sharing_lines(found) if line]
     title = "Rates against width"
-    chip = f'<span class="chip">{escape(plural(len(found["kinds"]), "kind"))}</span>'
-    heading = f'<header><div class="name"><h1>{title}</h1>{chip}</div></header>'
-    parts = {
-        "rates": ("Samples/s", text),
-        "figures": ("Figures", table(heads, rows, sortable=True)),
-    }
+    heading = plain_heading(title, plural(len(found["kinds"]), "kind"))
+    parts = [
+        Section("rates", "Samples/s", [note(text), drawing("rates"), *remarks]),
+        Section("figures", "Figures", [table(heads, rows, sortable=True)]),
+    ]
     target = Path(path)
     target.write_text(document(title, heading, parts, {"rates": drawn}), encoding="utf-8")
     return target

@@ -14,7 +14,7 @@ from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
 from shoal.engine.process import python_module
 from shoal.study.folder import timestamp
-from shoal.ui.live import LiveStudy
+from shoal.ui.studies import LiveStudy
 
 PATIENCE: Seconds = 120.0  # how long a command may take
 WHOLE = re.compile("[1-9][0-9]{0,8}")

@@ -18,8 +18,7 @@ from shoal.reporting.format import printable
 from shoal.reporting.html import asset, embedded, plotly_source
 from shoal.ui import drawings, parts, table
 from shoal.ui.actions import Actions, Refused
-from shoal.ui.live import LiveStudy
-from shoal.ui.shelf import Shelf
+from shoal.ui.studies import LiveStudy, Shelf
 
 EVERY = 1.0  # seconds between two looks for news
 SILENCE = 15  # looks without news after which a comment keeps the connection alive
@@ -72,7 +71,7 @@ def static(request: Request) -> Response:
 
 def shell(request: Request) -> Response:
     """The page before its script has asked for anything: it tells nothing of any study."""
-    return HTMLResponse(parts.SHELL)
+    return HTMLResponse(parts.shell())
 
 
 def _json(found: Any) -> Response:

@@ -7,7 +7,7 @@ from shoal.core.trial import TrialId
 from shoal.reporting.charts import curves_of
 from shoal.reporting.format import printable
 from shoal.reporting.slot_charts import gantt, use
-from shoal.ui.live import Seen
+from shoal.ui.studies import Seen
 
 BARS = 1500  # of the Gantt chart: it is drawn again and again
 BEST = 100  # trials whose curves are drawn if none is chosen

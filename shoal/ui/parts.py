@@ -1,116 +1,48 @@
-"""The parts of the page as HTML. Every text that comes from a journal or a file is escaped."""
+"""The parts of the live page: what they hold is found here, page.html.j2 knows how they look."""
 
 from collections.abc import Iterable, Mapping
-from html import escape as exact
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
+
+from markupsafe import Markup
 
 from shoal.core.masking import MASK
 from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
-from shoal.reporting import sections, tables
+from shoal.reporting import html, sections
 from shoal.reporting.accounting import Account
-from shoal.reporting.format import config, duration, escape, number, score
-from shoal.reporting.tally import TrialRow
+from shoal.reporting.facts import MEANING
+from shoal.reporting.format import config, duration, number, score
+from shoal.reporting.sections import Block, Cell, Cells, of_time
+from shoal.reporting.tally import STATUSES, TrialRow
 from shoal.ui.actions import LOG
-from shoal.ui.live import LiveStudy, Seen
-from shoal.ui.table import ENDED_WELL, OPEN
+from shoal.ui.studies import LiveStudy, Seen
 
 TAIL = 24_000  # bytes at the end of a log that are shown
 CHIPS = {"finished": "finished", "running": "running", "added": "open", "open": "open"}
-SECTIONS = {
-    "trials": "Trials",
-    "curves": "Learning curves",
-    "slots": "Slots",
-    "decisions": "Decisions",
-    "failures": "Failures",
-    "log": "Log",
-}
-STATUSES = ("running", "waiting", "finished", "retired", "failed")
+OPEN = ("running", "waiting")  # these can be stopped
+ENDED_WELL = (*OPEN, "finished")  # these can be extended
 
 
-# -- whole pages -----------------------------------------------------------------------------------
+def macros() -> Any:
+    """The macros of the live page's template."""
+    return html.environment().get_template("ui/page.html.j2").module
 
-SHELL = (
-    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Shoal</title>'
-    '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    '<link rel="icon" href="data:,">'
-    '<link rel="stylesheet" href="/static/page.css">'
-    '<link rel="stylesheet" href="/static/ui.css">'
-    '<script src="/static/ui.js" defer></script>'
-    '<script src="/static/plotly.js" async></script></head><body></body></html>\n'
-)
-THEME = '<button id="theme" type="button" title="light or dark"></button>'
+
+def shell() -> str:
+    """The page before its script has asked for anything: it tells nothing of any study."""
+    return str(macros().shell())
 
 
 def study_frame(alone: bool) -> str:
     """The page of one study; its parts come afterwards. `alone`: there is no other."""
-    links = "".join(f'<a href="#{key}">{title}</a>' for key, title in SECTIONS.items())
-    back = ""
-    if not alone:
-        back = '<a href="/">&#8592; all studies</a>'
-    body = "".join(
-        f'<section id="{key}"><h2>{title}</h2>{_places(key)}</section>'
-        for key, title in SECTIONS.items()
-    )
-    return (
-        f'<div id="heading" class="fill"></div>'
-        f"{_controls()}<nav>{back}{links}{THEME}</nav><main>{body}</main>"
-        '<dialog id="dialog" aria-label="trial"></dialog>'
-    )
+    return str(macros().study(alone, STATUSES))
 
 
 def list_frame(path: Path) -> str:
     """The page that lists the studies of a folder."""
-    heading = f'<header><div class="name"><h1>{escape(path.name)}</h1></div></header>'
-    return (
-        f"{heading}<nav>{THEME}</nav><main><section><h2>Studies</h2>"
-        '<div id="list" class="fill"></div></section></main>'
-    )
-
-
-def _controls() -> str:
-    """What is done to the whole study, and what came of the last action."""
-    return (
-        '<div class="controls doing">'
-        '<button type="button" data-do="pause" id="pause">Pause</button>'
-        '<button type="button" data-do="resume" id="resume">Resume</button>'
-        '<button type="button" data-do="new" id="new">Add a trial…</button>'
-        '<output id="said" role="status"></output></div>'
-    )
-
-
-def _places(key: str) -> str:
-    """What a section holds before its data has come."""
-    fill = f'<div id="{key}-part" class="fill"></div>'
-    if key == "trials":
-        return _filters() + f'{fill}<p class="controls pages" id="pages"></p>'
-    if key == "curves":
-        return (
-            '<p class="controls"><label>value <select id="curve-name"></select></label>'
-            '<label>over <select id="curve-x"><option>epochs</option>'
-            "<option>time</option></select></label>"
-            '<label><input type="checkbox" id="curve-log"> log axis</label>'
-            '<span id="curve-note"></span></p><div class="drawing" id="curves-drawing"></div>'
-        )
-    if key == "slots":
-        return (
-            "<p>A lane for each slot, coloured by trial; drag to zoom, double-click to see "
-            'all.</p><div class="drawing" id="gantt"></div><h3>Use of each slot</h3>'
-            '<div class="drawing" id="use"></div>'
-        )
-    return fill
-
-
-def _filters() -> str:
-    """What chooses among the trials."""
-    options = "".join(f"<option>{status}</option>" for status in STATUSES)
-    return (
-        '<p class="controls"><label>find <input type="search" id="find" '
-        'placeholder="t003, relu, lr&lt;0.01 …" autocomplete="off" spellcheck="false"></label>'
-        f'<label>status <select id="status"><option value="">all</option>{options}'
-        '</select></label><span id="count"></span></p>'
-    )
+    return str(macros().studies(path.name))
 
 
 # -- parts of a study's page -----------------------------------------------------------------------
@@ -119,42 +51,34 @@ def _filters() -> str:
 def heading(study: LiveStudy, seen: Seen, run: str) -> str:
     """Name, facts and figures, and what went wrong with following the journal or a run."""
     name = str(seen.account.head.get("study") or study.name)
-    text = sections.heading(seen.account, name, str(study.folder.path), seen.standing)
-    faults = [study.fault]
-    if run not in ("", "begun", "ended"):
-        faults.append(run)
-    for fault in filter(None, faults):
-        text += f'<p class="fault" role="alert">{escape(fault)}</p>'
-    return text
+    faults = [study.fault, "" if run in ("begun", "ended") else run]
+    top = html.heading(seen.account, name, str(study.folder.path), seen.standing)
+    return top + Markup(macros().faults(filter(None, faults)))
 
 
 def decisions(study: LiveStudy, seen: Seen) -> str:
     """The runs, what auto chose and why, and the newest of all that was decided."""
-    rows = []
     with study.lock:
         items = list(study.feed.items)
-    for item in reversed(items):
-        rows.append([(duration(item.time), item.time), item.who, item.text])
-    newest = tables.table(["at", "who", "what"], rows)
-    text = sections.setup(seen.account)
-    return f'{text}<h3>The newest first</h3><div class="tall">{newest}</div>'
+    rows: list[Cells] = [[of_time(item.time), item.who, item.text] for item in reversed(items)]
+    newest = Block("tall", [sections.table(["at", "who", "what"], rows)])
+    setup = sections.setup(seen.account)
+    return html.shown([*setup, sections.heading("The newest first"), newest])
 
 
 def failures(seen: Seen) -> str:
     """Trials that failed, and why; packs that had no room; work that was lost."""
-    account = seen.account
-    text = tables.failures(account) + tables.splits(account) + tables.repeated(account)
-    return text or "<p>None.</p>"
+    parts = (sections.failures, sections.splits, sections.repeated)
+    blocks = [block for part in parts for block in part(seen.account)]
+    return html.shown(blocks or [sections.note("None.")])
 
 
 def log(study: LiveStudy) -> str:
     """The ends of the study's log and of the log of runs that the page began."""
-    text = ""
-    for file in (study.folder.log, study.folder.path / LOG):
-        tail = tail_of(file)
-        if tail:
-            text += f'<h3>{escape(file.name)}</h3><pre class="tall">{escape(tail)}</pre>'
-    return text or "<p>Nothing was logged yet.</p>"
+    files = (study.folder.log, study.folder.path / LOG)
+    tails = {file.name: tail_of(file) for file in files}
+    blocks = [Block("log", tail, name) for name, tail in tails.items() if tail]
+    return html.shown(blocks or [sections.note("Nothing was logged yet.")])
 
 
 def tail_of(file: Path, root: Path | None = None) -> str:
@@ -185,78 +109,20 @@ def trial(study: LiveStudy, row: TrialRow) -> str:
         "configuration": config(row.config),
         "why it failed": row.why,
     }
-    listed = ""
-    for key, text in facts.items():
-        if text:
-            listed += f"<dt>{key}</dt><dd>{escape(text)}</dd>"
     file = study.folder.path / "trials" / row.id / "error.txt"
     error = tail_of(file, study.folder.path)
-    if error:
-        listed += f'</dl><h3>error.txt</h3><pre class="tall">{escape(error)}</pre><dl>'
-    return (
-        f'<div class="name"><h2>{escape(row.id)}</h2>{_close()}</div><dl>{listed}</dl>'
-        f"{_does(row, exact(row.id))}{_clone_form(row, exact(row.id))}"
-    )
-
-
-def _close() -> str:
-    return '<button type="button" data-do="close" aria-label="close">&#10005;</button>'
-
-
-def _does(row: TrialRow, name: str) -> str:
-    """Stopping and extending, where they are possible."""
-    text = ""
-    if row.status in OPEN:
-        text += (
-            f'<p class="controls"><button type="button" data-do="stop" data-trial="{name}">'
-            "Stop</button><span>takes it out; its durable state stays</span></p>"
-        )
-    if row.status in ENDED_WELL:
-        text += (
-            f'<form class="controls" data-form="extend" data-trial="{name}">'
-            '<label>train for <input name="max_epochs" type="number" min="1" step="1" required>'
-            ' epochs in all</label> <button type="submit">Extend</button></form>'
-        )
-    return text
-
-
-def _clone_form(row: TrialRow, name: str) -> str:
-    """A form that makes a copy with other values."""
-    return (
-        f'<form data-form="clone" data-trial="{name}"><h3>A copy with other values</h3>'
-        f"{_fields({key: repr(item) for key, item in row.config.items()})}"
-        '<p class="controls"><label>epochs in all <input name="max_epochs" type="number" '
-        'min="1" step="1" placeholder="as this one"></label>'
-        '<label><input type="checkbox" name="cold"> cold: from the beginning, without its '
-        'weights</label> <button type="submit">Copy</button></p></form>'
-    )
+    can = (row.status in OPEN, row.status in ENDED_WELL)
+    return str(macros().trial(row.id, facts, error, *can, _fields(row)))
 
 
 def new_trial(seen: Seen) -> str:
-    """A form that adds a trial of one's own."""
-    names: dict[str, str] = {}
-    for row in seen.ranked[:1]:
-        names = {key: repr(item) for key, item in row.config.items()}
-    return (
-        f'<div class="name"><h2>Add a trial</h2>{_close()}</div>'
-        f'<form data-form="add">{_fields(names)}<p class="controls"><label>epochs '
-        '<input name="max_epochs" type="number" min="1" step="1" '
-        'placeholder="the recipe\'s"></label> <button type="submit">Add</button></p></form>'
-    )
+    """A form that adds a trial of one's own, with the names of the best trial's values."""
+    return str(macros().new(_fields(seen.ranked[0]) if seen.ranked else {}))
 
 
-def _fields(values: Mapping[str, str]) -> str:
-    """A field for each value of a configuration."""
-    text = ""
-    for key, item in values.items():
-        shown = f'value="{exact(item)}"'
-        if item == repr(MASK):  # empty, and left out of what is sent unless somebody fills it
-            shown = 'data-secret placeholder="not shown"'
-        text += (
-            f'<label><span>{escape(key)}</span><input data-value="{exact(key)}" '
-            f'{shown} autocomplete="off" spellcheck="false"></label>'
-        )
-    return f'<div class="fields">{text}</div>'
+def _fields(row: TrialRow) -> Mapping[str, str | None]:
+    """The values of a configuration as they are typed; None: a secret."""
+    return {key: None if item == MASK else repr(item) for key, item in row.config.items()}
 
 
 # -- the list of studies ---------------------------------------------------------------------------
@@ -264,29 +130,25 @@ def _fields(values: Mapping[str, str]) -> str:
 
 def studies(found: Iterable[tuple[LiveStudy, Seen, Seconds]]) -> str:
     """The studies with how they stand. The seconds: since each journal last grew."""
-    rows = []
-    for study, seen, quiet in found:
-        rows.append(_study_row(study, seen, quiet))
     heads = ["study", "state", "trials", "best", "last news", "ago"]
-    return tables.table(heads, rows)
+    return html.shown([sections.table(heads, [_study_row(*each) for each in found])])
 
 
-def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> list[object]:
+def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> Cells:
     """One study's row."""
-    from_here = quote(study.name, safe="")
-    link = f'<a href="/?study={from_here}">{escape(study.name)}</a>'
     kind = CHIPS.get(seen.standing.partition(":")[0], "")
-    state = escape(sections.MEANING.get(seen.standing, seen.standing))
+    state = MEANING.get(seen.standing, seen.standing)
     news = study.fault
     if not news and study.feed.items:
         news = study.feed.items[-1].text
+    count = len(seen.account.trials)
     return [
-        (link, study.name, "html"),
-        (f'<span class="chip {kind}">{state}</span>', state, "html"),
-        (f"{len(seen.account.trials):,}", len(seen.account.trials)),
+        Cell(study.name, study.name, "link", f"/?study={quote(study.name, safe='')}"),
+        Cell(state, state, "chip", kind),
+        Cell(f"{count:,}", count),
         _best(seen.account),
         news[:120],
-        (duration(max(0, round(quiet))), quiet),
+        Cell(duration(max(0, round(quiet))), quiet),
     ]
 
 

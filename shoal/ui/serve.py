@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from shoal.study.folder import StudyError
 from shoal.ui.app import application
 from shoal.ui.guard import PATIENCE, Connections, Guard
-from shoal.ui.shelf import Shelf
+from shoal.ui.studies import Shelf
 
 HOST = "127.0.0.1"
 PORT = 8765

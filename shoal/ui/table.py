@@ -4,14 +4,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape as exact
 from typing import Any
 
-from shoal.reporting.format import config, escape, value
+from shoal.reporting.format import config, value
 from shoal.reporting.gantt import natural
-from shoal.reporting.tables import TrialTable
+from shoal.reporting.sections import KEYS, Rows, TrialTable
 from shoal.reporting.tally import TrialRow
-from shoal.ui.live import Seen
+from shoal.ui.parts import OPEN, macros
+from shoal.ui.studies import Seen
 
 PAGE = 50  # rows at once
 TERM = re.compile(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.+)")
@@ -21,20 +21,6 @@ LESS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": lambda a, b: a <= b,
     ">=": lambda a, b: a >= b,
 }
-# Names that stand for figures of a trial, beside those of its configuration.
-FIGURES: Mapping[str, Callable[[TrialRow], Any]] = {
-    "trial": lambda row: row.id,
-    "best": lambda row: row.best,
-    "at epoch": lambda row: row.best_epoch,
-    "slots": lambda row: row.widths[1],
-    "priority": lambda row: row.priority,
-    "epochs": lambda row: row.epochs,
-    "training": lambda row: row.spent.get("train"),
-    "from": lambda row: row.start,
-    "status": lambda row: row.status,
-}
-OPEN = ("running", "waiting")  # these can be stopped
-ENDED_WELL = (*OPEN, "finished")  # these can be extended
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +95,8 @@ def _figure(row: TrialRow, name: str, metric: str | None) -> Any:
         return row.config[name]
     if name in (metric, "score"):
         return row.last
-    if name in FIGURES:
-        return FIGURES[name](row)
+    if name in KEYS:
+        return KEYS[name](row)
     return None
 
 
@@ -152,8 +138,8 @@ def _column(row: TrialRow, name: str, metric: str | None) -> Any:
     """What a row has in a column: the columns of figures come before names of values."""
     if name == metric:
         return row.last
-    if name in FIGURES and name not in row.config:
-        return FIGURES[name](row)
+    if name in KEYS and name not in row.config:
+        return KEYS[name](row)
     return row.config.get(name)
 
 
@@ -174,67 +160,7 @@ def _html(seen: Seen, rows: Sequence[TrialRow], asked: Question) -> str:
         names += seen.parameters[1]
     made = TrialTable(seen.account, names)
     places = {row.id: place for place, row in enumerate(seen.ranked, 1)}
-    cells = [made.cells(row, places[row.id]) for row in rows]
-    heads = ""
-    for column, head in enumerate(made.heads()):
-        right = bool(cells) and not any(isinstance(line[column][1], str) for line in cells)
-        heads += _head(head, asked, right)
-    body = "".join(map(_line, cells, rows))
-    if not rows:
-        span = len(made.heads()) + 2
-        body = f'<tr><td colspan="{span}">No trial is like that.</td></tr>'
-    return (
-        '<table><thead><tr><th scope="col"><span class="hidden">draw</span></th>'
-        f'{heads}<th scope="col"><span class="hidden">actions</span></th></tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
-
-
-def _head(head: str, asked: Question, right: bool) -> str:
-    """The head of a column, which sorts by it."""
-    order = ""
-    if head == (asked.sort or "#"):
-        order = ' aria-sort="ascending"'
-        if asked.down:
-            order = ' aria-sort="descending"'
-    side = ""
-    if right:
-        side = " class=r"
-    name = exact(head)
-    return (
-        f'<th scope="col"{side}{order}><button type="button" data-sort="{name}" '
-        f'data-key="sort {name}">{escape(head)}</button></th>'
-    )
-
-
-def _line(cells: Sequence[Sequence[Any]], row: TrialRow) -> str:
-    """The row of one trial, with what can be done to it."""
-    name = exact(row.id)
-    tick = (
-        f'<td><input type="checkbox" data-tick="{name}" data-key="tick {name}" '
-        f'aria-label="draw the curve of {escape(row.id)}"></td>'
-    )
-    body = "".join(map(_cell, cells))
-    does = _button("open", "details", row.id)
-    if row.status in OPEN:
-        does = _button("stop", "stop", row.id) + does
-    return f"<tr>{tick}{body}<td class=does>{does}</td></tr>"
-
-
-def _button(what: str, text: str, name: str) -> str:
-    """A button that does something to the trial of that name."""
-    return (
-        f'<button type="button" data-do="{what}" data-trial="{exact(name)}" '
-        f'data-key="{what} {exact(name)}" aria-label="{text}: {escape(name)}">{text}</button>'
-    )
-
-
-def _cell(cell: Any) -> str:
-    """A cell: a text, or HTML that the report made."""
-    html = cell[0]
-    if len(cell) == 2:
-        html = escape(str(html))
-    side = ""
-    if not isinstance(cell[1], str):
-        side = " class=r"
-    return f"<td{side}>{html}</td>"
+    body = Rows(made.heads(), [made.cells(row, places[row.id]) for row in rows], sortable=True)
+    stoppable = {row.id for row in rows if row.status in OPEN}
+    ids = [row.id for row in rows]
+    return str(macros().trials(body, ids, stoppable, asked.sort, asked.down))

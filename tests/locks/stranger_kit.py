@@ -379,7 +379,7 @@ def _all_asked(path: Path, *_: object) -> None:
     from starlette.testclient import TestClient
 
     from shoal.ui.app import application
-    from shoal.ui.shelf import Shelf
+    from shoal.ui.studies import Shelf
 
     client = TestClient(application(Shelf(path), lambda: True))
     asked = ["/", "/frame", "/list"]

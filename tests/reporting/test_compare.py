@@ -9,6 +9,7 @@ from simkit import rates, study
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import Hop
 from shoal.reporting.compare import Side, gantts, page
+from shoal.reporting.sections import Cell
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def sides():
         Side(
             label,
             lines,
-            [(f"{ends[label]:g}", ends[label])],
+            [Cell(f"{ends[label]:g}", ends[label])],
             ends[label],
             f"{k}/x y.html",
         )

@@ -25,9 +25,9 @@ from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import JournalError, Line
 from shoal.reporting.accounting import account
 from shoal.reporting.charts import POINTS, learning, parallel, parameters, scatters, thinned
-from shoal.reporting.html import embedded
+from shoal.reporting.html import embedded, shown
 from shoal.reporting.slot_charts import gantt, use
-from shoal.reporting.tables import table
+from shoal.reporting.sections import Cell, slots, table
 from shoal.reporting.tally import Point
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
@@ -244,10 +244,9 @@ def test_a_chart_of_too_many_bars_is_capped_and_says_so(many: list[Line]) -> Non
     assert bars > 1000
     assert drawn <= 208
     assert sum(len(trace["x"]) for trace in figure["data"] if trace.get("base")) == drawn
-    from shoal.reporting.sections import slots
-
-    assert f"Of {bars:,} intervals {drawn:,} bars are drawn" in slots(told, (bars, drawn), True)
-    assert "intervals" not in slots(told, (bars, bars), True)
+    said = shown(slots(told, (bars, drawn), True))
+    assert f"Of {bars:,} intervals {drawn:,} bars are drawn" in said
+    assert "intervals" not in shown(slots(told, (bars, bars), True))
 
 
 def evil() -> list[Line]:
@@ -474,13 +473,13 @@ def test_scatters_have_log_axes_and_categories(many: list[Line]) -> None:
 
 def test_cells_have_a_key_only_where_their_text_does_not_say_it() -> None:
     cells = [
-        ("0.50000", 0.5),
-        ("5 ms", 0.005),
-        ("–", None),
-        ("<b>t1</b>", "t1", "html"),
+        Cell("0.50000", 0.5),
+        Cell("5 ms", 0.005),
+        Cell("–", None),
+        Cell("t1", "t1", "code"),
         "a & b",
     ]
-    made = table(["a", "b", "c", "d", "e"], [cells])
+    made = shown([table(["a", "b", "c", "d", "e"], [cells])])
     found = re.findall(r"<td[^>]*>", made)
     keys = [re.findall(r'data-k="(.*?)"', cell) for cell in found]
     assert keys == [[], ["0.005"], [""], [], []]

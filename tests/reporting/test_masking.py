@@ -83,7 +83,7 @@ def test_the_journal_has_it_and_reports_do_not(study: shoal.Study) -> None:
 
 def test_the_page_does_not_show_it(study: shoal.Study) -> None:
     from shoal.ui import drawings, parts, table
-    from shoal.ui.shelf import Shelf
+    from shoal.ui.studies import Shelf
 
     (live,) = Shelf(study.folder.path).studies().values()
     seen = live.seen()

@@ -28,7 +28,7 @@ from shoal.engine.journal import Journal
 from shoal.ui.app import application
 from shoal.ui.guard import KEY, Connections, Guard
 from shoal.ui.serve import Server
-from shoal.ui.shelf import Shelf
+from shoal.ui.studies import Shelf
 
 SHARD = ShardId("s0")
 EPOCH = 1000  # samples
