@@ -187,6 +187,12 @@ def _trials_tile(told: Told) -> Iterator[Tile]:
     yield Tile("trials", f"{told['trials']['all']:,}", note)
 
 
+def _best(account: Account) -> dict[str, Any] | None:
+    """The best trial; None without a score."""
+    best = account.best()
+    return None if best is None else _trial(best)
+
+
 def _top(account: Account) -> list[dict[str, Any]]:
     """The best few trials."""
     return [_trial(row) for row in account.ranked()[:TOP] if row.scored]
@@ -217,7 +223,7 @@ def _by_recipe(account: Account) -> Any:
         name: {
             "metric": own.metric,
             "mode": own.mode,
-            "best": next(iter(_top(own)), None),
+            "best": _best(own),
             "top": _top(own),
         }
         for name, own in account.by_recipe.items()
@@ -572,7 +578,7 @@ VALUES: Mapping[str, Callable[[Account], Any]] = {
     "status": lambda account: account.status,
     "stopped": _stopped,
     "trials": lambda account: {"all": len(account.trials), **account.count()},
-    "best": lambda account: next(iter(_top(account)), None),
+    "best": _best,
     "top": _top,
     "best_by_recipe": _by_recipe,
     "folds": _folds,

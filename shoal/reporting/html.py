@@ -162,7 +162,7 @@ def environment() -> "Environment":
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    made.filters |= {"lines": _lines, "exact": _exact, "cell": cell_html}
+    made.filters |= {"lines": _lines, "exact": _exact, "cell": lambda cell: Markup(_cell(cell))}
     made.globals["listed"] = LISTED
     return made
 
@@ -200,27 +200,28 @@ def _lines(rows: Rows) -> Markup:
     for row in rows.rows:
         lines.append("<tr>")
         for cell, side in zip(row, sides, strict=True):
-            shown = cell_html(cell)
-            lines.append(f"<td{side}{_sort_key(shown, cell)}>{shown}")
+            lines.append(f"<td{side}{_sort_key(cell)}>{_cell(cell)}")
     return Markup("".join(lines))
 
 
-def cell_html(cell: Cell) -> Markup:
-    """What a cell shows."""
+def _cell(cell: Cell) -> str:
+    """What a cell shows, as HTML."""
     text = escape(cell.text)
+    if not cell.look:
+        return text
     match cell.look:
         case "code":
-            text = f"<code>{text}</code>"
+            return f"<code>{text}</code>"
         case "dot":
-            text = f'<i class="dot" style="background:{cell.extra}"></i>{text}'
+            return f'<i class="dot" style="background:{cell.extra}"></i>{text}'
         case "chip":
-            text = f'<span class="chip {cell.extra}">{text}</span>'
+            return f'<span class="chip {cell.extra}">{text}</span>'
         case "link" if cell.extra:
-            text = f'<a href="{html.escape(cell.extra)}">{text}</a>'
-    return Markup(text)
+            return f'<a href="{html.escape(cell.extra)}">{text}</a>'
+    return text
 
 
-def _sort_key(shown: str, cell: Cell) -> str:
+def _sort_key(cell: Cell) -> str:
     """The attribute that the page sorts by; none where the cell's text is the same key.
 
     Ten thousand trials are a megabyte smaller without the keys that only repeat the text.
@@ -228,9 +229,9 @@ def _sort_key(shown: str, cell: Cell) -> str:
     key = cell.key
     if key is None:
         return ' data-k=""'
-    if not isinstance(key, str):
-        return "" if _reads_as(shown, key) else f' data-k="{key}"'
-    return "" if key == cell.text else f' data-k="{escape(key)}"'
+    if isinstance(key, str):
+        return "" if key == cell.text else f' data-k="{escape(key)}"'
+    return "" if _reads_as(cell.text, key) else f' data-k="{key}"'
 
 
 def _reads_as(text: str, key: float) -> bool:

@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -71,7 +72,7 @@ class Cell(NamedTuple):
 Cells = Sequence[Cell | str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """A table's heads and rows; a plain text is a cell that sorts by itself."""
 
@@ -79,7 +80,7 @@ class Rows:
     rows: Sequence[Sequence[Cell]]
     sortable: bool
 
-    @property
+    @cached_property
     def numeric(self) -> list[bool]:
         """Of each column, whether no cell sorts by a text; such columns stand right."""
         columns = range(len(self.heads))
