@@ -26,8 +26,8 @@ from shoal.engine.journal import JournalError, Line
 from shoal.reporting.accounting import account
 from shoal.reporting.charts import POINTS, learning, parallel, parameters, scatters, thinned
 from shoal.reporting.html import embedded, shown
-from shoal.reporting.slot_charts import gantt, use
 from shoal.reporting.sections import Cell, slots, table
+from shoal.reporting.slot_charts import gantt, use
 from shoal.reporting.tally import Point
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
