@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from shoal.train.adapt.lightning import lightning as lightning
     from shoal.train.data.data import Data as Data
     from shoal.train.data.data import DataError as DataError
-    from shoal.train.function.talk import report as report
-    from shoal.train.function.talk import restore as restore
+    from shoal.train.function.session import report as report
+    from shoal.train.function.session import restore as restore
     from shoal.train.recipe.recipe import LRSchedule as LRSchedule
     from shoal.train.recipe.recipe import Recipe as Recipe
     from shoal.train.recipe.shard import ShardRecipe as ShardRecipe
@@ -65,7 +65,7 @@ _HOMES = {
     "shoal.train.adapt.huggingface": ["huggingface"],
     "shoal.train.adapt.lightning": ["lightning"],
     "shoal.train.data.data": ["Data", "DataError"],
-    "shoal.train.function.talk": ["report", "restore"],
+    "shoal.train.function.session": ["report", "restore"],
     "shoal.train.recipe.recipe": ["LRSchedule", "Recipe"],
     "shoal.train.recipe.shard": ["ShardRecipe"],
 }

@@ -60,7 +60,7 @@ from shoal.study.setup import Setup, data_of, pause_on_failure
 from shoal.study.watchers import Log, RepeatWarner
 from shoal.train.function.objective import ObjectiveTrial, numbered
 from shoal.train.function.recipe import UNLIMITED, nothing
-from shoal.train.function.talk import TrialContext, Values, numbers
+from shoal.train.function.session import TrialContext, Values, numbers
 from shoal.train.recipe.settings import seed_of
 
 # How a trial may be told to have ended: the words of Optuna, and those of `TrialResult.status`.

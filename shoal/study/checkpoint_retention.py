@@ -13,7 +13,7 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.engine.journal import Line
 from shoal.engine.snapshot import History, Snapshot
-from shoal.train.recipe.several.recipes import Aim
+from shoal.train.recipe.recipes import Aim
 
 GIB = 1024**3
 

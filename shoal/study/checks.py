@@ -22,20 +22,20 @@ from shoal.study.setup import Setup, Space, each_recipe
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.device import device_of, gpus
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.hooks import carries_state, why_one_slot
-from shoal.train.recipe.reads import Watched
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.several.recipes import (
+from shoal.train.recipe.recipe_code import Watched
+from shoal.train.recipe.recipes import (
     Recipes,
     own_config,
     own_recipe,
 )
 from shoal.train.recipe.shard import ShardRecipe, is_scored
-from shoal.train.tools import keys, tried
+from shoal.train.tools import keys, model_trial
 from shoal.train.tools.check import trained_names
+from shoal.train.tools.model_trial import check_configured
 from shoal.train.tools.rehearsal import LARGE, Mistake, is_rehearsed, rehearse
-from shoal.train.tools.tried import check_configured
 
 OTHERS = 3  # configurations that are tried, too, where the first one fails
 
@@ -126,7 +126,7 @@ def check_recipe(setup: Setup, space: Space | None) -> int:
     for name, domain in dimensions(validated(space or {})):
         chosen[name] = getattr(domain, "values", ())
     try:
-        tried.check_names(setup.recipe, chosen)
+        model_trial.check_names(setup.recipe, chosen)
         if space is not None:
             return _check_first(setup, first_config(space), chosen)
     except ValueError as error:
@@ -143,8 +143,8 @@ def _check_first(setup: Setup, config: Mapping[str, Any], values: Mapping[str, A
         ValueError: see `check_recipe`.
     """
     watched = Watched(config)
-    tried.check_values(setup.recipe, config, values)
-    made = tried.check_configured(setup.recipe, config, setup.seed, watched)
+    model_trial.check_values(setup.recipe, config, values)
+    made = model_trial.check_configured(setup.recipe, config, setup.seed, watched)
     varied = [name for name in config if name in values and values[name] != (config[name],)]
     if made:
         keys.check_attributes(setup.recipe, watched)

@@ -28,7 +28,7 @@ from shoal.study.schedules import check_schedule_end
 from shoal.study.setup import Setup, epochs_of, trains_itself
 from shoal.train.function.recipe import UNLIMITED
 from shoal.train.lane.checkpoints import Checkpoints
-from shoal.train.recipe.several.recipes import changed, own_config
+from shoal.train.recipe.recipes import changed, own_config
 
 Names = frozenset[TrialId]  # of the trials that there are
 

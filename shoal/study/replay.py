@@ -27,12 +27,12 @@ from shoal.study.head import code_now, platform_facts, trained_by_other_code
 from shoal.study.results import data_as_trained
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
-from shoal.train.function.keep import without_place
+from shoal.train.function.checkpoint import without_place
 from shoal.train.function.recipe import FunctionRecipe, nothing
 from shoal.train.function.trainer import FunctionTrainer
 from shoal.train.lane.checkpoints import Checkpoints, Damaged
 from shoal.train.lane.device import device_of
-from shoal.train.recipe.several.recipes import attribute, own_recipe
+from shoal.train.recipe.recipes import attribute, own_recipe
 from shoal.train.recipe.unit import Done, Tree, TrialError, Unit
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.tools.verify import (

@@ -17,7 +17,7 @@ from shoal.study.code.arguments import check_recipe_type
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup, data_of, explain_missing_data
 from shoal.train.data.data import Data
-from shoal.train.function.keep import unpacked
+from shoal.train.function.checkpoint import unpacked
 from shoal.train.function.objective import numbered
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoints import Checkpoints, Damaged

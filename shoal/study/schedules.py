@@ -14,7 +14,7 @@ from shoal.core.visits import EPS
 from shoal.search.registry import nested
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.recipe import Recipe
 
 SCHEDULE = "schedule_epochs"  # its place in a journal's head

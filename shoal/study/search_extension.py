@@ -24,8 +24,8 @@ from shoal.search.space import Space, rebuild_space
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.lane.checkpoints import Checkpoints
-from shoal.train.recipe.several.recipes import own_config, own_recipe
-from shoal.train.tools.tried import schedule_ends
+from shoal.train.recipe.recipes import own_config, own_recipe
+from shoal.train.tools.model_trial import schedule_ends
 
 Head = Mapping[str, Any]
 

@@ -31,9 +31,9 @@ from shoal.study.folder import StudyError
 from shoal.study.search_extension import with_core
 from shoal.study.setup import Setup, Space
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
-from shoal.train.recipe.reads import reports_no_checkpoint
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.several.recipes import Recipes, aims
+from shoal.train.recipe.recipe_code import reports_no_checkpoint
+from shoal.train.recipe.recipes import Recipes, aims
 
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8

@@ -10,15 +10,15 @@ from shoal.engine.files import current_folder
 from shoal.engine.process import Training, training
 from shoal.engine.run import DataMissing
 from shoal.search.optuna import instead
+from shoal.study.code.recipe_file import parts_of
 from shoal.study.code.recipe_store import UnreadRecipe
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
 from shoal.train.data.node_shards import Survey
 from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.several.parts import parts_of
-from shoal.train.recipe.several.recipes import (
+from shoal.train.recipe.recipe_data import bring
+from shoal.train.recipe.recipes import (
     Recipes,
     aims,
     brought_by,
@@ -26,7 +26,7 @@ from shoal.train.recipe.several.recipes import (
     own_space,
     own_validate_every,
 )
-from shoal.train.tools.said import said
+from shoal.train.tools.error_text import said
 
 Space = Mapping[str, Any]
 

@@ -22,7 +22,7 @@ from shoal.study.ask_tell import AskedTrial, AskTellLoop
 from shoal.study.backends import at_holders
 from shoal.study.checks import check_one_slot
 from shoal.study.code.arguments import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
-from shoal.study.code.recipe_file import code_name, function_in
+from shoal.study.code.recipe_file import code_name, function_in, parts_of
 from shoal.study.code.recipe_store import UnreadRecipe, load
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import Deciders, head_space, rebuild
@@ -33,7 +33,6 @@ from shoal.study.schedules import recipe_for_study
 from shoal.study.searcher import SearcherArguments, sample_count, searcher_of, widths_of
 from shoal.study.setup import Setup, alone_in_process, checked_space, epochs_of, with_recipe_options
 from shoal.train.function.recipe import FunctionRecipe, nothing
-from shoal.train.recipe.several.parts import parts_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -25,7 +25,7 @@ from shoal.reporting.progress import Progress
 from shoal.search import nested
 from shoal.study.setup import Setup, trains_itself
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe
-from shoal.train.recipe.several.recipes import Aim
+from shoal.train.recipe.recipes import Aim
 
 # Silent unless the user's program sets logging up.
 LOGGER = logging.getLogger("shoal")

@@ -14,10 +14,10 @@ from shoal.study.code.recipe_file import (
     code_name,
     function_in,
     load_module,
+    parts_of,
     recipe_class,
 )
 from shoal.study.folder import StudyError
-from shoal.train.recipe.several.parts import parts_of
 
 if TYPE_CHECKING:
     from shoal.study.study import Study

@@ -18,6 +18,7 @@ from shoal.reporting.format import plural
 from shoal.search.space import grid
 from shoal.study.backends import Perform, perform_here, slots_here
 from shoal.study.checks import first_config
+from shoal.study.code.recipe_file import parts_of
 from shoal.study.folder import StudyError
 from shoal.study.searcher import SearcherArguments, default_searcher
 from shoal.study.setup import Setup
@@ -32,8 +33,7 @@ from shoal.tools.profile_times import (
     time_width,
 )
 from shoal.train.lane.device import device_of, gpus, kind_of_name
-from shoal.train.recipe.several.parts import parts_of
-from shoal.train.recipe.several.recipes import brought_by
+from shoal.train.recipe.recipes import brought_by
 from shoal.train.recipe.shard import ShardRecipe
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from shoal.study.schedules import plan_to_measure
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.recipe.pickling import dumps
-from shoal.train.tools.timed import TimedSetup, serve
+from shoal.train.tools.timing import TimedSetup, serve
 
 # How long a process that lives may be silent.
 PATIENCE: Seconds = 600.0

@@ -37,7 +37,7 @@ from shoal.reporting.html import write
 from shoal.study.folder import Folder
 from shoal.study.holder import is_held, process_of
 from shoal.study.inbox import Inbox, note_entries
-from shoal.train.function.keep import unpacked
+from shoal.train.function.checkpoint import unpacked
 from shoal.train.lane.checkpoints import Checkpoints, Damaged
 
 CHECKPOINT = "t/000001-1.pt"

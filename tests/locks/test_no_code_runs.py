@@ -38,7 +38,7 @@ from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.data.formats import KINDS, read_whole
 from shoal.train.data.images import picture
-from shoal.train.function.keep import unpacked
+from shoal.train.function.checkpoint import unpacked
 from shoal.train.lane.checkpoints import Checkpoints, Damaged
 from shoal.train.wide import parcel
 
@@ -261,7 +261,7 @@ GUARDED = {
     "shoal/backend/ray/node_survey.py": OF_RAY,
     "shoal/train/data/columns.py": "items in this process's memory",
     "shoal/train/slot/units.py": "what this process has pickled",
-    "shoal/train/tools/timed.py": "comes through a pipe from the parent process",
+    "shoal/train/tools/timing.py": "comes through a pipe from the parent process",
     "shoal/train/stream/shared_memory.py": "shared memory of this user's own processes",
     "shoal/train/wide/parcel.py": "arrays and plain values only",
     "shoal/train/recipe/pickling.py": "a recipe that its user trusts",

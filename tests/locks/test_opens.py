@@ -56,7 +56,7 @@ OPEN_OTHERWISE = {
     "train/recipe/recipe_source.py": "the user's own source",
     "train/recipe/text_modules.py": "the user's own source",
     "train/slot/setup.py": "what the system says of memory",
-    "train/tools/timed.py": SCRATCH,
+    "train/tools/timing.py": SCRATCH,
     "train/stream/": "shared memory of this user's own processes",
     "ui/app.py": "files of this package",
 }

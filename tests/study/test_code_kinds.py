@@ -9,6 +9,8 @@ from pathlib import Path
 import code_kit as kit
 import pytest
 
+import shoal
+
 PICKLED = {
     "array": "Mine.more (ndarray) is no plain data",
     "local": "was made within a function",
@@ -246,3 +248,15 @@ def test_adapted_recipes_are_source_too(tmp_path: Path, library: str) -> None:
     for name in ("begin.py", "code_of_mine.py"):
         (tmp_path / name).unlink()
     kit.python(tmp_path, "-c", GO_ON)
+
+
+def test_a_users_own_names_are_not_taken_for_those_of_adapted_recipes(
+    blobs: type, tmp_path: Path
+) -> None:
+    """Recipes of other libraries' code have methods of these names, and functions `run`."""
+    recipe = blobs()
+    recipe.named, recipe.renew, recipe.brought = 1, 2, 3
+    recipe.run, recipe.function = 4, 5
+    study = shoal.create_study(recipe, storage=tmp_path / "study")
+    study.optimize(policy="fifo", max_epochs=1, progress=False)
+    assert vars(shoal.load_study(tmp_path / "study").recipe)["function"] == 5

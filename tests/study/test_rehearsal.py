@@ -25,8 +25,8 @@ from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.unit import TrialError
 from shoal.train.stream.reader import Reader
+from shoal.train.tools.error_text import said
 from shoal.train.tools.rehearsal import telling_rows
-from shoal.train.tools.said import said
 from shoal.train.wide.lane import WideLane
 
 

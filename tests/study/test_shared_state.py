@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.train.recipe.reads import is_only_added_to
+from shoal.train.recipe.recipe_code import is_only_added_to
 from shoal.train.slot import shared_state
 from shoal.train.slot.shared_state import RecipeSharing
 

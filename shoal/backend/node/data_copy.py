@@ -26,8 +26,8 @@ from shoal.engine.process import lives
 from shoal.train.data.catalogue import LOCAL
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
-from shoal.train.recipe.bring import adopt, bring
 from shoal.train.recipe.pickling import dumps
+from shoal.train.recipe.recipe_data import adopt, bring
 
 ALIGN = 64  # bytes: arrays start at cache lines
 OWNER = "owner"  # the file with the id of the process whose end makes a copy of the data useless

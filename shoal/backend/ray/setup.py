@@ -19,7 +19,7 @@ from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.pickling import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
-from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.recipes import Recipes
 from shoal.train.slot.setup import Pace, TrainerSetup, resting_memory
 
 

@@ -11,9 +11,9 @@ from shoal.policy.width.convergence import more_is_better
 from shoal.study.folder import StudyError
 from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.recipes import Recipes
 from shoal.train.recipe.shard import ShardRecipe
 
 DIRECTIONS = {"minimize": "min", "maximize": "max"}

@@ -2,17 +2,26 @@
 
 import hashlib
 import inspect
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from shoal.study.folder import StudyError
 from shoal.train.recipe.pickling import import_from
-from shoal.train.recipe.several.parts import parts_of
 from shoal.train.recipe.text_modules import RECIPE, Text, imported, text_of
 
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
+
+
+# Where recipes' classes are that need torch: it is loaded wherever there is one of them.
+_MODULES = {
+    "Adapted": "shoal.train.recipe.adapter",
+    "FunctionRecipe": "shoal.train.function.recipe",
+    "Recipes": "shoal.train.recipe.recipes",
+}
 
 
 def load_module(file: Path) -> ModuleType:
@@ -75,9 +84,20 @@ def recipe_class(module: ModuleType, name: str | None = None) -> "type[Recipe]":
     raise StudyError(f"{module.__file__} has the recipes {listed}: {ask}")
 
 
+def _is_of(recipe: Any, kind: str) -> bool:
+    """Whether the recipe is of this class of Shoal's, whose module needs torch."""
+    module = sys.modules.get(_MODULES[kind])
+    return module is not None and isinstance(recipe, getattr(module, kind))
+
+
 def function_in(recipe: Any) -> Any:
-    """The function that the recipe calls, if it is a `FunctionRecipe`, which needs torch."""
-    return vars(recipe).get("function") if hasattr(recipe, "run") else None
+    """The function that the recipe calls, if it is a `FunctionRecipe`."""
+    return recipe.function if _is_of(recipe, "FunctionRecipe") else None
+
+
+def is_adapted(recipe: Any) -> bool:
+    """Whether the recipe was made of another library's code."""
+    return _is_of(recipe, "Adapted")
 
 
 def code_name(recipe: "Recipe") -> str:
@@ -89,7 +109,12 @@ def code_name(recipe: "Recipe") -> str:
 
 def _named(recipe: Any) -> Any:
     """The class or function that an adapted recipe is made of; None of other recipes."""
-    return recipe.named() if hasattr(recipe, "named") else None
+    return recipe.named() if is_adapted(recipe) else None
+
+
+def parts_of(recipe: Any) -> "Mapping[str, Recipe]":
+    """The recipes of `Recipes` by name; empty for any other recipe."""
+    return recipe.parts if _is_of(recipe, "Recipes") else {}
 
 
 def describe_recipe(recipe: "Recipe") -> dict[str, Any]:

@@ -41,7 +41,9 @@ from shoal.study.code.recipe_file import (
     code_name,
     describe_recipe,
     function_in,
+    is_adapted,
     module_of,
+    parts_of,
     recipe_class,
     sha256,
 )
@@ -49,7 +51,6 @@ from shoal.study.folder import Folder, StudyError, versions
 from shoal.train.recipe.pickling import ENVIRONMENT, culprit, dumps, import_from, loads
 from shoal.train.recipe.plain_form import NotPlain, restored
 from shoal.train.recipe.recipe_source import RecipeSource, source_of
-from shoal.train.recipe.several.parts import parts_of
 from shoal.train.recipe.text_modules import RECIPE, OtherModule, ScriptPart, Text, preferred
 
 if TYPE_CHECKING:
@@ -659,8 +660,8 @@ def _renewed(recipe: Recipe, about: Mapping[str, Any]) -> Recipe:
     if function_in(recipe) is not None:
         _renew(module, name, lambda found: vars(recipe).update(function=found))
         return recipe
-    if hasattr(recipe, "renew"):
-        _renew(module, name, recipe.renew)
+    if is_adapted(recipe):
+        _renew(module, name, recipe.renew)  # type: ignore[attr-defined]
         return recipe
     fresh = recipe_class(module, name)
     renewed = fresh.__new__(fresh)

@@ -25,7 +25,7 @@ from shoal.train.adapt.transformers_api import (
 )
 from shoal.train.data.data import Data
 from shoal.train.data.parts import Order
-from shoal.train.recipe.adapted import Adapted, set_attributes
+from shoal.train.recipe.adapter import Adapted, set_attributes
 
 # What a Trainer calls things, and what to give here.
 MEANT = {

@@ -46,9 +46,9 @@ from shoal.train.adapt.module_seat import (
 from shoal.train.adapt.module_steps import check_hooks, unfusable
 from shoal.train.data.data import Data
 from shoal.train.lane.model_changes import copied, differing, warn_of_undone
-from shoal.train.recipe.adapted import Adapted, TrialProgress, set_attributes
-from shoal.train.recipe.bring import adopt
+from shoal.train.recipe.adapter import Adapted, TrialProgress, set_attributes
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_data import adopt
 from shoal.train.recipe.settings import Settings
 
 

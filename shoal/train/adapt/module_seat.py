@@ -22,7 +22,7 @@ from shoal.train.adapt.module_log import (
     items_of,
     reduction,
 )
-from shoal.train.recipe.adapted import NotOfferedError, TrialProgress
+from shoal.train.recipe.adapter import NotOfferedError, TrialProgress
 
 # what modules set on their trainer, and what to do instead
 ASSIGNED = {

@@ -13,7 +13,7 @@ import numpy as np
 from shoal.core.trial import TrialId, Value, is_number, shown
 from shoal.search.sobol import Place, Source, source
 from shoal.search.space import LARGEST
-from shoal.train.function.talk import (
+from shoal.train.function.session import (
     Pruned,
     TrialContext,
     TrialStopped,

@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.train.data.data import Data
 from shoal.train.function.objective import called
-from shoal.train.function.talk import TrialContext
+from shoal.train.function.session import TrialContext
 from shoal.train.recipe.recipe import Recipe
 
 # What to do about a function whose call does not run its code.

@@ -25,7 +25,7 @@ from shoal.train.fuse.rewritten import FLAT_WEIGHTS
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.optimizers import family
 from shoal.train.lane.tensors import is_lazy, unique
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapter import Adapted
 
 PLAIN = (bool, int, float, str, bytes)
 SHOWN = (  # kinds of values that `repr` describes whole

@@ -7,6 +7,11 @@ Leave a line here for each class or function that moves and that a stored recipe
 from collections.abc import Mapping
 
 MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("shoal.train.function.talk", "TrialStopped"): ("shoal.train.function.session", "TrialStopped"),
+    ("shoal.train.function.talk", "report"): ("shoal.train.function.session", "report"),
+    ("shoal.train.function.talk", "restore"): ("shoal.train.function.session", "restore"),
+    ("shoal.train.recipe.adapted", "Adapted"): ("shoal.train.recipe.adapter", "Adapted"),
+    ("shoal.train.recipe.several.recipes", "Recipes"): ("shoal.train.recipe.recipes", "Recipes"),
     ("shoal.train.adapt.arguments", "Arguments"): (
         "shoal.train.adapt.training_arguments",
         "Arguments",

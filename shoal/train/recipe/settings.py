@@ -12,8 +12,8 @@ import numpy as np
 
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Precision, Recipe, Shuffle, overrides
+from shoal.train.recipe.recipes import Recipes
 from shoal.train.recipe.seat import LRRule, lr_factor
-from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.recipe.shard import refuse_settings
 
 ORDERS = ("once", "each", "sequential")

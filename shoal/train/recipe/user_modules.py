@@ -34,8 +34,8 @@ def _kinds(part: Any) -> Iterator[Any]:
 
 def _brought(part: Any) -> tuple[Any, ...]:
     """The user's classes and functions in an adapted recipe."""
-    brought = getattr(part, "brought", None)
-    return () if brought is None else tuple(brought())
+    is_made_of_others = callable(getattr(type(part), "brought", None))
+    return tuple(part.brought()) if is_made_of_others else ()
 
 
 def is_installed(module: ModuleType) -> bool:

@@ -17,8 +17,8 @@ from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import start_up
 from shoal.train.recipe.hooks import validates
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipes import own_config, own_recipe
 from shoal.train.recipe.settings import data_key, seed_of
-from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.unit import Tree, TrialError, Unit
 from shoal.train.slot.context import SlotContext
 from shoal.train.stream.stream import Stream

@@ -32,17 +32,17 @@ from shoal.train.lane.model_changes import (
     is_users,
     parts_of,
 )
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.guard import shared_label
-from shoal.train.recipe.reads import (
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_code import (
     functions_of_users,
     is_only_added_to,
     names_in,
     own_classes,
     variables_of,
 )
-from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.recipes import Recipes
 from shoal.train.recipe.unit import RAISED
 
 ITEMS = 10_000  # of an attribute that is copied and looked into, with all that it holds

@@ -22,7 +22,7 @@ from shoal.core.trial import Seconds
 from shoal.engine.process import away_from_folder
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.recipe_data import bring
 from shoal.train.recipe.unit import RAISED
 from shoal.train.stream.shared_memory import Placed, opened, place_columns, remove, taken
 from shoal.train.stream.stream import Asked, Streams, feeding_streams

@@ -17,7 +17,7 @@ from shoal.train.fuse.fused import Fused
 from shoal.train.lane.batch_size_search import is_open, with_size
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import evaluate
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import data_key, seed_of, seen_by
 from shoal.train.recipe.shard import ShardModel, arrays, is_scored

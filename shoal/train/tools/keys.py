@@ -9,8 +9,9 @@ from typing import Any
 
 from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.recipe.adapted import Adapted
-from shoal.train.recipe.reads import (
+from shoal.train.recipe.adapter import Adapted
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_code import (
     Watched,
     attributes_in,
     code_of,
@@ -23,9 +24,8 @@ from shoal.train.recipe.reads import (
     texts_in,
     variables_in,
 )
-from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import FOLD, Settings
-from shoal.train.tools.tried import check_configured
+from shoal.train.tools.model_trial import check_configured
 
 # What a recipe's attribute may be that holds no values.
 CALLED = (FunctionType, MethodType, classmethod, staticmethod, property)

@@ -27,7 +27,7 @@ from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.model_changes import same
 from shoal.train.lane.scoring import EVALUATION_BATCHES, NotANumberError, scoring
 from shoal.train.private import delay_compiler
-from shoal.train.recipe.adapted import Adapted, NotOfferedError
+from shoal.train.recipe.adapter import Adapted, NotOfferedError
 from shoal.train.recipe.guard import (
     OWN_STATE,
     changing,
@@ -35,8 +35,8 @@ from shoal.train.recipe.guard import (
     warn_of_shared,
 )
 from shoal.train.recipe.hooks import scores_whole, validates
-from shoal.train.recipe.reads import NotInSpaceError, Watched
 from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.recipe_code import NotInSpaceError, Watched
 from shoal.train.recipe.settings import (
     FOLD,
     data_key,
@@ -54,9 +54,9 @@ from shoal.train.slot.shared_state import (
     own_copy,
 )
 from shoal.train.stream.stream import Stream
+from shoal.train.tools.error_text import said
 from shoal.train.tools.keys import check_attributes
-from shoal.train.tools.said import said
-from shoal.train.tools.tried import lacking
+from shoal.train.tools.model_trial import lacking
 from shoal.train.tools.verify import differences
 
 LARGE = 20_000_000  # parameters of a model that is not worth a rehearsal

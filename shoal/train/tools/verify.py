@@ -16,11 +16,11 @@ from shoal.train.data.data import Data
 from shoal.train.lane.batch_size_search import with_size
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.optimizers import numbers_of_state
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipes import own_config, own_recipe
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import seed_of
-from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.shard import ShardModel
 from shoal.train.recipe.unit import Done, Tree, Unit
 from shoal.train.slot.setup import TrainerSetup

@@ -20,8 +20,8 @@ from shoal.core.event import Fed
 from shoal.options import Options
 from shoal.policy.fifo import Fifo
 from shoal.train.data import data as train_data
-from shoal.train.recipe.bring import bring
-from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.recipe_data import bring
+from shoal.train.recipe.recipes import Recipes
 
 
 class Costly(Tiny):

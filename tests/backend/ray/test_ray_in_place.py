@@ -39,7 +39,7 @@ from shoal.study.setup import data_of
 from shoal.train.data.arrangement import Deal
 from shoal.train.data.catalogue import catalogue_of
 from shoal.train.data.columns import DataError
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.recipe_data import bring
 from shoal.train.recipe.unit import Unit
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer

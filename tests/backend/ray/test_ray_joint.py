@@ -23,7 +23,7 @@ from shoal.backend.ray.node_survey import survey_of
 from shoal.core.event import Ended, Left
 from shoal.core.plan import Gang
 from shoal.policy import Hybrid
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.recipe_data import bring
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from shoal.core.event import Joined, Left, Unread
 from shoal.core.trial import TrialId
 from shoal.policy import Hop
 from shoal.study.folder import StudyError
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.recipe_data import bring
 
 pytestmark = pytest.mark.slow
 NODES = ("n0", "n1", "n2", "n3")

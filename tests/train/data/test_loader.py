@@ -21,8 +21,8 @@ from train_kit import S0, Small
 from shoal.options import Options
 from shoal.train.data import columns as cols
 from shoal.train.data.data import Data, DataError
-from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_data import bring
 from shoal.train.stream.stream import Stream
 
 CPU = torch.device("cpu")

@@ -21,8 +21,8 @@ from train_kit import S0, Small
 
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
-from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_data import bring
 from shoal.train.stream.stream import Stream
 
 PAIRS = TensorDataset(torch.arange(60.0).reshape(60, 1), torch.arange(60) % 3)

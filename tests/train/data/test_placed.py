@@ -22,7 +22,7 @@ from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.node_shards import Survey, surveying
 from shoal.train.data.survey import Asked, Finding, look, tasks_of
 from shoal.train.data.url_cache import UrlCache
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.recipe_data import bring
 
 
 def written(folder: Path, *names: str, rows: int = 12) -> dict[str, dict[str, str]]:

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, WeightedRandomSampler
 import shoal
 from shoal.train.data import columns as cols
 from shoal.train.data.data import Data
-from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_data import bring
 from shoal.train.stream.stream import Stream
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ import shoal
 from shoal.cli import app
 from shoal.engine import printed
 from shoal.study.folder import StudyError
-from shoal.train.function import process
+from shoal.train.function import command as commands
 from shoal.train.function.command import CommandRecipe, scores
 
 PROGRAM = """
@@ -137,7 +137,7 @@ def _lives(number: int) -> bool:
 
 def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printed, "PART_BYTES", 100)
-    log = process.OutputLog(tmp_path / "t" / "log.txt")
+    log = commands.OutputLog(tmp_path / "t" / "log.txt")
     for number in range(100):
         log.write(f"line {number}\n")
     sizes = {place.name: place.stat().st_size for place in (tmp_path / "t").iterdir()}

@@ -8,7 +8,7 @@ import torch
 
 import shoal
 from shoal.core.trial import Trial, Visit
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.recipe_data import bring
 from shoal.train.recipe.unit import TrialError, Unit
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer

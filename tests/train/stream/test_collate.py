@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, default_collate
 from train_kit import S0, Small, go, planned, trainer
 
 from shoal.train.data.data import Data, DataError
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.recipe_data import bring
 from shoal.train.recipe.shard import arrays
 from shoal.train.stream.reader import Reader
 from shoal.train.stream.stream import Batches, Stream

@@ -24,8 +24,8 @@ from train_kit import S0, S1, Small, go, planned, trainer
 
 from shoal.train.data import arrangement, iterables
 from shoal.train.data.data import Data, DataError
-from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_data import bring
 from shoal.train.stream.stream import Batches, Stream, Streams
 
 CPU = torch.device("cpu")

@@ -18,8 +18,9 @@ from shoal.train.lane.optimization import Optimization, check_steps
 from shoal.train.lane.ownership import Ownership, SharedError
 from shoal.train.lane.tensors import UnshapedError, check_shaped
 from shoal.train.private import delay_compiler
-from shoal.train.recipe.adapted import Adapted
-from shoal.train.recipe.reads import (
+from shoal.train.recipe.adapter import Adapted
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_code import (
     NotInSpaceError,
     Watched,
     functions_of,
@@ -28,7 +29,6 @@ from shoal.train.recipe.reads import (
     near,
     own_classes,
 )
-from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import FOLD, Settings, data_key, seed_of, settings
 from shoal.train.recipe.shard import refuse_settings
 from shoal.train.rng import Rng

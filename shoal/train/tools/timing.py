@@ -34,11 +34,11 @@ from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.device import use
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import COUNTED, STEPS
-from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe_data import bring
+from shoal.train.recipe.recipes import own_config, own_recipe
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import data_key, seed_of
-from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer

@@ -12,7 +12,7 @@ from shoal.train.data.data import Data, joined
 from shoal.train.data.node_shards import Survey, current_survey, surveying
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe, overrides
-from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.recipes import Recipes
 
 
 def bring(recipe: Recipe, survey: Survey | None = None) -> Data:

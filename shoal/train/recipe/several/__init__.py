@@ -1,1 +1,0 @@
-"""Several recipes in one study."""
