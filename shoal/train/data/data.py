@@ -236,9 +236,7 @@ class Data:
             data = Data(from_iterable(dataset, validation, how, collate, samples))
         else:
             data = Data(from_dataset(dataset, validation, how, collate))
-        if scored is not None:
-            data.collate_scored_with(scored)
-        return data
+        return data if scored is None else data.scored_collated(scored)
 
     @staticmethod
     def loader(
@@ -919,29 +917,36 @@ class Data:
 
     # -- batches of items --------------------------------------------------------------------------
 
-    def collate_with(self, collate: Callable[[list[Any]], Any]) -> None:
-        """Have batches made of items by this function, unless the data has one.
+    def collated(self, collate: Callable[[list[Any]], Any]) -> Data:
+        """The data, whose batches are made of items by this function, unless it has one.
 
         Raises:
             DataError: the data has no items, but columns.
         """
         if self.collate is not None:
-            return
+            return self
         if self.form is None:
             raise DataError(
                 "collate puts items together, and this data has columns; "
                 "use Data.dataset(…), or leave collate out"
             )
-        self._source = self._source.collated()  # type: ignore[attr-defined]
-        self.collate = collate
-        self.collates = True
+        other = self._of_items()
+        other.collate = collate
+        return other
 
-    def collate_scored_with(self, collate: Callable[[list[Any]], Any]) -> None:
-        """Have the batches of validation made of items by this function."""
+    def scored_collated(self, collate: Callable[[list[Any]], Any]) -> Data:
+        """The data, whose batches of validation are made of items by this function."""
+        other = self._of_items()
+        other.scored_collate = collate
+        return other
+
+    def _of_items(self) -> Data:
+        """A copy whose batches are made of items, which are kept as they are."""
+        other = copy(self)
         if not self.collates:
-            self._source = self._source.collated()  # type: ignore[attr-defined]
-            self.collates = True
-        self.scored_collate = collate
+            other._source = self._source.collated()  # type: ignore[attr-defined]
+            other.collates = True
+        return other
 
     def check(self) -> None:
         """Make a batch of the first items, if batches are made of items.

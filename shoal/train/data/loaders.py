@@ -64,7 +64,7 @@ class LoaderParts:
     def arranged(self, data: Any) -> Any:
         """The data, in the loader's order, with the attributes that the recipe gets."""
         if self.scored is not None:
-            data.collate_scored_with(self.scored)
+            data = data.scored_collated(self.scored)
         if self.weights is not None:
             data = data.weighted(self.weights)
         elif self.sampler is not None:

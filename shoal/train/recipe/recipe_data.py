@@ -40,7 +40,7 @@ def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
         )
     collate = getattr(recipe, "collate", None)
     if collate is not None:
-        data.collate_with(collate)
+        data = data.collated(collate)
     adopt(recipe, data)
     if data.collates and overrides(recipe, "features"):
         raise DataError(
