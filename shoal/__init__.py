@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shoal.study.study import Study as Study
     from shoal.study.study import create_study as create_study
     from shoal.study.study import load_study as load_study
-    from shoal.tools.by_hand import pack as pack
+    from shoal.tools.hand_pack import pack as pack
     from shoal.train.adapt.huggingface import huggingface as huggingface
     from shoal.train.adapt.lightning import lightning as lightning
     from shoal.train.data.data import Data as Data
@@ -49,7 +49,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "shoal.callbacks.callback": ["Callback"],
-    "shoal.tools.by_hand": ["pack"],
+    "shoal.tools.hand_pack": ["pack"],
     "shoal.policy.fifo": ["Fifo"],
     "shoal.policy.hop.hop": ["Hop"],
     "shoal.search.asha": ["ASHA"],

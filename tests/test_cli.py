@@ -23,8 +23,8 @@ from shoal.core.event import Evaluated
 from shoal.core.install import EXTRAS, NEEDED
 from shoal.engine.journal import read
 from shoal.study import auto as candidates
+from shoal.tools.arguments import parse_config
 from shoal.tools.outcome import OPTIONS, as_typed
-from shoal.tools.parse import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = str(ROOT / "examples" / "digits.py")

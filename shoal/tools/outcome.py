@@ -4,7 +4,6 @@ import json
 import re
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -20,7 +19,7 @@ from shoal.harvest.head import HeadError
 from shoal.harvest.scheduler import SchedulerError
 from shoal.options import Options
 from shoal.pool.folder import PoolError
-from shoal.reporting.format import plural, printable, score
+from shoal.reporting.format import plural, printable
 from shoal.reporting.progress import into_nothing
 from shoal.study.code.recipe_file import function_in
 from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 # Exit codes: of what a signal stopped, and of a run that ended before its work was done otherwise.
 BY_SIGNAL = {"SIGINT": 130, "SIGTERM": 143}
 WORK_LEFT = 3
-NOT_COMPARABLE = 4  # of a replay that could not compare all trials, and found nothing else
 LONGEST = 3000  # characters of an error
 MENDABLE = (
     StudyError,
@@ -140,6 +138,16 @@ def show(
         echo("\n".join(lines(found)))
 
 
+def teller(as_json: bool) -> Callable[[str], None]:
+    """Says what a command does meanwhile, wherever it is done; beside figures as JSON nothing."""
+
+    def say(text: str) -> None:
+        if not as_json:
+            sys.stderr.write(f"{text}\n")
+
+    return say
+
+
 def echo(text: str) -> None:
     """Print it; nothing if nobody reads any more, as after `| head -1`."""
     try:
@@ -237,79 +245,3 @@ def next_steps(
 def _stay(failed: int) -> str:
     """That so many trials stay as they are."""
     return "it stays" if failed == 1 else f"the {plural(failed, 'trial')} stay"
-
-
-def studies_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each of several studies, by name."""
-    for name, study in found["studies"].items():
-        standing, trials, *_ = reporting.status_lines(study)
-        line = f"{name}: {standing.partition(': ')[2]}; {trials.replace('   ', ' ')}"
-        for each in study.get("best_by_recipe", {name: study}).values():
-            best = each["best"]
-            if best is not None:
-                line += f"; best {each['metric']} {score(best['score'])} ({best['trial']})"
-        yield line
-
-
-def check_lines(found: Mapping[str, Any]) -> list[str]:
-    """A line for each check of a recipe."""
-    verdicts = {True: "ok  ", False: "FAIL"}
-    lines = [f"{verdicts[passed]}  {name}: {text}" for name, passed, text in found["checks"]]
-    return [*lines, *found["tried"]]
-
-
-def replay_lines(found: Mapping[str, Any]) -> list[str]:
-    """The comparison, a line for each trial, and one for the study."""
-    rows = found["trials"]
-    lines = [f"{row['trial']}: {_verdict(row)}" for row in rows]
-    counts = Counter(row["verdict"] for row in rows)
-    if counts.keys() <= {"equal", "agrees"}:
-        total = f"{counts['equal']} of {plural(len(rows), 'trial')} equal"
-        if counts["agrees"]:
-            total += f", {counts['agrees']} more agree"
-        return [*lines, total]
-    words = {
-        "differs": "DIFFER",
-        "missing": "MISSING",
-        "not comparable": "not comparable",
-    }
-    total = ", ".join(f"{counts[each]} {word}" for each, word in words.items() if counts[each])
-    return [*lines, f"of {plural(len(rows), 'trial')} {total}"]
-
-
-def replay_code(found: Mapping[str, Any]) -> int:
-    """The exit code: 1 if a trial differs or is missing; else 4 if one could not be compared."""
-    verdicts = {row["verdict"] for row in found["trials"]}
-    if verdicts <= {"equal", "agrees"}:
-        return 0
-    return NOT_COMPARABLE if verdicts <= {"equal", "agrees", "not comparable"} else 1
-
-
-def _verdict(row: Mapping[str, Any]) -> str:
-    """How a trial that was trained again compares with its checkpoint."""
-    after = f"after {plural(row['visits'], 'visit')}"
-    difference = f"{row['difference']:.3g}"
-    verdict = row["verdict"]
-    if verdict == "equal":
-        return f"equal bit for bit {after}"
-    if verdict == "agrees":
-        return f"agrees {after}, up to {difference} (trained {_how(row)}, which rounds otherwise)"
-    if verdict == "not comparable":
-        return f"not comparable {after}: {row['why']}"
-    if verdict == "missing":
-        return f"MISSING: {row['why']}"
-    return f"DIFFERS by up to {difference} {after}: {row['why']}; {_why(row['elsewhere'])}"
-
-
-def _why(elsewhere: Sequence[str]) -> str:
-    """What may have made a trial other than it was."""
-    if elsewhere:
-        return f"trained elsewhere, where sums may round otherwise ({'; '.join(elsewhere)})"
-    return "processor, libraries and threads are those of the study"
-
-
-def _how(row: Mapping[str, Any]) -> str:
-    """In what company a trial was trained."""
-    if row["wide"]:
-        return "on several slots"
-    return "in a fused pack"

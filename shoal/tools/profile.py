@@ -1,44 +1,110 @@
-"""What `shoal profile` finds: how fast each kind of trial is, and what else takes time.
+"""What `shoal profile` does: it times each kind of trial, and what else takes time.
 
 That is its speed at several widths, what a rescale takes, and what feeders prepare. Every slot is a
 process of one machine. Widths as in Guan et al., "FLEET", MLSys 2020, appendix B.3; the table is
 that of Capes et al. 2019 (table 1).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+import shoal
 from shoal.core.cluster import RECIPE, shards_of
-from shoal.core.trial import Trial, TrialId
-from shoal.engine.process import cpus_here
+from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.engine.process import away_from_folder, cpus_here
 from shoal.profile.fleet import feeders as enough
 from shoal.profile.fleet import widths_to_profile
+from shoal.profile.widths import wide_rates
 from shoal.reporting.format import plural
 from shoal.search.space import grid
-from shoal.study.backends import Perform, perform_here, slots_here
+from shoal.study.backends import Perform, at_holders, perform_here, slots_here
 from shoal.study.checks import first_config
 from shoal.study.code.recipe_file import parts_of
 from shoal.study.folder import StudyError
+from shoal.study.schedules import plan_to_measure
 from shoal.study.searcher import SearcherArguments, default_searcher
-from shoal.study.setup import Setup
-from shoal.tools.probe import all_trials
-from shoal.tools.profile_slots import ProfileSlots, slots_of
-from shoal.tools.profile_times import (
-    HOP,
-    Kind,
-    kinds_of,
-    time_feeders,
-    time_rescales,
-    time_width,
+from shoal.study.setup import Setup, data_of
+from shoal.tools import profile_page as page
+from shoal.tools.arguments import (
+    check_driven,
+    open_study,
+    parse_config,
+    whole_numbers,
 )
+from shoal.tools.outcome import errors, show, teller
+from shoal.tools.plan import all_trials
+from shoal.tools.profile_page import CAUSES
+from shoal.train.data.data import Data
 from shoal.train.lane.device import device_of, gpus, kind_of_name
+from shoal.train.recipe.pickling import dumps
 from shoal.train.recipe.recipes import brought_by
+from shoal.train.recipe.seat import Move, Seat
 from shoal.train.recipe.shard import ShardRecipe
+from shoal.train.tools.timing import TimedSetup, serve
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
-    from shoal.train.data.data import Data
+
+
+@errors()
+def profile(
+    target: str,
+    values: list[str] | None,
+    space: list[str] | None,
+    num_samples: int | None,
+    seed: int,
+    out: Path,
+    trust: bool,
+    as_json: bool,
+    address: str | None,
+    **wanted: Any,
+) -> None:
+    """Time every kind of trial, and write a profile. `wanted`: fields of a `ProfileRequest`.
+
+    Raises:
+        Exit: with 1 when every kind failed.
+    """
+
+    if Path(target).is_dir():
+        study = shoal.load_study(target, trust=trust)
+    else:
+        study = open_study(target, None, space, None, None, seed)
+    check_driven(study.recipe, "profile")
+    wanted["every"] = wanted["widths"] == "all"
+    if wanted["every"]:
+        wanted["widths"] = None
+    if wanted["widths"] is not None:
+        wanted["widths"] = whole_numbers(wanted["widths"], "--widths")
+    wanted["feeders"] = whole_numbers(wanted["feeders"], "--feeders")
+    given = parse_config(values or [])
+    say = teller(as_json)
+    with at_holders(address, say) as perform:
+        data = data_of(study.recipe)
+        trials = trials_of(study, data, given, num_samples)
+        request = ProfileRequest(**wanted)
+        found = profiled(study, data, trials, request, say, perform)
+    path = str(page.write(found, out))
+    found["profile"] = path
+    last = ["", f"profile: {path}"]
+    chart = None
+    if out.suffix == ".toml":
+        chart = page.write_page(found, out.with_suffix(".html"))
+    if chart is not None:
+        found["chart"] = str(chart)
+        last.append(f"rates against width: {chart}")
+    show(found, as_json, lambda x: [*page.lines(x), *last])
+    if all(kind["failed"] for kind in found["kinds"]):
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +135,8 @@ class ProfileRequest:
 
 
 def profiled(
-    study: "Study",
-    data: "Data",
+    study: Study,
+    data: Data,
     trials: Sequence[Trial],
     request: ProfileRequest,
     say: Callable[[str], None] = lambda _: None,
@@ -100,10 +166,10 @@ def profiled(
 
 def _profiled(
     setup: Setup,
-    data: "Data",
+    data: Data,
     trials: Sequence[Trial],
     request: ProfileRequest,
-    measured: "_Measured | None",
+    measured: _Measured | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """What `profiled` does, on the machine that is timed."""
@@ -149,7 +215,7 @@ class _Measured:
     figures: Mapping[str, Mapping[str, float]]
 
     @classmethod
-    def of(cls, study: "Study") -> "_Measured":
+    def of(cls, study: Study) -> _Measured:
         return cls(study.folder.head(), study.state.figures)
 
     def give(
@@ -256,8 +322,8 @@ def feeders_needed(alone: Sequence[float], fed: Mapping[int, float]) -> int | No
 
 
 def trials_of(
-    study: "Study",
-    data: "Data",
+    study: Study,
+    data: Data,
     given: Mapping[str, Any],
     num_samples: int | None = None,
 ) -> list[Trial]:
@@ -279,7 +345,7 @@ def trials_of(
     return _trials_of_space(study, data, num_samples)
 
 
-def _space_with(study: "Study", recipe: Any) -> Mapping[str, Any]:
+def _space_with(study: Study, recipe: Any) -> Mapping[str, Any]:
     """The search space; of several recipes the part of it that this one has."""
     space = study.setup.space or {}
     if recipe is None or recipe not in parts_of(study.recipe):
@@ -287,9 +353,357 @@ def _space_with(study: "Study", recipe: Any) -> Mapping[str, Any]:
     return {**space, RECIPE: grid({recipe: brought_by(space, recipe)})}
 
 
-def _trials_of_space(study: "Study", data: "Data", num_samples: int | None) -> list[Trial]:
+def _trials_of_space(study: Study, data: Data, num_samples: int | None) -> list[Trial]:
     """The trials of the whole search space."""
     samples = num_samples or getattr(study.recipe, "num_samples", None)
     wishes = SearcherArguments(num_samples=samples, max_epochs=1)
     searcher = default_searcher(study.setup.space, wishes, study.setup.seed)
     return list(all_trials(searcher, data).known.values())
+
+
+Answer = Mapping[str, Any]  # what a rank measured
+
+# Of a `profile.table.Row`, as a slot measures them.
+COSTS = ("memory", "build", "first", "evaluate", "save")
+CHANGES = ("up", "down")
+# Known of a run only, since the way between slots is most of it.
+HOP = "switch"
+
+
+@dataclass(slots=True)
+class Kind:
+    """Trials of one signature: they take as long as each other."""
+
+    signature: str
+    # The first of them, which is timed.
+    trial: Trial
+    # Why it cannot be timed.
+    failed: str | None
+    configs: list[dict[str, Any]] = field(default_factory=list)
+    # Seconds and bytes, by the names of `COSTS`, and "up" and "down" of a rescale, "switch".
+    costs: dict[str, float] = field(default_factory=dict)
+    # Of each width: seconds of each part of a step, and samples/s. What a run measured does not
+    # have the seconds.
+    widths: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, trial: Trial, figures: Mapping[str, float]) -> None:
+        """Add a trial of this kind, and what one slot costs as it was measured for the trial."""
+        self.configs.append(dict(trial.config))
+        self.costs |= {name: figures[name] for name in COSTS if name in figures}
+
+    def take(self, measured: Mapping[str, float]) -> int:
+        """Take over what a run has measured of this kind; returns how many widths that are."""
+        names = (*COSTS, *CHANGES, HOP)
+        self.costs |= {name: measured[name] for name in names if name in measured}
+        rates = wide_rates(measured)
+        if "rate" in measured and "step" in measured:
+            waits = measured.get("data", 0.0)
+            rates[1] = 1.0 / (1.0 / measured["rate"] + waits)
+        for width, rate in sorted(rates.items()):
+            self.widths[width] = {"rate": rate}
+        if 1 in rates:
+            self.widths[1]["batch"] = round(measured["rate"] * measured["step"])
+        return len(rates)
+
+    def figures(self) -> dict[str, Any]:
+        """The figures as JSON can hold them."""
+        return {
+            "signature": self.signature,
+            "configs": self.configs,
+            "figures": self.costs,
+            "widths": {
+                width: row | {"efficiency": self._efficiency(width)}
+                for width, row in sorted(self.widths.items())
+            },
+            "failed": self.failed,
+        }
+
+    def _efficiency(self, width: int) -> float:
+        """The rate, as a part of what so many slots would make at best."""
+        if 1 not in self.widths:
+            return 1.0
+        return float(self.widths[width]["rate"] / (width * self.widths[1]["rate"]))
+
+
+def kinds_of(slots: ProfileSlots, trials: Sequence[Trial]) -> list[Kind]:
+    """The kinds of trial, each with its configurations and what one slot costs."""
+    slots.ask(0, "probe", list(trials))
+    probed = slots.hear(0, "probe")
+    kinds: dict[str, Kind] = {}
+    for trial in trials:
+        signature, figures, failed = probed[trial.id]
+        key = failed or signature
+        if key not in kinds:
+            kinds[key] = Kind(signature, trial, failed)
+        kinds[key].add(trial, figures)
+    return list(kinds.values())
+
+
+def time_width(slots: ProfileSlots, kinds: Sequence[Kind], width: int, count: int) -> None:
+    """Time the kinds at this width, side by side as far as `count` slots allow.
+
+    Left out are those whose speed there is known.
+    """
+    left = [kind for kind in kinds if kind.failed is None and width not in kind.widths]
+    at_once = count // width
+    for begin in range(0, len(left), at_once):
+        _time_together(slots, left[begin : begin + at_once], width)
+
+
+def _time_together(slots: ProfileSlots, kinds: Sequence[Kind], width: int) -> None:
+    """Time these kinds at this width, each on slots of its own."""
+    for number, kind in enumerate(kinds):
+        _start(slots, kind, width, number * width)
+    for number, kind in enumerate(kinds):
+        first = number * width
+        ranks = [_answer(slots, slot, kind) for slot in range(first, first + width)]
+        _note(kind, width, ranks)
+
+
+def _start(slots: ProfileSlots, kind: Kind, width: int, first: int) -> None:
+    """Have the kind's trial trained on so many slots, from that one on."""
+    lane = f"{kind.signature} {width}"
+    for rank in range(width):
+        seat = _seat(slots, lane, 1, rank, width, first)
+        slots.ask(first + rank, "train", kind.trial, seat)
+
+
+def _seat(
+    slots: ProfileSlots,
+    lane: str,
+    generation: int,
+    rank: int,
+    width: int,
+    first: int = 0,
+    joining: tuple[int, ...] = (),
+) -> Seat:
+    """A rank's seat in a lane whose first rank is slot `first`."""
+    store = ""
+    if width > 1:
+        store = slots.addresses[first]
+    gradients: Literal["gloo", "nccl"] = "gloo"
+    if slots.device == "cuda":
+        gradients = "nccl"
+    return Seat(lane, generation, rank, width, store, joining=joining, gradients=gradients)
+
+
+def _answer(slots: ProfileSlots, number: int, kind: Kind) -> Answer | None:
+    """What a rank measured; None if it failed."""
+    try:
+        found: Answer = slots.hear(number, "train")
+        return found
+    except RuntimeError as error:
+        kind.failed = str(error)
+        return None
+
+
+def _note(kind: Kind, width: int, ranks: Sequence[Answer | None]) -> None:
+    """Note what the ranks of one lane found: the lane is as slow as the slowest of them."""
+    answers = [rank for rank in ranks if rank is not None]
+    if len(answers) < len(ranks):
+        return
+    first = answers[0]
+    seconds = max(answer["seconds"] for answer in answers)
+    row = _means(answers)
+    row["total"] = seconds / first["steps"]
+    row["batch"] = first["batch"]
+    row["rate"] = first["samples"] / seconds
+    kind.widths[width] = row
+
+
+def _means(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Seconds of each part of a step, as the mean of the ranks."""
+    steps = answers[0]["steps"]
+    return {cause: _mean(answers, cause) / steps for cause in CAUSES}
+
+
+def _mean(answers: Sequence[Answer], cause: str) -> float:
+    """Seconds that went to the cause, as the mean of the ranks."""
+    return fmean(answer["spent"].get(cause, 0.0) for answer in answers)
+
+
+def time_rescales(slots: ProfileSlots, kind: Kind) -> None:
+    """Note the seconds without training when such a trial goes from one slot to two, and back.
+
+    Nothing is timed if they are known.
+
+    Raises:
+        StudyError: the trial failed meanwhile.
+    """
+    if kind.failed is not None or kind.costs.keys() >= set(CHANGES):
+        return
+    try:
+        rescales = _rescale(slots, kind)
+    except RuntimeError as error:
+        raise StudyError(f"a trial failed when its width changed: {error}") from error
+    for before, after, seconds in rescales:
+        kind.costs[_direction(before, after)] = seconds
+
+
+def _direction(before: int, after: int) -> str:
+    """The name of a change of width."""
+    if after > before:
+        return "up"
+    return "down"
+
+
+def _rescale(slots: ProfileSlots, kind: Kind) -> list[tuple[int, int, Seconds]]:
+    """Have a trial go from one slot to two and back: the width before, after, and seconds.
+
+    Raises:
+        RuntimeError: the trial failed.
+    """
+    lane = f"{kind.signature} rescaled"
+    alone = _seat(slots, lane, 1, 0, 1)
+    slots.ask(0, "train", kind.trial, alone, False, None)
+    _wait_until_settled(slots, 1)
+    _widen(slots, kind, lane)
+    _narrow(slots, lane)
+    slots.order(0, "halt")
+    rescales: list[tuple[int, int, Seconds]] = slots.hear(0, "train")["rescales"]
+    slots.hear(1, "train")
+    return rescales
+
+
+def _widen(slots: ProfileSlots, kind: Kind, lane: str) -> None:
+    """Have slot 1 join the lane of slot 0."""
+    first = _seat(slots, lane, 2, 0, 2, joining=(1,))
+    second = _seat(slots, lane, 2, 1, 2, joining=(1,))
+    slots.ask(1, "train", kind.trial, second, True, None)
+    slots.order(0, "move", Move(2, first))
+    _wait_until_settled(slots, 2)
+
+
+def _narrow(slots: ProfileSlots, lane: str) -> None:
+    """Have slot 1 leave the lane of slot 0."""
+    alone = _seat(slots, lane, 3, 0, 1)
+    slots.order(1, "move", Move(3, None))
+    slots.order(0, "move", Move(3, alone))
+    _wait_until_settled(slots, 1)
+
+
+def _wait_until_settled(slots: ProfileSlots, width: int) -> None:
+    """Wait until the lane of slot 0 has made some steps at this width."""
+    while slots.hear(0, "settled") != width:
+        pass
+
+
+def time_feeders(slots: ProfileSlots, kind: Kind, count: int) -> float:
+    """Samples/s that so many processes prepare together for such trials."""
+    batch = kind.widths[1]["batch"]
+    for number in range(count):
+        slots.ask(number, "feed", kind.trial, batch, number, count)
+    rate = 0.0
+    for number in range(count):
+        samples, seconds = slots.hear(number, "feed")
+        rate += samples / max(seconds, 1e-9)
+    return rate
+
+
+# How long a process that lives may be silent.
+PATIENCE: Seconds = 600.0
+
+
+class ProfileSlots:
+    """Processes that stand for slots, each at the end of a link.
+
+    `device`: cpu, cuda or mps. `addresses`: where the lanes of each slot meet others.
+    """
+
+    def __init__(self, links: Sequence[Any], processes: Sequence[Any], device: str) -> None:
+        self.device = device
+        self._links = links
+        self._processes = processes
+        self.addresses = [self.hear(number, "at") for number in range(len(links))]
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def ask(self, number: int, name: str, *arguments: Any) -> None:
+        """Have a slot call this method of `Timed`."""
+        self._links[number].send((name, arguments))
+
+    def order(self, number: int, name: str, argument: Any = None) -> None:
+        """Give an order to the lane that the slot trains."""
+        self._links[number].send((name, argument))
+
+    def hear(self, number: int, name: str) -> Any:
+        """The slot's next answer of that name.
+
+        Raises:
+            RuntimeError: it failed, and why.
+            StudyError: the process is gone, or says nothing.
+        """
+        link = self._links[number]
+        process = self._processes[number]
+        try:
+            while link.poll(PATIENCE):
+                got, answer = link.recv()
+                if got == "failed":
+                    raise RuntimeError(answer)
+                if got == name:
+                    return answer
+        except (EOFError, OSError) as error:
+            process.join(10)
+            raise StudyError(
+                f"a slot's process died (exit code {process.exitcode}): its messages are above, or "
+                "with --address in Ray's logs at the node"
+            ) from error
+        raise StudyError(f"a slot's process has not answered for {PATIENCE:g} s")
+
+
+@contextmanager
+def slots_of(
+    setup: Setup, data: Data, slots: int, feeders: int, device: str, threads: int
+) -> Iterator[ProfileSlots]:
+    """So many slots. If feeders need more processes, the others have no device of their own."""
+    placed = None if data.catalogue is None else data
+    user = dumps((plan_to_measure(setup.recipe), placed))
+    links = []
+    processes = []
+    with TemporaryDirectory() as folder:
+        try:
+            for number in range(max(slots, feeders)):
+                timed = TimedSetup(
+                    user,
+                    str(Path(folder) / "lock"),
+                    _place(number, slots, device),
+                    threads,
+                    setup.seed,
+                    setup.metric,
+                )
+                link, process = _started(timed)
+                links.append(link)
+                processes.append(process)
+            yield ProfileSlots(links, processes, device)
+        finally:
+            _end(links, processes)
+
+
+def _started(setup: TimedSetup) -> tuple[Any, Any]:
+    """A new process, and the link to it."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, setup), daemon=True)
+    with away_from_folder():
+        process.start()
+    theirs.close()
+    return ours, process
+
+
+def _end(links: Sequence[Any], processes: Sequence[Any]) -> None:
+    """Close the links, and end the processes."""
+    for link in links:
+        link.close()
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def _place(number: int, slots: int, device: str) -> str:
+    """The device of a process; those that only feed have the CPU."""
+    if number >= slots:
+        return "cpu"
+    if device == "cuda":
+        return f"cuda:{number}"
+    return device

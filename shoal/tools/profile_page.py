@@ -21,8 +21,9 @@ from shoal.reporting.sections import (
     of_number,
     table,
 )
-from shoal.tools.profile_times import CAUSES
 
+# The parts of a step.
+CAUSES = ("forward", "backward", "reduce", "step", "data")
 HEADS = (
     "width",
     "forward",

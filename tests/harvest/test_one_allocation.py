@@ -12,7 +12,7 @@ from slurm_kit import SlurmLab, wait_for
 import shoal
 from shoal.core.event import Commanded, Joined, Opened, Planned
 from shoal.engine.process import lives
-from shoal.tools.parse import recipe_of
+from shoal.tools.arguments import recipe_of
 
 pytestmark = pytest.mark.slurm
 SHOAL = (sys.executable, "-m", "shoal.cli")

@@ -19,7 +19,7 @@ from shoal.simulate.fields import SpecError
 from shoal.simulate.idle_log import TraceError
 from shoal.simulate.log_files import read_log
 from shoal.simulate.spec import load_spec
-from shoal.tools.parse import parse_config, parse_space
+from shoal.tools.arguments import parse_config, parse_space
 from shoal.train.data.catalogue import read_catalogue
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data

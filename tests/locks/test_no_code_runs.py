@@ -33,7 +33,7 @@ from shoal.study.folder import Folder, StudyError
 from shoal.study.holder import is_held, process_of
 from shoal.study.inbox import Inbox, note_entries
 from shoal.study.speeds import profile_of
-from shoal.tools.parse import parse_config, parse_space
+from shoal.tools.arguments import parse_config, parse_space
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.data.formats import KINDS, read_whole

@@ -22,7 +22,7 @@ from shoal.options import Options
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
 from shoal.pool.member import PoolMember
 from shoal.study.folder import Folder
-from shoal.tools.parse import recipe_of
+from shoal.tools.arguments import recipe_of
 
 pytest.importorskip("ray", reason="a pool needs Ray")
 from shoal.pool.folder import SlotClaim

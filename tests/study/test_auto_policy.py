@@ -42,7 +42,7 @@ from shoal.study.speeds import believer
 from shoal.testing import check_policy
 from shoal.testing.journals import check_journal
 from shoal.testing.worlds import World, worlds
-from shoal.tools.forecast import forecast, forecast_lines
+from shoal.tools.plan import forecast, forecast_lines
 
 HOPPING = Table((Row((10.0,), switch=0.01),))
 STAYING = Table((Row((10.0,), switch=20.0),))

@@ -19,7 +19,7 @@ import shoal
 from shoal.options import Options
 from shoal.study.backends import check_slots, slots_here
 from shoal.study.folder import StudyError, TrialsFailed
-from shoal.tools.outcome import replay_lines
+from shoal.tools.check import replay_lines
 
 
 def refused(study: shoal.Study, match: str, **given: Any) -> None:

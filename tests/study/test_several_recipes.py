@@ -15,7 +15,7 @@ from shoal.engine.journal import read
 from shoal.study.code.recipe_file import describe_recipe
 from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
-from shoal.tools.parse import space_of
+from shoal.tools.arguments import space_of
 from shoal.tools.profile import trials_of
 
 Config = dict[str, Any]

@@ -13,7 +13,7 @@ from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
 from shoal.study.folder import StudyError
-from shoal.tools.data.speeds import measured_speeds, speeds_of
+from shoal.tools.data import measured_speeds, speeds_of
 
 RATES = {"large": {"a": 100.0, "b": 50.0}, "small": {"a": 4000.0, "b": 2000.0}}
 

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from shoal.cli import app
-from shoal.tools.doctor import doctor
+from shoal.tools import doctor
 
 
 def test_it_says_what_is_here(tmp_path: Path) -> None:

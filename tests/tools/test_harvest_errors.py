@@ -12,7 +12,7 @@ import shoal
 from shoal.cli import app
 from shoal.simulate.log_files import read_log
 from shoal.simulate.policy_files import elastic_for
-from shoal.tools.harvest import command
+from shoal.tools import harvest as command
 
 RECIPE = str(Path(__file__).parents[1] / "harvest" / "harvested_recipe.py")
 SLURM = ["--slurm", "--partition", "scavenger"]

@@ -19,6 +19,7 @@ from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
 from shoal.tools import profile as profiling
+from shoal.tools.profile import CAUSES, Kind, time_rescales, time_width
 from shoal.tools.profile_page import (
     chart,
     distinct_configs,
@@ -27,7 +28,6 @@ from shoal.tools.profile_page import (
     write,
     write_page,
 )
-from shoal.tools.profile_times import CAUSES, Kind, time_rescales, time_width
 
 
 class Sizes(package.Recipe):

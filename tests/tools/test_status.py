@@ -18,7 +18,7 @@ from shoal.cli import app
 from shoal.core.event import Finished, Opened
 from shoal.engine.journal import Journal, read
 from shoal.study.code.mark import places_mark
-from shoal.tools import commands
+from shoal.tools import status as status_command
 from shoal.tools.outcome import concluded
 
 
@@ -50,7 +50,7 @@ def held_by(folder: Path, process: int, heard: float, host: str = "") -> None:
 
 
 def said(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    commands.status(folder, False)
+    status_command.status(folder, False)
     return capsys.readouterr().out
 
 

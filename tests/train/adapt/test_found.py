@@ -6,7 +6,7 @@ import pytest
 from adapt_kit import L
 
 import shoal
-from shoal.tools.parse import recipe_of
+from shoal.tools.arguments import recipe_of
 
 assert L, "the kit skips these tests where lightning is not installed"
 

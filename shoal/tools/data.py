@@ -1,17 +1,22 @@
-"""What `shoal data register` and `shoal data list` do with a catalogue's file."""
+"""What `shoal data …` does: write shards, and keep the catalogue that says where they lie."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-from shoal.core.cluster import ShardId
+from shoal.core.cluster import ShardId, SlotId
+from shoal.core.event import Joined
 from shoal.engine.files import write_durably
-from shoal.options import Options
-from shoal.reporting.format import plural
+from shoal.engine.journal import Line, replay
+from shoal.options import Options, number_in
+from shoal.profile.slot_speeds import SlotSpeeds
+from shoal.reporting.format import plural, size
 from shoal.study.backends import survey_for
-from shoal.study.folder import StudyError
+from shoal.study.folder import Folder, StudyError
 from shoal.tools.outcome import errors, show
 from shoal.train.data.catalogue import (
     Catalogue,
@@ -24,6 +29,112 @@ from shoal.train.data.catalogue import (
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.data.node_shards import surveying
+
+
+@errors()
+def data_shard(
+    source: list[str],
+    folder: Path,
+    drop: list[str] | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write shards. `options`: what else `shard_files` takes."""
+    names = [name.strip() for each in drop or () for name in each.split(",")]
+    made = shard_files(source, folder, drop=names, **options)
+    show(made, as_json, shard_lines)
+
+
+def shard_files(
+    source: Sequence[str],
+    folder: Path,
+    nodes: str | None,
+    proportional: str | None,
+    validation: str | None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Make the shards; what was made. `options`: what else `Data.make_shards` takes."""
+    names = [name.strip() for name in nodes.split(",")] if nodes else []
+    speeds = None
+    if proportional is not None:
+        if not names:
+            raise StudyError("--proportional needs the nodes whose speeds differ: --nodes a,b,c")
+        speeds = speeds_of(proportional, names)
+    apart: Any = validation
+    if validation is not None and isinstance(number_in(validation), float):
+        apart = number_in(validation)
+    files = source[0] if len(source) == 1 else list(source)
+    made = Data.make_shards(files, folder, nodes=names, speeds=speeds, validation=apart, **options)
+    return {**made, "speeds": speeds}
+
+
+def shard_lines(made: Mapping[str, Any]) -> list[str]:
+    """What was made, in words."""
+    rows: Mapping[str, int] = made["rows"]
+    lines = [f"shards:    {len(rows)}, {sum(rows.values()):,} rows, {size(made['bytes'])} written"]
+    if made["speeds"]:
+        given = ", ".join(f"{node} {speed:.3g}" for node, speed in made["speeds"].items())
+        lines.append(f"speeds:    {given}")
+    return [*lines, f"catalogue: {made['catalogue']}"]
+
+
+def speeds_of(said: str, nodes: Sequence[str]) -> dict[str, float]:
+    """Speeds of nodes: figures as "a=2,b=1", or the folder of a study that trained on them.
+
+    Raises:
+        StudyError: it is neither; the study did not train on one of the nodes; or as
+            `measured_speeds`.
+    """
+    if "=" in said and not Path(said).exists():
+        try:
+            pairs = [part.split("=") for part in said.split(",")]
+            return {name.strip(): float(value) for name, value in pairs}
+        except ValueError as error:
+            raise StudyError(
+                f"--proportional is NODE=SPEED,… or a study's folder; got {said!r} ({error})"
+            ) from error
+    folder = Folder(Path(said))
+    folder.check_begun()
+    found = measured_speeds(folder.lines())
+    missing = [node for node in nodes if node not in found]
+    if missing:
+        raise StudyError(
+            f"{said} has no speed of node {', '.join(missing)}: it trained on "
+            f"{', '.join(sorted(found)) or 'none'}; give figures, --proportional a=2,b=1"
+        )
+    return {node: found[node] for node in nodes}
+
+
+def measured_speeds(lines: list[Line]) -> dict[str, float]:
+    """The speed of each node on which gangs of one slot trained, 1 on average.
+
+    That of a node is the geometric mean of its slots' speeds: see `profile.slot_speeds`.
+
+    Raises:
+        StudyError: the nodes cannot be compared, since they trained different models.
+    """
+    state = replay(lines)
+    speeds = SlotSpeeds(state.speeds, state.rated)
+    slots = dict.fromkeys(slot for _, slot in state.speeds)
+    if not speeds.links().hang_together((), slots):
+        raise StudyError(
+            "the speeds of the nodes cannot be compared, since no models trained on several of "
+            "them: give figures, --proportional a=2,b=1"
+        )
+    by_node: dict[str, list[float]] = defaultdict(list)
+    node_of = _nodes(lines)
+    for slot in slots:
+        by_node[node_of[slot]].append(speeds.of(slot))
+    return {node: geometric_mean(each) for node, each in by_node.items()}
+
+
+def _nodes(lines: Sequence[Line]) -> dict[SlotId, str]:
+    """The node of each slot that there ever was."""
+    found: dict[SlotId, str] = {}
+    for line in lines:
+        if isinstance(line.entry, Joined):
+            found |= {slot.id: slot.node for slot in line.entry.slots}
+    return found
 
 
 @errors()

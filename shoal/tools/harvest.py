@@ -39,12 +39,13 @@ from shoal.study.head import rebuild
 from shoal.study.holder import HARVEST
 from shoal.study.run import Request, train
 from shoal.study.searcher import widths_of
+from shoal.tools.arguments import open_study, run_options
 from shoal.tools.outcome import Terminated, concluded, errors
-from shoal.tools.parse import open_study, run_options
 
 if TYPE_CHECKING:
     from shoal.core.ports import Policy
     from shoal.study.study import Study
+
 
 # For slots that come and go, as BFTrainer has it.
 POLICY = 'elastic(horizon="learned", placement="spatial")'

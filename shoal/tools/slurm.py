@@ -11,8 +11,8 @@ import typer
 from shoal.engine.process import python_module
 from shoal.harvest.script import batch_script, check_time
 from shoal.study.folder import StudyError
+from shoal.tools.arguments import file_and_name, parse_space
 from shoal.tools.outcome import echo, errors
-from shoal.tools.parse import file_and_name, parse_space
 
 # Options of sbatch from which the backend follows, and what they are called here.
 OWN = {"nodes": "--nodes", "gpus-per-node": "--gpus-per-node"}

@@ -1,4 +1,4 @@
-"""What `shoal trace …` does."""
+"""What `shoal simulate` and `shoal trace` do: studies in virtual time, logs of idle nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,23 @@ import typer
 
 from shoal.simulate import command
 from shoal.study.folder import StudyError
-from shoal.tools.outcome import errors, show
+from shoal.tools.outcome import (
+    errors,
+    show,
+)
 
 
 @errors()
-def slurm(out: Path, partition: str | None, watch: bool, as_json: bool, **options: Any) -> None:
+def simulate(specs: list[Path], policy: list[str] | None, out: Path | None, as_json: bool) -> None:
+    """Run studies in virtual time."""
+    found, lines = command.simulate(specs, policy or (), out)
+    show(found, as_json, lambda _: lines)
+
+
+@errors()
+def trace_slurm(
+    out: Path, partition: str | None, watch: bool, as_json: bool, **options: Any
+) -> None:
     """Write a log of idle nodes, from Slurm's accounting or from now on.
 
     `options`: what else `trace_slurm` or `trace_watch` takes.
@@ -35,7 +47,7 @@ def slurm(out: Path, partition: str | None, watch: bool, as_json: bool, **option
 
 
 @errors()
-def stats(file: Path, as_json: bool) -> None:
+def trace_stats(file: Path, as_json: bool) -> None:
     """Describe a log of idle nodes."""
     found, lines = command.trace_stats(file)
     show(found, as_json, lambda _: lines)

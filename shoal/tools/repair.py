@@ -1,4 +1,7 @@
-"""A study's folder after its files were damaged: what can be mended is, and the rest is named."""
+"""What `shoal repair` does with a study's folder after its files were damaged.
+
+What can be mended is, and the rest is named.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +11,17 @@ from shoal.core.trial import TrialId
 from shoal.engine.mend import mend
 from shoal.reporting.format import plural
 from shoal.study.folder import Folder
+from shoal.tools.outcome import (
+    errors,
+    show,
+)
 from shoal.train.lane.checkpoints import Checkpoints, Damaged
+
+
+@errors()
+def repair(directory: Path, as_json: bool) -> None:
+    """Mend the study's journal, and look at its checkpoints."""
+    show(repaired(directory), as_json, lines)
 
 
 def repaired(directory: Path) -> dict[str, Any]:

@@ -1,42 +1,82 @@
-"""What a study would take under each policy.
+"""What `shoal plan` does: what a study would take under each policy.
 
 A short probe measures its trials; then the simulator runs the ordinary engine.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import shoal
 from shoal import reporting
 from shoal.backend.sim.sim import Sim
 from shoal.backend.sim.units import SimulatedRecipe
-from shoal.core.event import Finished, Joined, Opened, Planned
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Finished, Joined, Measured, Opened, Planned
 from shoal.core.fold import fold
+from shoal.core.masking import masked_config
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.core.visits import ValidateEvery
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.options import Options, check_used, check_widths
+from shoal.policy.fifo import Fifo
 from shoal.profile.given import Given, given_rows, tells_of_hops
+from shoal.profile.pace import FORM
+from shoal.profile.table import Table
 from shoal.profile.widths import AT, WIDER
 from shoal.study.auto import NAME, USUAL, WIDE, about_every, is_auto, needs_hops, policy_of
-from shoal.study.backends import Perform, perform_here, slots_on_this_machine
+from shoal.study.backends import Perform, at_holders, perform_here, slots_on_this_machine
 from shoal.study.checks import check_validate_every
+from shoal.study.folder import StudyError
 from shoal.study.head import Deciders, Head, head
+from shoal.study.schedules import plan_to_measure
 from shoal.study.searcher import SearcherArguments, most_slots, searcher_of
 from shoal.study.setup import Setup, data_of, epochs_of, with_recipe_options
 from shoal.study.speeds import believer, profile_of
-from shoal.tools.probe import all_trials, probed, slot
+from shoal.tools.arguments import (
+    check_driven,
+    open_study,
+)
+from shoal.tools.outcome import errors, show, teller
+from shoal.train.lane.blame import explained
+from shoal.train.lane.checkpoints import Checkpoints
+from shoal.train.lane.device import device_of
+from shoal.train.recipe.unit import TrialError
+from shoal.train.slot.setup import TrainerSetup
+from shoal.train.slot.trainer import SlotTrainer
 
 if TYPE_CHECKING:
+    from shoal.study.setup import Setup
     from shoal.study.study import Study
     from shoal.train.data.data import Data
+
+
+def _samples(study: "shoal.Study", given: int | None) -> int | None:
+    """How many configurations to draw: as typed, else as the recipe says."""
+    return given or getattr(study.recipe, "num_samples", None)
+
+
+@errors()
+def plan(file: str, space: list[str] | None, seed: int, as_json: bool, **wanted: Any) -> None:
+    """Predict how long a search would take. `wanted`: what else `forecast` takes, and options."""
+    study = open_study(file, None, space, None, None, seed)
+    check_driven(study.recipe, "plan")
+    wanted["policies"] = tuple(wanted.pop("policy") or ())
+    wanted["num_samples"] = _samples(study, wanted["num_samples"])
+    names = ("backend", "slots", "threads", "device")
+    options = {name: wanted.pop(name) for name in names}
+    with at_holders(wanted.pop("address"), teller(as_json)) as perform:
+        found = forecast(study, options=options, perform=perform, **wanted)
+    show(found, as_json, forecast_lines)
+
 
 Row = dict[str, Any]
 Found = dict[str, Any]
@@ -293,3 +333,106 @@ def _reasons(found: Found) -> Iterator[str]:
     for row in found["policies"]:
         if "why" in row:
             yield f"{row['policy']}: {row['follows']}, because {row['why']}"
+
+
+# A signature, and what was measured for it by name.
+Measurement = tuple[str, Mapping[str, Any]]
+
+
+# At most so many trials of one form are probed in fused steps.
+MOST_TOGETHER = 32
+
+
+# About how long that may take for each form.
+LONGEST: Seconds = 5.0
+
+
+# Steps of each trial that such a probe takes: six alone and six in each width, rarely more than
+# four widths.
+STEPS = 30
+
+
+def all_trials(searcher: Searcher[Any], data: "Data") -> State:
+    """Every trial that the searcher would submit, found by simulating it with made-up speeds."""
+    sim = Sim(Table().of, [slot(0, data)], shards=data.sizes)
+    begin = fold(State(), [Opened(1, data.sizes)])
+    end = run(searcher, Fifo(), sim, Table().believe, Journal(), begin)
+    return replace(end, figures={}, signature={})
+
+
+def slot(number: int, data: "Data", slots: int = 1) -> Slot:
+    """Slot `number` of so many, with every `slots`-th shard."""
+    name = "local"
+    if slots > 1:
+        name = f"slot{number}"
+    return Slot(SlotId(name), shards=frozenset(data.shards[number::slots]))
+
+
+def probed(setup: "Setup", data: "Data", options: Options, state: State, fuse: bool) -> State:
+    """The state with what was measured of its trials, on one slot.
+
+    `fuse`: also what steps of several trials take at once.
+
+    Raises:
+        StudyError: a trial cannot be trained.
+    """
+    with TemporaryDirectory() as folder:
+        trainer = _trainer(setup, options, data, folder)
+        found = {trial.id: _probed(trainer, trial) for trial in state.known.values()}
+        told = _entries(found)
+        if fuse:
+            for some in _packs(state, found):
+                told += _entries(trainer.probe_packs(some))
+        return fold(state, told)
+
+
+def _probed(trainer: SlotTrainer, trial: Trial) -> Measurement:
+    """What was measured of the trial.
+
+    Raises:
+        StudyError: the recipe raises when it trains the trial, or memory runs out.
+    """
+    try:
+        return trainer.probe(trial)
+    except TrialError as error:
+        raise StudyError(
+            f"trial {trial.id} cannot be trained, so its speed stays unknown; its configuration is "
+            f"{masked_config(trial.config)}: {explained(error)}; mend the recipe, or leave this "
+            "configuration out of the space"
+        ) from error
+
+
+def _trainer(setup: "Setup", options: Options, data: "Data", folder: str) -> SlotTrainer:
+    """A slot of this process. `folder`: where its checkpoints go."""
+    slot = TrainerSetup(
+        Options(threads=options.threads),
+        seed=setup.seed,
+        run=1,
+        device=device_of(options.device),
+        metric=setup.metric,
+    )
+    recipe = plan_to_measure(setup.recipe)
+    return SlotTrainer(recipe, data, Checkpoints(folder, 1), slot)
+
+
+def _entries(found: Mapping[TrialId, Measurement]) -> list[Measured]:
+    """What was measured of each trial, as a journal has it."""
+    return [Measured(trial, *measured) for trial, measured in found.items()]
+
+
+def _packs(state: State, found: Mapping[TrialId, Measurement]) -> Iterable[Sequence[Trial]]:
+    """The trials of each form, as many as can be probed in the time."""
+    forms: dict[str, list[Trial]] = {}
+    slowest: dict[str, Seconds] = {}
+    for trial, (signature, figures) in found.items():
+        form = signature[:FORM]
+        forms.setdefault(form, []).append(state.known[trial])
+        slowest[form] = max(slowest.get(form, 0.0), figures.get("step", 0.0))
+    for form, some in forms.items():
+        yield some[: _most(slowest[form])]
+
+
+def _most(step: Seconds) -> int:
+    """How many trials are probed together, if a step of the slowest takes so long."""
+    in_time = int(LONGEST / max(1e-9, STEPS * step))
+    return max(2, min(MOST_TOGETHER, in_time))

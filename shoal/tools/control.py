@@ -6,8 +6,8 @@ from typing import Any
 import shoal
 from shoal.study import control
 from shoal.study.folder import StudyError
+from shoal.tools.arguments import parse_config
 from shoal.tools.outcome import errors, show
-from shoal.tools.parse import parse_config
 
 
 @errors()

@@ -1,1 +1,0 @@
-"""Data in shards, from the command line."""

@@ -1,1 +1,0 @@
-"""What this machine has for Shoal, and what is missing."""

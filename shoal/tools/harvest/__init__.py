@@ -1,1 +1,0 @@
-"""`shoal harvest`: a study on the nodes of a batch system that stand idle."""

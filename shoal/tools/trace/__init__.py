@@ -1,1 +1,0 @@
-"""`shoal trace`: logs of slots that come and go."""
