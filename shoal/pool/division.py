@@ -16,13 +16,9 @@ from shoal.pool.folder import SlotClaim
 
 # From a claim and its samples/s on 1, 2, … slots to what it is worth per second on each.
 Objective = Named | Callable[[SlotClaim, Sequence[float]], Sequence[float]]
-
-
 # Of what a slot makes, the part by which it must make more elsewhere than by priority: a slot that
 # changes hands starts anew, some 6 s of the 120 s for which a division is to hold (section 3.4).
 MOVING = 0.05
-
-
 # Of the whole worth, what another division must gain: measured rates are a little off.
 GAIN = 0.005
 

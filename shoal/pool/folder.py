@@ -67,8 +67,6 @@ class SlotClaim:
 
 
 T = TypeVar("T")
-
-
 POLL = 0.2  # seconds between two looks whether the pool is open
 
 

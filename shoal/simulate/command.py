@@ -28,17 +28,9 @@ from shoal.simulate.run import Simulated, harvest_figures, run_spec
 from shoal.simulate.spec import Spec, load_spec
 
 Figures = dict[str, Any]  # of one policy
-
-
 Results = Mapping[str, Figures]  # by the policy's label
-
-
 Runs = dict[str, Simulated]  # likewise, with their journals
-
-
 Policies = Mapping[str, Policy[Any]]
-
-
 COLUMNS = {  # of the table: figure, head, unit in seconds
     "finished": ("finished", 1.0),
     "makespan_s": ("makespan h", 3600.0),

@@ -18,17 +18,9 @@ from shoal.core.event import Event, Joined, Left
 from shoal.core.trial import Seconds
 
 Times = NDArray[np.float64]
-
-
 Ids = NDArray[np.int64]
-
-
 Fragment = tuple[str, Seconds, Seconds]  # node, start, end
-
-
 Change = tuple[Seconds, Ids, Ids]  # time, nodes that join, nodes that leave
-
-
 LONGEST_RULE = 1000  # characters
 
 
@@ -216,8 +208,6 @@ def _by_time(at: Times, node: Ids, seen: NDArray[np.bool_]) -> dict[float, Ids]:
 
 
 AGES = (0, 60, 180, 600, 1800, 3600, 7200, 21600)  # seconds
-
-
 SHORT = 600.0  # seconds; Figure 1's short fragments
 
 

@@ -124,26 +124,12 @@ class TraceSource:
 
 
 Row = tuple[int, Mapping[str, Any]]  # line number, fields
-
-
 Rows = tuple[set[str], Iterator[Row]]  # with the names of the columns
-
-
 Columns = dict[str, list[Any]]
-
-
 End = tuple[float, int]  # of a node's newest interval, and its line
-
-
 Ends = dict[str, End]
-
-
 OTHER_NAMES = {"node_id": "node", "start_s": "start", "end_s": "end"}  # of columns
-
-
 NO_PARQUET = f"reading Parquet needs pyarrow: {install('pyarrow')}; or give the log as CSV"
-
-
 LARGEST_LOG = 2**32  # bytes
 
 
@@ -370,11 +356,7 @@ def _names(source: TraceSource, line: int, column: str, row: Mapping[str, Any]) 
 
 
 Span = tuple[float, float]  # from when to when
-
-
 SacctRow = Mapping[str, str]  # by column
-
-
 NEVER = ("Unknown", "None", "")  # of a start: there was none; of an end: none yet
 
 

@@ -20,23 +20,13 @@ from shoal.simulate.log_files import read_log
 from shoal.train.recipe.pickling import import_from
 
 Chances = tuple[tuple[float, float, float], ...]  # as `Spatial.table`
-
-
 Counts = NDArray[np.float64]  # [joined together or apart, distance, left along or all]
-
-
 # Racks between two nodes, from which on another row of the table holds.
 DISTANCES = (0, 1, 2, 3, 4, 6, 9, 13, 20, 40, 80)
-
-
 # Of the nodes that leave at a time, so many are looked at: all of them would say little more.
 LOOKED_AT = 6
-
-
 # What is believed before anything is seen counts as much as so many pairs of nodes.
 BELIEVED = 20.0
-
-
 MOST = 0.99  # a chance that `Spatial` can take the logarithm of
 
 

@@ -14,28 +14,14 @@ from shoal.simulate.idle_log import IdleLog, TraceError
 from shoal.simulate.log_files import HEAD, TraceSource, event_line, read_log, read_sacct
 
 COLUMNS = "NodeList,Start,End,Partition"
-
-
 BY_HAND = f"TZ=UTC sacct -P -a -X -T -S now-7days -o {COLUMNS}"
-
-
 STATES = ("sinfo", "-h", "-N", "-o", "%N %T")
-
-
 SINCE = re.compile(r"\d+(minutes|hours|days|weeks)|\d{4}-\d\d-\d\d(T[\d:]+)?")
-
-
 LONGEST = 600.0  # seconds that a command may take
-
-
 # What Slurm adds to a state: not answering, powered down, about to boot, and so on.
 MARKS = "*~#!%$@+^-"
-
-
 # A pilot could start there. `planned`: idle until a job that waits begins.
 IDLE = frozenset({"idle", "planned"})
-
-
 # Nodes that ran nothing, as nothing could run there.
 AWAY = frozenset(
     {
@@ -209,11 +195,7 @@ def _those(source: TraceSource, line: int, listed: str, wanted: set[str]) -> Ite
 
 # A line that says that nothing changed: if the recorder is killed, the log ends there.
 AT_LEAST_EVERY: Seconds = 600.0
-
-
 Ask = Callable[[], str]  # what `sinfo` says; raises TraceError if Slurm does not answer
-
-
 Say = Callable[[str], None]
 
 

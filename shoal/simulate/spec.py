@@ -32,8 +32,6 @@ from shoal.simulate.policy_files import with_log
 from shoal.simulate.synthetic_log import Machine, synthetic
 
 Script = tuple[tuple[Seconds, Event], ...]
-
-
 TOP = (
     "title",
     "hours",
@@ -257,20 +255,10 @@ class Pilots:
 
 
 Slots = tuple[Slot, ...]
-
-
 Speeds = dict[SlotId, float]
-
-
 Rates = Sequence[float]  # samples/s at 1, 2, … slots
-
-
 Shards = Mapping[ShardId, int]  # samples of each
-
-
 MACHINE = {field.name for field in fields(Machine)}
-
-
 LOG = (
     "file",
     "nodes",
@@ -285,14 +273,8 @@ LOG = (
 
 
 COSTS = ("memory", "build", "first", "evaluate", "save", "switch", "up", "down")
-
-
 SECONDS = ("compute", "fixed", "moving", "joint", "repack")
-
-
 ROW = {field.name for field in fields(Row)} | {"points", "state"}
-
-
 RATE = 1000.0  # samples/s, where none is given
 
 

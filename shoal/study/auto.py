@@ -5,7 +5,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.backend.sim.lookahead import Ahead
 from shoal.core.ports import Policy
@@ -27,40 +27,26 @@ from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.data import Data
 from shoal.train.recipe.shard import ShardRecipe
 
-if TYPE_CHECKING:
-    from shoal.train.data.data import Data
-
 NAME = "auto"
-
-
 # Each of these fixes a trial's order of shards when it first sees the trial, whatever units follow.
 USUAL = ("hop-packs", "hop", "hop-quick4", "pack", "fifo")
-
-
 # These come in addition where trials may have several slots. Those of `SHARING` only decide who has
 # how many, and are left out where trials are so many that hardly any would have more than one.
 SHARING = ("doubling", "equi", "flotilla")
-
-
 WIDE = (*SHARING, "waterfill", "mixed", "hybrid")
-
-
 CROWD = 4  # trials a slot: more of them are a crowd
-
-
 # The gain for which the current policy is left. Early figures are rougher than 2 %.
 GAIN = 0.05
-
-
 # Policies whose names begin so need several slots with shards of their own.
 HOPPING = ("hop", "hybrid")
-
-
 FORM = 'auto takes an objective alone, as in "auto(objective=mean_completion)"'
 
 
+# -- the policy of a study -------------------------------------------------------------------------
+
+
 def study_policy(
-    setup: Setup, policy: Policy[Any] | str, options: Options, data: "Data", told: bool
+    setup: Setup, policy: Policy[Any] | str, options: Options, data: Data, told: bool
 ) -> Policy[Any]:
     """The policy that was asked for, by name or itself, as it suits this study and its data.
 
@@ -83,6 +69,25 @@ def study_policy(
     if hopping and data.arrangement.reshuffles:
         chosen = with_barrier(chosen)
     return with_levels(chosen, setup.space)
+
+
+def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
+    """The policy for trials that are functions: each has a slot for itself.
+
+    Raises:
+        StudyError: the policy packs trials, moves them between slots, or gives them several.
+    """
+    if policy == "auto":
+        return policy_of("auto:fifo", fuse=False, seed=0)
+    if policy == "fifo":
+        return Fifo()
+    kinds = {kind for kind in KNOWN.values() if kind is not Fifo}
+    if isinstance(policy, str) or type(policy) in kinds:
+        raise StudyError(
+            "a function has one slot for itself: it is neither packed nor moved nor resized, so "
+            f'policy={policy!r} cannot be met: use "fifo", or leave policy= out'
+        )
+    return policy
 
 
 def policy_of(
@@ -111,11 +116,17 @@ def policy_of(
     return parse(policy, {"fuse": fuse}, seed, with_files)
 
 
-def check_foretells(policy: Policy[Any], metric: str | None, mode: str) -> None:
-    """Raise StudyError if what trials have left is foretold from a metric that rises."""
-    foretold = {getattr(each, "foretell", None) for each in nested(policy)}
-    if metric is not None and mode == "max" and metric in foretold:
-        raise StudyError(rises(metric))
+def check_methods(what: str, given: Any, methods: tuple[str, ...]) -> None:
+    """Raise StudyError unless the object has these methods, and is no class."""
+    meant = instead(given)
+    if meant is not None:
+        raise StudyError(f"Optuna's objects are none of Shoal's: {meant}")
+    if isinstance(given, type):
+        raise StudyError(f"give an instance as {what}: {given.__name__}(…), not {given.__name__}")
+    if not all(callable(getattr(given, name, None)) for name in methods):
+        raise StudyError(
+            f"a {what} is a name, or an object with {' and '.join(methods)}; got {given!r}"
+        )
 
 
 def known_names() -> str:
@@ -124,17 +135,65 @@ def known_names() -> str:
     return f"there are (docs/policy.md says when to use which):\n{names}"
 
 
-def with_barrier(policy: Any) -> Any:
-    """The policy; where trials hop, none begins an epoch before all others ended the one before."""
-    if isinstance(policy, Hop):
-        return replace(policy, barrier=True)
+def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
+    """When trials are evaluated, for a simulation: steps are about so large a part of an epoch."""
+    every = options.every
+    size = setup.recipe.batch_size
+    if not every.steps or not isinstance(size, int):
+        return every
+    samples = every.steps * size * setup.recipe.accumulate_grad_batches
+    return ValidateEvery(max(LEAST, samples / data.samples))
+
+
+def check_foretells(policy: Policy[Any], metric: str | None, mode: str) -> None:
+    """Raise StudyError if what trials have left is foretold from a metric that rises."""
+    foretold = {getattr(each, "foretell", None) for each in nested(policy)}
+    if metric is not None and mode == "max" and metric in foretold:
+        raise StudyError(rises(metric))
+
+
+# -- policies and where data lies ------------------------------------------------------------------
+
+
+def hops(policy: Any) -> bool:
+    """Whether each gang of the policy reads one shard, at one slot that holds it.
+
+    A class that is not Shoal's counts as one that does: what its gangs read is checked as they
+    start.
+    """
     if isinstance(policy, Auto):
-        made = {name: with_barrier(each) for name, each in policy.candidates.items()}
-        return replace(policy, candidates=made)
+        return all(hops(each) for each in policy.candidates.values())
     inner = getattr(policy, "policy", None)
-    if inner is not None and is_dataclass(policy):
-        return replace(policy, policy=with_barrier(inner))  # type: ignore[type-var]
-    return policy
+    if inner is not None:
+        return hops(inner)
+    own = not type(policy).__module__.startswith("shoal.")
+    return own or isinstance(policy, Hop) or getattr(policy, "placed", False)
+
+
+def needs_hops(data: Data, told: bool) -> bool | None:
+    """Whether models must go to the data: True where some node lacks some of it.
+
+    False where each slot has all data at hand anyway, so that hops are needless. None where that
+    depends: data is read from files, and may be more than a machine's memory holds; or a profile
+    has `told` what a hop costs.
+    """
+    if data.catalogue is not None and not data.catalogue.is_whole_everywhere:
+        return True
+    if told or not (data.in_memory or data.catalogue is not None):
+        return None
+    return False
+
+
+def check_place_of_data(policy: Policy[Any], catalogue: Catalogue, asked: object) -> None:
+    """Raise StudyError if the policy needs a node with all of the data, and there is none."""
+    if hops(policy) or catalogue.is_whole:
+        return
+    name = asked if isinstance(asked, str) else type(asked).__name__
+    raise StudyError(
+        f"policy {name} reads the whole data set at each slot, and no node holds all "
+        f"{len(catalogue.train)} shards: use one that moves models from shard to shard (hop, "
+        "hop-packs, hop-quick4, hybrid, elastic, or auto), or give one node all shards"
+    )
 
 
 def over_placed(policy: Any, catalogue: Catalogue, reshuffles: bool) -> Any:
@@ -160,6 +219,19 @@ def over_placed(policy: Any, catalogue: Catalogue, reshuffles: bool) -> Any:
     return policy
 
 
+def with_barrier(policy: Any) -> Any:
+    """The policy; where trials hop, none begins an epoch before all others ended the one before."""
+    if isinstance(policy, Hop):
+        return replace(policy, barrier=True)
+    if isinstance(policy, Auto):
+        made = {name: with_barrier(each) for name, each in policy.candidates.items()}
+        return replace(policy, candidates=made)
+    inner = getattr(policy, "policy", None)
+    if inner is not None and is_dataclass(policy):
+        return replace(policy, policy=with_barrier(inner))  # type: ignore[type-var]
+    return policy
+
+
 def with_levels(policy: Policy[Any], space: Mapping[str, Any] | None) -> Policy[Any]:
     """The policy; one that packs by nearness counts distances in the levels of this space."""
     if not isinstance(policy, Pack) or policy.grouping != "nearest" or policy.levels:
@@ -172,17 +244,7 @@ def with_levels(policy: Policy[Any], space: Mapping[str, Any] | None) -> Policy[
     return replace(policy, levels=listed)
 
 
-def check_methods(what: str, given: Any, methods: tuple[str, ...]) -> None:
-    """Raise StudyError unless the object has these methods, and is no class."""
-    meant = instead(given)
-    if meant is not None:
-        raise StudyError(f"Optuna's objects are none of Shoal's: {meant}")
-    if isinstance(given, type):
-        raise StudyError(f"give an instance as {what}: {given.__name__}(…), not {given.__name__}")
-    if not all(callable(getattr(given, name, None)) for name in methods):
-        raise StudyError(
-            f"a {what} is a name, or an object with {' and '.join(methods)}; got {given!r}"
-        )
+# -- the automatic choice --------------------------------------------------------------------------
 
 
 def is_auto(policy: object) -> bool:
@@ -323,47 +385,6 @@ def policy_text(data: Mapping[str, Any]) -> str:
     return text
 
 
-def hops(policy: Any) -> bool:
-    """Whether each gang of the policy reads one shard, at one slot that holds it.
-
-    A class that is not Shoal's counts as one that does: what its gangs read is checked as they
-    start.
-    """
-    if isinstance(policy, Auto):
-        return all(hops(each) for each in policy.candidates.values())
-    inner = getattr(policy, "policy", None)
-    if inner is not None:
-        return hops(inner)
-    own = not type(policy).__module__.startswith("shoal.")
-    return own or isinstance(policy, Hop) or getattr(policy, "placed", False)
-
-
-def needs_hops(data: "Data", told: bool) -> bool | None:
-    """Whether models must go to the data: True where some node lacks some of it.
-
-    False where each slot has all data at hand anyway, so that hops are needless. None where that
-    depends: data is read from files, and may be more than a machine's memory holds; or a profile
-    has `told` what a hop costs.
-    """
-    if data.catalogue is not None and not data.catalogue.is_whole_everywhere:
-        return True
-    if told or not (data.in_memory or data.catalogue is not None):
-        return None
-    return False
-
-
-def check_place_of_data(policy: Policy[Any], catalogue: Catalogue, asked: object) -> None:
-    """Raise StudyError if the policy needs a node with all of the data, and there is none."""
-    if hops(policy) or catalogue.is_whole:
-        return
-    name = asked if isinstance(asked, str) else type(asked).__name__
-    raise StudyError(
-        f"policy {name} reads the whole data set at each slot, and no node holds all "
-        f"{len(catalogue.train)} shards: use one that moves models from shard to shard (hop, "
-        "hop-packs, hop-quick4, hybrid, elastic, or auto), or give one node all shards"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class CandidateFilter:
     """Chooses from these candidates the ones that suit the slots and shards, the usual one first.
@@ -404,32 +425,3 @@ class CandidateFilter:
             if (name in WIDE and wide) or (name not in WIDE and not needed):
                 able.append(name)
         return able
-
-
-def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
-    """When trials are evaluated, for a simulation: steps are about so large a part of an epoch."""
-    every = options.every
-    size = setup.recipe.batch_size
-    if not every.steps or not isinstance(size, int):
-        return every
-    samples = every.steps * size * setup.recipe.accumulate_grad_batches
-    return ValidateEvery(max(LEAST, samples / data.samples))
-
-
-def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
-    """The policy for trials that are functions: each has a slot for itself.
-
-    Raises:
-        StudyError: the policy packs trials, moves them between slots, or gives them several.
-    """
-    if policy == "auto":
-        return policy_of("auto:fifo", fuse=False, seed=0)
-    if policy == "fifo":
-        return Fifo()
-    kinds = {kind for kind in KNOWN.values() if kind is not Fifo}
-    if isinstance(policy, str) or type(policy) in kinds:
-        raise StudyError(
-            "a function has one slot for itself: it is neither packed nor moved nor resized, so "
-            f'policy={policy!r} cannot be met: use "fifo", or leave policy= out'
-        )
-    return policy

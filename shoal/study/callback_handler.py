@@ -68,12 +68,8 @@ def _check(callback: Any) -> None:
 
 # In place of a method's name: what is called of a plain function.
 PLAIN = "__call__"
-
-
 # The argument by which a method asks for the trial's model, and which may.
 MODEL = "model"
-
-
 OF_TRIALS = ("on_epoch", "on_trial_end", PLAIN)
 
 

@@ -37,7 +37,12 @@ from shoal.train.tools.check import trained_names
 from shoal.train.tools.model_trial import check_configured
 from shoal.train.tools.rehearsal import LARGE, Mistake, is_rehearsed, rehearse
 
+UNLIKE = 16  # configurations that `unlike_config` chooses from
 OTHERS = 3  # configurations that are tried, too, where the first one fails
+MADE_UP_SAMPLES = 10_000.0  # of the trials with which an objective is tried
+
+
+# -- the search ------------------------------------------------------------------------------------
 
 
 def check_search(
@@ -57,54 +62,125 @@ def check_search(
         check_validate_every(own, options, own_data or data, most)
 
 
-def check_by_rehearsal(
-    setup: Setup, space: Space | None, data: Data, options: Options, parameters: int
+def try_objectives(
+    setup: Setup,
+    policy: Policy[Any],
+    space: Space | None,
+    known: Iterable[Trial],
+    widths: tuple[int, int],
 ) -> None:
-    """Train and validate a configuration on one batch; see `rehearse`.
+    """Try the user's own objectives with made-up rates: for some known trials, else for new ones.
 
-    Where no batch can be tried, a second model is built. What is wrong with some configurations
-    only is left to their trials. `parameters`: of a model.
+    `space`: where configurations come from. `widths`: of new trials.
 
     Raises:
-        StudyError: unlike configurations fail, too; or models share what is trained.
+        StudyError: one is no objective; see `try_objective`.
     """
-    if space is None or parameters > LARGE or isinstance(setup.recipe, FunctionRecipe):
+    objectives = list(objectives_of(policy))
+    if not objectives:
         return
-    first = first_config(space)
-    device = _device(data, options)
-    if device is None or not is_rehearsed(setup.recipe, data):
-        try:  # a model was built before: what this one shares with it, trials would share
-            check_configured(setup.recipe, first, setup.seed)
-        except ValueError as error:
-            raise StudyError(str(error)) from error
-        return
-    found: Mistake | None = None
-    for config in (first, *unlike_configs(space, first)[:OTHERS]):
-        try:
-            rehearse(setup.recipe, data, config, setup.seed, device, setup.metric, setup.mode)
-        except Mistake as mistake:
-            found = found or mistake
-        else:
-            return
-    raise StudyError(str(found)) from found
+    trials = list(islice(known, 3)) or [
+        Trial(TrialId("of-your-space"), MADE_UP_SAMPLES, first_config(inner), widths)
+        for _, _, inner in each_recipe(setup, None, space)
+    ]
+    for objective in objectives:
+        for trial in trials:
+            name = f"a trial with {shown(dict(trial.config))}"
+            try:
+                try_objective(objective, trial, name)
+                try_objective(objective, trial, name, MADE_UP[:1])
+            except ValueError as error:
+                raise StudyError(str(error)) from error
 
 
-def _device(data: Data, options: Options) -> str | None:
-    """Where a batch can be tried; None: nowhere.
+def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> None:
+    """Raise StudyError if there is a metric to rank by, and nothing that gives it.
 
-    Of the ray backend's devices this process knows only that there are no GPUs on this machine. And
-    it reads no data that is not in memory.
+    Without validation it is a value that training returns: of a training step the loss always is
+    one, and for another name a step is tried. `space`: where configurations come from.
     """
-    if options.backend == "local":
-        return device_of(options.device)
-    ray = sys.modules.get("ray")
-    elsewhere = options.address or (ray is not None and ray.is_initialized())
-    if elsewhere or gpus() or not data.in_memory:
+    lack = _lack(setup.recipe, data)
+    metric = setup.metric
+    if metric is None or lack is None:
+        return
+    step = "training_step"
+    if isinstance(setup.recipe, ShardRecipe):
+        step = "train_shard"
+    elif metric == "loss":
+        return
+    if space is None:
+        return
+    names = trained_names(setup.recipe, data, first_config(space), setup.seed)
+    if names is None or metric in names:
+        return
+    raise StudyError(
+        f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
+        f"scores: {lack}, and {step} returns {', '.join(sorted(names)) or 'nothing'}; "
+        "see docs/recipe.md, or leave out metric="
+    )
+
+
+def _lack(recipe: Recipe, data: Data) -> str | None:
+    """Why trials get no scores; None if they get some, or report by themselves."""
+    if isinstance(recipe, FunctionRecipe):
         return None
-    return "cpu"
+    if not data.validation:
+        return "its data have no validation part"
+    if not is_scored(recipe):
+        if isinstance(recipe, ShardRecipe):
+            return "it has no validate_shard"
+        return "it has no validation_step"
+    return None
 
 
-UNLIKE = 16  # configurations that `unlike_config` chooses from
+def check_validate_every(setup: Setup, options: Options, data: Data, most: int) -> None:
+    """Raise StudyError if evaluations cannot be made where they are asked for.
+
+    `most`: slots that a trial may have.
+    """
+    every = options.every
+    if isinstance(setup.recipe, FunctionRecipe) and every != ValidateEvery():
+        raise StudyError(
+            "validate_every is for recipes; a function is evaluated when it calls shoal.report: "
+            f"got {options.validate_every!r}, leave it out"
+        )
+    check_in_place(setup.recipe, data)
+    shards = max(1, len(data.shards))
+    if isinstance(setup.recipe, ShardRecipe):
+        check_whole_visits(options, shards, "train_shard makes a whole visit by itself")
+    check_for_width(options, shards, most)
+
+
+def check_in_place(recipe: Recipe, data: Data) -> None:
+    """Raise StudyError if validation parts lie at several nodes, and must be read in one place."""
+    if data.catalogue is None or data.catalogue.is_scored_whole:
+        return
+    why = None
+    if isinstance(recipe, Adapted):
+        why = "the code of another library validates on all of them in one process"
+    elif carries_state(recipe):
+        why = "its steps hand a state from batch to batch"
+    if why is not None:
+        raise StudyError(
+            f"not all validation parts lie at each node that trains, and {why}: give them to each "
+            'such node, or at "*" (every node)'
+        )
+
+
+def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
+    """Raise StudyError if trials may have several slots, and the recipe's steps cannot."""
+    if widths is None or widths[1] <= 1:
+        return
+    if isinstance(recipe, Recipes):
+        for part in recipe.parts.values():
+            check_one_slot(part, widths)
+        return
+    why = why_one_slot(recipe)
+    if why is not None:
+        raise StudyError(f"{why}; got widths={widths!r}")
+
+
+# -- the recipe ------------------------------------------------------------------------------------
 
 
 def check_recipe(setup: Setup, space: Space | None) -> int:
@@ -154,6 +230,68 @@ def _check_first(setup: Setup, config: Mapping[str, Any], values: Mapping[str, A
     return made
 
 
+def _check_function(recipe: FunctionRecipe, space: Mapping[str, Any] | None) -> None:
+    """Raise StudyError if the function's configurations are not what it needs."""
+    try:
+        recipe.check(space)
+        keys.check_arguments(recipe, [name for name, _ in dimensions(space or {})])
+    except ValueError as error:
+        raise StudyError(str(error)) from error
+
+
+# -- one batch -------------------------------------------------------------------------------------
+
+
+def check_by_rehearsal(
+    setup: Setup, space: Space | None, data: Data, options: Options, parameters: int
+) -> None:
+    """Train and validate a configuration on one batch; see `rehearse`.
+
+    Where no batch can be tried, a second model is built. What is wrong with some configurations
+    only is left to their trials. `parameters`: of a model.
+
+    Raises:
+        StudyError: unlike configurations fail, too; or models share what is trained.
+    """
+    if space is None or parameters > LARGE or isinstance(setup.recipe, FunctionRecipe):
+        return
+    first = first_config(space)
+    device = _device(data, options)
+    if device is None or not is_rehearsed(setup.recipe, data):
+        try:  # a model was built before: what this one shares with it, trials would share
+            check_configured(setup.recipe, first, setup.seed)
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+        return
+    found: Mistake | None = None
+    for config in (first, *unlike_configs(space, first)[:OTHERS]):
+        try:
+            rehearse(setup.recipe, data, config, setup.seed, device, setup.metric, setup.mode)
+        except Mistake as mistake:
+            found = found or mistake
+        else:
+            return
+    raise StudyError(str(found)) from found
+
+
+def _device(data: Data, options: Options) -> str | None:
+    """Where a batch can be tried; None: nowhere.
+
+    Of the ray backend's devices this process knows only that there are no GPUs on this machine. And
+    it reads no data that is not in memory.
+    """
+    if options.backend == "local":
+        return device_of(options.device)
+    ray = sys.modules.get("ray")
+    elsewhere = options.address or (ray is not None and ray.is_initialized())
+    if elsewhere or gpus() or not data.in_memory:
+        return None
+    return "cpu"
+
+
+# -- configurations --------------------------------------------------------------------------------
+
+
 def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
     """Check the keys of a configuration that a user adds to the study.
 
@@ -184,28 +322,6 @@ def _check_added_of(setup: Setup, config: Mapping[str, Any]) -> None:
             check_added(own, own_values)
 
 
-def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
-    """Raise StudyError if trials may have several slots, and the recipe's steps cannot."""
-    if widths is None or widths[1] <= 1:
-        return
-    if isinstance(recipe, Recipes):
-        for part in recipe.parts.values():
-            check_one_slot(part, widths)
-        return
-    why = why_one_slot(recipe)
-    if why is not None:
-        raise StudyError(f"{why}; got widths={widths!r}")
-
-
-def _check_function(recipe: FunctionRecipe, space: Mapping[str, Any] | None) -> None:
-    """Raise StudyError if the function's configurations are not what it needs."""
-    try:
-        recipe.check(space)
-        keys.check_arguments(recipe, [name for name, _ in dimensions(space or {})])
-    except ValueError as error:
-        raise StudyError(str(error)) from error
-
-
 def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """A configuration of the space, to try a recipe with."""
     return Random(space or {}, num_samples=1).config(0)
@@ -229,111 +345,3 @@ def unlike_configs(space: Space | None, config: Mapping[str, Any]) -> list[Mappi
         return sum(other.get(key) != config[key] for key in config)
 
     return sorted(unlike, key=differences, reverse=True)
-
-
-MADE_UP_SAMPLES = 10_000.0  # of the trials with which an objective is tried
-
-
-def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> None:
-    """Raise StudyError if there is a metric to rank by, and nothing that gives it.
-
-    Without validation it is a value that training returns: of a training step the loss always is
-    one, and for another name a step is tried. `space`: where configurations come from.
-    """
-    lack = _lack(setup.recipe, data)
-    metric = setup.metric
-    if metric is None or lack is None:
-        return
-    step = "training_step"
-    if isinstance(setup.recipe, ShardRecipe):
-        step = "train_shard"
-    elif metric == "loss":
-        return
-    if space is None:
-        return
-    names = trained_names(setup.recipe, data, first_config(space), setup.seed)
-    if names is None or metric in names:
-        return
-    raise StudyError(
-        f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
-        f"scores: {lack}, and {step} returns {', '.join(sorted(names)) or 'nothing'}; "
-        "see docs/recipe.md, or leave out metric="
-    )
-
-
-def check_validate_every(setup: Setup, options: Options, data: Data, most: int) -> None:
-    """Raise StudyError if evaluations cannot be made where they are asked for.
-
-    `most`: slots that a trial may have.
-    """
-    every = options.every
-    if isinstance(setup.recipe, FunctionRecipe) and every != ValidateEvery():
-        raise StudyError(
-            "validate_every is for recipes; a function is evaluated when it calls shoal.report: "
-            f"got {options.validate_every!r}, leave it out"
-        )
-    check_in_place(setup.recipe, data)
-    shards = max(1, len(data.shards))
-    if isinstance(setup.recipe, ShardRecipe):
-        check_whole_visits(options, shards, "train_shard makes a whole visit by itself")
-    check_for_width(options, shards, most)
-
-
-def check_in_place(recipe: Recipe, data: Data) -> None:
-    """Raise StudyError if validation parts lie at several nodes, and must be read in one place."""
-    if data.catalogue is None or data.catalogue.is_scored_whole:
-        return
-    why = None
-    if isinstance(recipe, Adapted):
-        why = "the code of another library validates on all of them in one process"
-    elif carries_state(recipe):
-        why = "its steps hand a state from batch to batch"
-    if why is not None:
-        raise StudyError(
-            f"not all validation parts lie at each node that trains, and {why}: give them to each "
-            'such node, or at "*" (every node)'
-        )
-
-
-def try_objectives(
-    setup: Setup,
-    policy: Policy[Any],
-    space: Space | None,
-    known: Iterable[Trial],
-    widths: tuple[int, int],
-) -> None:
-    """Try the user's own objectives with made-up rates: for some known trials, else for new ones.
-
-    `space`: where configurations come from. `widths`: of new trials.
-
-    Raises:
-        StudyError: one is no objective; see `try_objective`.
-    """
-    objectives = list(objectives_of(policy))
-    if not objectives:
-        return
-    trials = list(islice(known, 3)) or [
-        Trial(TrialId("of-your-space"), MADE_UP_SAMPLES, first_config(inner), widths)
-        for _, _, inner in each_recipe(setup, None, space)
-    ]
-    for objective in objectives:
-        for trial in trials:
-            name = f"a trial with {shown(dict(trial.config))}"
-            try:
-                try_objective(objective, trial, name)
-                try_objective(objective, trial, name, MADE_UP[:1])
-            except ValueError as error:
-                raise StudyError(str(error)) from error
-
-
-def _lack(recipe: Recipe, data: Data) -> str | None:
-    """Why trials get no scores; None if they get some, or report by themselves."""
-    if isinstance(recipe, FunctionRecipe):
-        return None
-    if not data.validation:
-        return "its data have no validation part"
-    if not is_scored(recipe):
-        if isinstance(recipe, ShardRecipe):
-            return "it has no validate_shard"
-        return "it has no validation_step"
-    return None

@@ -14,8 +14,6 @@ from shoal.study.folder import Folder
 
 # A run writes of its slots every three seconds: if it did within these, it is at work.
 FRESH: Seconds = 15.0
-
-
 HARVEST = "harvest"  # the folder of `shoal harvest`, within the study's
 
 

@@ -52,158 +52,17 @@ from shoal.train.tools.verify import (
 if TYPE_CHECKING:
     pass
 
+
 Saved = Mapping[str, Any]
-
-
-def check_callable(setup: Setup) -> None:
-    """Raise StudyError if trials were trained by code that is not the study's."""
-    if function_in(setup.recipe) is nothing:
-        raise StudyError(
-            f"the trials in {setup.folder.path} were trained by a loop of your own, which Shoal "
-            "cannot call again: none to replay"
-        )
-
-
-def slot_setup(setup: Setup, options: Options) -> TrainerSetup:
-    """A slot of this process on which trials are trained again."""
-    return TrainerSetup(
-        Options(threads=options.threads),
-        seed=setup.seed,
-        device=device_of(options.device),
-        metric=setup.metric,
-    )
-
-
-def _without_places(saved: Saved) -> Saved:
-    """A function's state with what its checkpoint holds, wherever that lay."""
-    if not saved:
-        return saved
-    return {**saved, "checkpoint": without_place(saved["checkpoint"])}
-
-
-class FunctionReplay:
-    """Calls functions of a study again, and compares what they keep."""
-
-    def __init__(self, setup: Setup, state: State, options: Options) -> None:
-        assert isinstance(setup.recipe, FunctionRecipe)
-        self._recipe = setup.recipe
-        self._state = state
-        self._kept = Checkpoints(setup.folder.checkpoints, state.run)
-        self._slot = slot_setup(setup, options)
-
-    def company(self, _trial: TrialId) -> tuple[bool, bool]:
-        """Functions are neither fused nor wide."""
-        return False, False
-
-    def compared(self, trial: TrialId) -> Verdict:
-        """Call a trial's function again up to its newest checkpoint, alone, and compare.
-
-        They are equal if the function is deterministic under its seed.
-
-        Raises:
-            FileNotFoundError, Damaged: the checkpoint cannot be read.
-            TrialError: the function raised.
-        """
-        kept = self._state.kept[trial]
-        saved = self._kept.load(kept.name)
-        with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
-            again = self._trained(trial, kept.visits, Checkpoints(folder, 0))
-        equal, difference = compare(_without_places(saved), _without_places(again))
-        if equal:
-            return Verdict("equal", 0.0)
-        return Verdict("differs", difference, "the function kept something else")
-
-    def _trained(self, trial: TrialId, visits: int, vault: Checkpoints) -> Saved:
-        """The state after so many reports; {} if there was no checkpoint this time."""
-        known = self._state.known[trial]
-        begun = 0
-        source: Saved | None = None
-        if known.start is not None:
-            parent, begun = known.start
-            source = self._trained(parent, begun, vault)
-            if begun == visits:
-                return source
-        trainer = FunctionTrainer(self._recipe, vault, self._slot)
-        name = None
-        made = self._state.visits[trial]
-        for number in range(begun, visits):
-            unit = Unit(replace(known), made[:number], made[number], source)
-            source = None
-            [(_, news)] = trainer.train_pack([unit])
-            if not isinstance(news, Done):
-                _raise_from(news)
-                break
-            name = news.kept
-        trainer.close()
-        if name is None:
-            return {}
-        return vault.load(name)
-
-
-def _raise_from(news: Any) -> None:
-    """Raise what the function raised, if it did."""
-    if isinstance(news, TrialError):
-        raise news
-
-
 LIBRARIES = ("torch", "numpy", "shoal")
-
-
 UNKNOWN = "the processor was not recorded"
-
-
-def platform_differences(lines: Sequence[Line]) -> list[str]:
-    """In what the places of a study's runs differ from this process, in words."""
-    heads = [line.entry.head for line in lines if isinstance(line.entry, Opened)]
-    if not heads:
-        return []
-    options = heads[-1]["options"]
-    here = {
-        **platform_facts(options["device"]),
-        **{name: versions().get(name, "none") for name in LIBRARIES},
-        "threads": str(options["threads"]),
-    }
-    found: dict[str, None] = {}
-    for head in heads:
-        found |= dict.fromkeys(_differences_of_run(head, here))
-    return list(found)
-
-
-def _differences_of_run(head: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
-    """In what a run's place differs from this one."""
-    there = {
-        **head.get("place", {}),
-        **head.get("versions", {}),
-        "threads": str(head["options"]["threads"]),
-    }
-    texts = [
-        f"{name} was {there[name]}, is {value}"
-        for name, value in here.items()
-        if name in there and there[name] != value
-    ]
-    return texts if "place" in head else [*texts, UNKNOWN]
-
-
 # Why no rounding explains what a trial is that was not trained alone.
 FUSE_RANDOM = "fuse_random: fused it drew other random numbers, and is equal in distribution only"
-
-
 WIDE_RANDOM = "on several slots it drew random numbers for each slot's part of a batch"
-
-
-NO_SUCH_MODEL = (ValueError, LookupError, TypeError, AttributeError)  # of changed code
-
-
-SCORES = 1e-3  # relative: how far equal weights may score apart
-
-
-WORST = ("equal", "agrees", "not comparable", "differs", "missing")
-
-
 WIDE_NORM = "on several slots batch norm saw a slot's part of each batch only"
-
-
-# -- training again ------------------------------------------------------------------------------
+NO_SUCH_MODEL = (ValueError, LookupError, TypeError, AttributeError)  # of changed code
+SCORES = 1e-3  # relative: how far equal weights may score apart
+WORST = ("equal", "agrees", "not comparable", "differs", "missing")
 
 
 def replayed(
@@ -252,6 +111,23 @@ def replayed(
     return rows
 
 
+def check_callable(setup: Setup) -> None:
+    """Raise StudyError if trials were trained by code that is not the study's."""
+    if function_in(setup.recipe) is nothing:
+        raise StudyError(
+            f"the trials in {setup.folder.path} were trained by a loop of your own, which Shoal "
+            "cannot call again: none to replay"
+        )
+
+
+def _check_seed(setup: Setup) -> None:
+    """Raise StudyError if the study was begun with another seed than it is opened with."""
+    seed = setup.folder.head().get("seed", setup.seed)
+    if seed != setup.seed:
+        both = f"begun with seed={seed}, and is opened with seed={setup.seed}"
+        raise StudyError(f"this study was {both}: open it with the same, or load_study")
+
+
 class _CheckpointsUnseen(Exception):  # noqa: N818
     """A node does not see checkpoints that are there."""
 
@@ -290,14 +166,6 @@ def _replay_rows(
     rows = [_row(setup, state, trial, again, trial in former) for trial in trials]
     unlike = platform_differences(lines)
     return [{**row, "elsewhere": unlike if row["verdict"] == "differs" else []} for row in rows]
-
-
-def _check_seed(setup: Setup) -> None:
-    """Raise StudyError if the study was begun with another seed than it is opened with."""
-    seed = setup.folder.head().get("seed", setup.seed)
-    if seed != setup.seed:
-        both = f"begun with seed={seed}, and is opened with seed={setup.seed}"
-        raise StudyError(f"this study was {both}: open it with the same, or load_study")
 
 
 def _row(
@@ -347,6 +215,9 @@ def _other_code(setup: Setup, trial: TrialId, why: str) -> StudyError:
         "give the file as it was, or train the code as it is now in a new study, with another "
         "storage="
     )
+
+
+# -- recipes ---------------------------------------------------------------------------------------
 
 
 class RecipeReplay:
@@ -668,3 +539,123 @@ def _sized(state: State, trial: TrialId) -> Trial:
         return known
     config = {**known.config, "batch_size": int(figures["batch_size"])}
     return replace(known, config=config)
+
+
+# -- functions -------------------------------------------------------------------------------------
+
+
+class FunctionReplay:
+    """Calls functions of a study again, and compares what they keep."""
+
+    def __init__(self, setup: Setup, state: State, options: Options) -> None:
+        assert isinstance(setup.recipe, FunctionRecipe)
+        self._recipe = setup.recipe
+        self._state = state
+        self._kept = Checkpoints(setup.folder.checkpoints, state.run)
+        self._slot = slot_setup(setup, options)
+
+    def company(self, _trial: TrialId) -> tuple[bool, bool]:
+        """Functions are neither fused nor wide."""
+        return False, False
+
+    def compared(self, trial: TrialId) -> Verdict:
+        """Call a trial's function again up to its newest checkpoint, alone, and compare.
+
+        They are equal if the function is deterministic under its seed.
+
+        Raises:
+            FileNotFoundError, Damaged: the checkpoint cannot be read.
+            TrialError: the function raised.
+        """
+        kept = self._state.kept[trial]
+        saved = self._kept.load(kept.name)
+        with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+            again = self._trained(trial, kept.visits, Checkpoints(folder, 0))
+        equal, difference = compare(_without_places(saved), _without_places(again))
+        if equal:
+            return Verdict("equal", 0.0)
+        return Verdict("differs", difference, "the function kept something else")
+
+    def _trained(self, trial: TrialId, visits: int, vault: Checkpoints) -> Saved:
+        """The state after so many reports; {} if there was no checkpoint this time."""
+        known = self._state.known[trial]
+        begun = 0
+        source: Saved | None = None
+        if known.start is not None:
+            parent, begun = known.start
+            source = self._trained(parent, begun, vault)
+            if begun == visits:
+                return source
+        trainer = FunctionTrainer(self._recipe, vault, self._slot)
+        name = None
+        made = self._state.visits[trial]
+        for number in range(begun, visits):
+            unit = Unit(replace(known), made[:number], made[number], source)
+            source = None
+            [(_, news)] = trainer.train_pack([unit])
+            if not isinstance(news, Done):
+                _raise_from(news)
+                break
+            name = news.kept
+        trainer.close()
+        if name is None:
+            return {}
+        return vault.load(name)
+
+
+def _without_places(saved: Saved) -> Saved:
+    """A function's state with what its checkpoint holds, wherever that lay."""
+    if not saved:
+        return saved
+    return {**saved, "checkpoint": without_place(saved["checkpoint"])}
+
+
+def _raise_from(news: Any) -> None:
+    """Raise what the function raised, if it did."""
+    if isinstance(news, TrialError):
+        raise news
+
+
+# -- this machine and those of the study -----------------------------------------------------------
+
+
+def slot_setup(setup: Setup, options: Options) -> TrainerSetup:
+    """A slot of this process on which trials are trained again."""
+    return TrainerSetup(
+        Options(threads=options.threads),
+        seed=setup.seed,
+        device=device_of(options.device),
+        metric=setup.metric,
+    )
+
+
+def platform_differences(lines: Sequence[Line]) -> list[str]:
+    """In what the places of a study's runs differ from this process, in words."""
+    heads = [line.entry.head for line in lines if isinstance(line.entry, Opened)]
+    if not heads:
+        return []
+    options = heads[-1]["options"]
+    here = {
+        **platform_facts(options["device"]),
+        **{name: versions().get(name, "none") for name in LIBRARIES},
+        "threads": str(options["threads"]),
+    }
+    found: dict[str, None] = {}
+    for head in heads:
+        found |= dict.fromkeys(_differences_of_run(head, here))
+    return list(found)
+
+
+def _differences_of_run(head: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
+    """In what a run's place differs from this one."""
+    there = {
+        **head.get("place", {}),
+        **head.get("versions", {}),
+        "threads": str(head["options"]["threads"]),
+    }
+    texts = [
+        f"{name} was {there[name]}, is {value}"
+        for name, value in here.items()
+        if name in there and there[name] != value
+    ]
+    return texts if "place" in head else [*texts, UNKNOWN]

@@ -27,9 +27,8 @@ from shoal.train.tools.verify import model_from
 if TYPE_CHECKING:
     from torch import nn
 
+
 COLUMNS = ("id", "status", "value", "best_value", "epochs", "samples")
-
-
 # What users of other tools look for, and what to use here.
 MEANT = {
     "state": "status",
@@ -42,6 +41,7 @@ MEANT = {
     "trial_id": "id",
     "checkpoint": "study.checkpoint(trial)",
 }
+CURVE_COLUMNS = ("trial", "epoch", "name", "value", "split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,22 +209,20 @@ def row_of(trial: TrialResult) -> dict[str, Any]:
     return row
 
 
-def data_as_trained(setup: Setup) -> Data:
-    """The recipe's data, made anew.
-
-    Raises:
-        StudyError: it is other data than the study's runs had, or there is no recipe.
-    """
-    check_recipe_type(setup.recipe)
-    head = setup.folder.head()
-    with explain_missing_data(head):
-        data = data_of(setup.recipe)
-    if head and head["data"]["fingerprint"] != data.fingerprint:
-        raise StudyError(
-            "the data changed since this study was trained, and with it perhaps how text is "
-            "encoded: bring the former files back"
-        )
-    return data
+def curve_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    """A row for each value of each trial and epoch; see `Study.learning_curves`."""
+    tally = Tally()
+    for line in lines:
+        tally.take(line.time, line.entry)
+    rows = []
+    for trial in tally.trials.values():
+        for name, points in trial.points.items():
+            plain = name.removesuffix(TRAINING)
+            split = "validation" if plain == name else "train"
+            for point in points:
+                values = (trial.trial.id, point.epoch, plain, point.value, split)
+                rows.append(dict(zip(CURVE_COLUMNS, values, strict=True)))
+    return rows
 
 
 def check_known(state: State, trial: TrialId) -> Trial:
@@ -240,7 +238,7 @@ def check_known(state: State, trial: TrialId) -> Trial:
     raise StudyError(f"there is no trial {trial}; known: {some}")
 
 
-# -- weights -------------------------------------------------------------------------------------
+# -- weights and data ------------------------------------------------------------------------------
 
 
 def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Module":
@@ -273,6 +271,14 @@ def checkpoint(setup: Setup, state: State, trial: TrialId, which: str) -> Any:
             "only functions give checkpoints of their own: load_model gives a recipe's model"
         )
     return function_checkpoint(saved_state(setup, state, trial, which))
+
+
+def function_checkpoint(saved: Mapping[str, Any]) -> Any:
+    """What a function gave as its checkpoint; of a path a copy, in a new folder."""
+    folder = ""
+    if saved["checkpoint"]["kind"] != "tree":
+        folder = tempfile.mkdtemp(prefix="shoal-")
+    return unpacked(saved["checkpoint"], Path(folder))
 
 
 def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
@@ -329,28 +335,19 @@ def _why_nothing(state: State, trial: TrialId) -> str:
     return " yet: let the study run on"
 
 
-CURVE_COLUMNS = ("trial", "epoch", "name", "value", "split")
+def data_as_trained(setup: Setup) -> Data:
+    """The recipe's data, made anew.
 
-
-def curve_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """A row for each value of each trial and epoch; see `Study.learning_curves`."""
-    tally = Tally()
-    for line in lines:
-        tally.take(line.time, line.entry)
-    rows = []
-    for trial in tally.trials.values():
-        for name, points in trial.points.items():
-            plain = name.removesuffix(TRAINING)
-            split = "validation" if plain == name else "train"
-            for point in points:
-                values = (trial.trial.id, point.epoch, plain, point.value, split)
-                rows.append(dict(zip(CURVE_COLUMNS, values, strict=True)))
-    return rows
-
-
-def function_checkpoint(saved: Mapping[str, Any]) -> Any:
-    """What a function gave as its checkpoint; of a path a copy, in a new folder."""
-    folder = ""
-    if saved["checkpoint"]["kind"] != "tree":
-        folder = tempfile.mkdtemp(prefix="shoal-")
-    return unpacked(saved["checkpoint"], Path(folder))
+    Raises:
+        StudyError: it is other data than the study's runs had, or there is no recipe.
+    """
+    check_recipe_type(setup.recipe)
+    head = setup.folder.head()
+    with explain_missing_data(head):
+        data = data_of(setup.recipe)
+    if head and head["data"]["fingerprint"] != data.fingerprint:
+        raise StudyError(
+            "the data changed since this study was trained, and with it perhaps how text is "
+            "encoded: bring the former files back"
+        )
+    return data

@@ -18,15 +18,9 @@ from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.recipe import Recipe
 
 SCHEDULE = "schedule_epochs"  # its place in a journal's head
-
-
 # Epochs of a Trainer that is told nothing; where only speeds are of interest.
 USUAL = 1000
-
-
 ASKS = "the module asks self.trainer how long it trains, and its schedules are laid out for"
-
-
 Head = Mapping[str, Any]
 
 

@@ -28,16 +28,10 @@ from shoal.train.recipe.recipes import own_config, own_recipe
 from shoal.train.tools.model_trial import schedule_ends
 
 Head = Mapping[str, Any]
-
-
 # The names that searchers give; trials that people add have others.
 NUMBERED = re.compile(r"t(\d{3,})(-g\d+)?")
-
-
 # What may change without any effect on the past. `inner` is looked at by itself.
 FREE = frozenset({"max_concurrent", "per_slot", "num_samples", "first", "inner"})
-
-
 # Why a field may not change; of others: `CHOSEN`.
 WHY = {
     "seed": "configurations and initial weights are drawn from it",
@@ -52,11 +46,7 @@ WHY = {
 
 
 CHOSEN = "earlier trials were chosen, compared or stopped by it"
-
-
 BRACKETS = "its brackets begin at max_epochs / reduction_factor, again and again"
-
-
 COMBINATIONS = "random search makes num_samples of each combination of the grids' values"
 
 

@@ -37,8 +37,6 @@ from shoal.train.recipe.recipes import Recipes, aims
 
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8
-
-
 # What `SearcherArguments` may ask for that not every searcher can do: why not, and which ones can.
 UNMET = {
     "widths": ("has no field widths", "one of Shoal's searchers, or add the field"),
@@ -48,6 +46,8 @@ UNMET = {
         "Grid, Random, ASHA or Optuna",
     ),
 }
+# Searchers whose trials stop at rungs, which lie before an end that must be known.
+BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,36 +84,6 @@ def sample_count(*given: int | None) -> int | None:
     return next(iter(found), None)
 
 
-def default_searcher(
-    space: Mapping[str, Any] | None, wishes: SearcherArguments, seed: int = 0
-) -> Searcher[Any]:
-    """A grid if every dimension is one and no number of samples is asked for, else random samples.
-
-    Raises:
-        StudyError: the number of epochs is missing, or the number of samples.
-    """
-    if wishes.max_epochs is None:
-        raise StudyError(
-            "say how long to train: max_epochs= (or a max_epochs attribute of the recipe)"
-        )
-    space = space or {}
-    limits = {"max_epochs": wishes.max_epochs, "max_concurrent": wishes.max_concurrent}
-    if wishes.num_samples is not None:
-        return Random(space, num_samples=wishes.num_samples, seed=seed, **limits)
-    if _is_drawn_from(validated(space)):
-        raise StudyError(
-            "the search space is not only grids: say how many samples to draw, num_samples="
-        )
-    return Grid(space, **limits)
-
-
-def grid_or_random(space: Mapping[str, Any] | None) -> Searcher[Any]:
-    """A grid if the space is nothing but grids, else random samples; without any numbers."""
-    if space and not _is_drawn_from(validated(space)):
-        return Grid()
-    return Random()
-
-
 def searcher_of(
     setup: Setup, searcher: Searcher[Any] | str | None, wishes: SearcherArguments
 ) -> Searcher[Any]:
@@ -148,6 +118,41 @@ def searcher_of(
     if aims(setup.recipe, setup.metric):
         _check_compared(whole)
     return whole
+
+
+def default_searcher(
+    space: Mapping[str, Any] | None, wishes: SearcherArguments, seed: int = 0
+) -> Searcher[Any]:
+    """A grid if every dimension is one and no number of samples is asked for, else random samples.
+
+    Raises:
+        StudyError: the number of epochs is missing, or the number of samples.
+    """
+    if wishes.max_epochs is None:
+        raise StudyError(
+            "say how long to train: max_epochs= (or a max_epochs attribute of the recipe)"
+        )
+    space = space or {}
+    limits = {"max_epochs": wishes.max_epochs, "max_concurrent": wishes.max_concurrent}
+    if wishes.num_samples is not None:
+        return Random(space, num_samples=wishes.num_samples, seed=seed, **limits)
+    if _is_drawn_from(validated(space)):
+        raise StudyError(
+            "the search space is not only grids: say how many samples to draw, num_samples="
+        )
+    return Grid(space, **limits)
+
+
+def grid_or_random(space: Mapping[str, Any] | None) -> Searcher[Any]:
+    """A grid if the space is nothing but grids, else random samples; without any numbers."""
+    if space and not _is_drawn_from(validated(space)):
+        return Grid()
+    return Random()
+
+
+def _is_drawn_from(space: Mapping[str, Any]) -> bool:
+    """Whether a dimension of the validated space is drawn, not listed."""
+    return any(hasattr(domain, "sample") for _, domain in dimensions(space))
 
 
 def _check_copies(recipe: Recipe, searcher: Searcher[Any]) -> None:
@@ -193,9 +198,7 @@ def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:
         )
 
 
-def _is_drawn_from(space: Mapping[str, Any]) -> bool:
-    """Whether a dimension of the validated space is drawn, not listed."""
-    return any(hasattr(domain, "sample") for _, domain in dimensions(space))
+# -- what a searcher says of its trials ------------------------------------------------------------
 
 
 def space_of(searcher: Searcher[Any]) -> Space | None:
@@ -223,6 +226,17 @@ def most_slots(searcher: Searcher[Any], known: Iterable[Trial]) -> int:
     """The most slots that a trial of the searcher, or one that is known, may have."""
     widths = [widths_of(searcher), *(trial.widths for trial in known)]
     return max(most for _, most in widths)
+
+
+def end_beyond_rungs(searcher: Searcher[Any]) -> float | None:
+    """The epochs to which trials go on at most that ended at a rung; None: none goes on."""
+    for each in nested(searcher):
+        if isinstance(each, BY_RUNGS) and not getattr(each, "stopping", False):
+            return each.max_epochs
+    return None
+
+
+# -- packs -----------------------------------------------------------------------------------------
 
 
 def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> Searcher[Any]:
@@ -275,8 +289,7 @@ def _samples(searcher: Searcher[Any]) -> int:
     return 1
 
 
-# Searchers whose trials stop at rungs, which lie before an end that must be known.
-BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
+# -- functions -------------------------------------------------------------------------------------
 
 
 def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
@@ -337,11 +350,3 @@ def with_own_draws(setup: Setup, searcher: Searcher[Any]) -> Searcher[Any]:
         searcher = with_core(searcher, core)
     setup.recipe.spread = core.sampling == OWN
     return searcher
-
-
-def end_beyond_rungs(searcher: Searcher[Any]) -> float | None:
-    """The epochs to which trials go on at most that ended at a rung; None: none goes on."""
-    for each in nested(searcher):
-        if isinstance(each, BY_RUNGS) and not getattr(each, "stopping", False):
-            return each.max_epochs
-    return None

@@ -161,14 +161,8 @@ def clock(at: Seconds, now: Seconds) -> str:
 
 # Seconds that the nodes may take to start Ray; then the run begins with those that did.
 PATIENCE: Seconds = 180.0
-
-
 LOOK: Seconds = 0.5
-
-
 SMALLEST = 1 / 64  # share of a CPU
-
-
 FOLDER = "nodes"  # in the study's folder, which all nodes see
 
 
@@ -267,27 +261,15 @@ class AllocatedNodes:
 
 # Between two looks at the clock.
 EVERY: Seconds = 0.5
-
-
 # A stop comes so long before the end at least.
 LEAST: Seconds = 60.0
-
-
 # What is added to the time of a visit, which may take so much longer than the longest so far.
 CLOSING: Seconds = 30.0
-
-
 LONGER = 1.2
-
-
 # So long before the end the visits under way are given up, in order to end in good order.
 LAST: Seconds = 15.0
-
-
 # Between two interrupts of a run that does not end.
 AGAIN: Seconds = 3.0
-
-
 # How the reason of such a stop begins, in the journal.
 OF_SLURM = "Slurm job"
 

@@ -108,8 +108,6 @@ def _line(entry: Entry) -> tuple[TrialId, str] | None:
 
 # Idle seconds of slots that are not worth a warning.
 LITTLE = 5.0
-
-
 # So many damaged checkpoints are warned of one by one, and so many scores may lack the metric.
 FEW = 3
 

@@ -93,8 +93,6 @@ def _check_since(plan: Plan, view: View) -> None:
 
 # One profile for all configurations: a row that holds for every one of them.
 TABLE = Table((Row((1.0,)),))
-
-
 SHARDS = {ShardId("s0"): 8, ShardId("s1"): 4}
 
 
