@@ -112,7 +112,7 @@ def held(nets: tuple[str, ...], how: str) -> tuple[float, float]:
         made.visit()
     trainer = made.trainer
     of = [trainer.lanes.get(trial.id).lane for trial in made.trials]
-    return float(tensors.most), trainer.at.meter.together(of)
+    return float(tensors.most), trainer.context.meter.together(of)
 
 
 class Heads(Images):

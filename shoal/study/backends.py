@@ -176,8 +176,8 @@ def _trainer(
         return SlotTrainer(setup.recipe, start.data, vault, slot), _nothing
     feed = workers.of(())
     trainer = SlotTrainer(setup.recipe, start.data, vault, slot, feed=feed)
-    workers.starting = trainer.at.streams.share
-    workers.handed = trainer.at.streams.handed
+    workers.starting = trainer.context.streams.share
+    workers.handed = trainer.context.streams.handed
     return trainer, workers.close
 
 

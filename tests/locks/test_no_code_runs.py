@@ -260,7 +260,7 @@ GUARDED = {
     "shoal/backend/ray/node_tools.py": OF_RAY,
     "shoal/backend/ray/node_survey.py": OF_RAY,
     "shoal/train/data/columns.py": "items in this process's memory",
-    "shoal/train/slot/units.py": "what this process has pickled",
+    "shoal/train/slot/probing.py": "what this process has pickled",
     "shoal/train/tools/timing.py": "comes through a pipe from the parent process",
     "shoal/train/stream/shared_memory.py": "shared memory of this user's own processes",
     "shoal/train/wide/parcel.py": "arrays and plain values only",

@@ -113,7 +113,7 @@ def go(
     **first: Any,
 ) -> tuple[Visit, ...]:
     """Make the visits, evaluating at each epoch's end; `first`: fields of the first unit."""
-    shards = len(trainer.at.data.shards)
+    shards = len(trainer.context.data.shards)
     for visit in plan:
         evaluate = (len(made) + 1) % shards == 0
         _, done = drive(trainer.train(Unit(what, made, visit, **{"evaluate": evaluate, **first})))

@@ -359,7 +359,7 @@ class SlotRounds:
     def _ranks(self) -> GangUnits:
         """What takes part in units of several slots."""
         assert isinstance(self._trainer, SlotTrainer), "a function has one slot"
-        return self._trainer.ranks
+        return self._trainer.gang
 
     def conclude(
         self,

@@ -23,7 +23,7 @@ from shoal.train.slot.context import SlotContext
 from shoal.train.slot.lane_cache import CachedLane, LaneCache
 from shoal.train.slot.pack_loop import PackLoop
 from shoal.train.slot.passes import Pass
-from shoal.train.slot.units import Scores, UnitEnd
+from shoal.train.slot.units import Scores, Units
 from shoal.train.stream.reader import JointReader, Reader
 from shoal.train.wide.lane import Adrift, WideLane
 from shoal.train.wide.step import AnyReader
@@ -42,7 +42,7 @@ class GangUnit:
     """
 
     unit: Unit
-    held: CachedLane
+    cached: CachedLane
     wide: WideLane
     made: bool = False
 
@@ -64,14 +64,14 @@ class GangUnits:
         context: SlotContext,
         pack: PackLoop,
         lanes: LaneCache,
-        end: UnitEnd,
+        units: Units,
     ) -> None:
         self._context = context
         self._meter = context.meter
         self._pack = pack
         self._lanes = lanes
         self._evaluation = pack.evaluation
-        self._end = end
+        self._units = units
         self._shared: dict[TrialId, GangUnit] = {}
         self._times = StepTimes(context.meter, context.setup.clocked)
 
@@ -149,12 +149,12 @@ class GangUnits:
         del self._shared[trial]
         wide = shared.wide
         try:
-            self._end.advance(wide.lane, shared.unit.trial, visits, scores)
+            self._units.advance(wide.lane, shared.unit.trial, visits, scores)
         except TrialError:  # rank 0 reports the same error
             return False
         if last or shared.unit.carry:  # the trial may go on elsewhere
             wide.leave()
-        self._lanes.settle(trial, shared.held, safe=True)  # rank 0 has the state too
+        self._lanes.settle(trial, shared.cached, durable=True)  # rank 0 has the state too
         return True
 
     # -- a unit --------------------------------------------------------------------------------
@@ -170,38 +170,38 @@ class GangUnits:
             return shared
         known.unit = replace(unit, source=None)
         known.wide.moves.orders = orders
-        self._lanes.restore(trial, known.held)
+        self._lanes.restore(trial, known.cached)
         return known
 
     def _begin(self, unit: Unit, orders: Orders, joins: bool, spent: Spent) -> GangUnit:
         """Begin a unit. `joins`: other processes are at it already."""
-        before = self._lanes.whole(unit.trial.id)
+        before = self._lanes.current(unit.trial.id)
         same = before is not None and before.lane.visits == unit.visits
         fresh = not unit.visits and not joins
         whole = same or unit.source is not None or fresh
-        held = self._held(unit, whole, spent)
-        if held.wide is None:
-            held.wide = WideLane(held.lane, orders)
+        cached = self._held(unit, whole, spent)
+        if cached.wide is None:
+            cached.wide = WideLane(cached.lane, orders)
             same = False
-        held.wide.moves.orders = orders
-        self._begin_pass(unit, held.wide, whole, same)
-        return GangUnit(replace(unit, source=None), held, held.wide)
+        cached.wide.moves.orders = orders
+        self._begin_pass(unit, cached.wide, whole, same)
+        return GangUnit(replace(unit, source=None), cached, cached.wide)
 
     def _held(self, unit: Unit, whole: bool, spent: Spent) -> CachedLane:
         """The trial's lane, not fused; `whole`: in the state before the unit."""
         if whole:
-            held = self._lanes.ready(unit, spent)
+            cached = self._lanes.ready(unit, spent)
         else:
-            held = self._lanes.in_any_state(unit, spent)
-        self._pack.stacks.release(held.lane)
-        held.whole = False
-        held.safe = False
-        why = why_one_slot(held.lane.recipe)
+            cached = self._lanes.in_any_state(unit, spent)
+        self._pack.stacks.release(cached.lane)
+        cached.current = False
+        cached.durable = False
+        why = why_one_slot(cached.lane.recipe)
         if unit.within or unit.steps:
             why = WITHIN_ON_ONE_SLOT
         if why is not None:
-            raise TrialError(why, signature=held.lane.signature)
-        return held
+            raise TrialError(why, signature=cached.lane.signature)
+        return cached
 
     def _begin_pass(self, unit: Unit, wide: WideLane, whole: bool, same: bool) -> None:
         """Begin the unit's pass; for `whole` and `same` see `WideLane.begin`."""
@@ -264,7 +264,7 @@ class GangUnits:
         each = Pass(unit, wide.lane, spent, wide.totals, evaluate=unit.evaluate)
         found = self._scores(each)
         self._times.report(wide)
-        done = self._end.conclude(each, shared.held, found)
+        done = self._units.conclude(each, shared.cached, found)
         del self._shared[each.trial]
         if unit.last or unit.carry:
             wide.leave()

@@ -1,9 +1,15 @@
-"""The lanes that stay at a slot between their units, within a limit of memory."""
+"""The lanes that stay at a slot between their units, within a limit of memory.
+
+What a lane is between two units, and who changes that (docs/slot.md has the table): `ready` brings
+a lane to the state before a unit; the unit's begin makes it stale, and `settle` current again;
+`keep` and saved states make it durable; only `drop` takes it away.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from gc import collect
 from math import isfinite
@@ -11,12 +17,13 @@ from time import perf_counter
 
 from shoal.core.trial import Seconds, TrialId
 from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.checkpoints import Damaged
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.trunk import Trunks, shared_bytes
-from shoal.train.recipe.unit import StateLost, Tree, Unit
+from shoal.train.recipe.unit import StateLost, Tree, TrialError, Unit
 from shoal.train.slot.context import SlotContext
-from shoal.train.slot.lane_builder import LaneBuilder, SavedStates, state_of
-from shoal.train.slot.pack_loop import PackLoop
+from shoal.train.slot.fusion import LaneStacks
+from shoal.train.slot.lane_builder import LaneBuilder
 from shoal.train.wide.lane import WideLane
 
 # Lanes of so many trials that are over may rest here; a small one takes 100 kB.
@@ -31,9 +38,9 @@ class CachedLane:
 
     lane: TrainingLane
     # it is in the state after `lane.visits`; if not, only its memory is of use
-    whole: bool = False
+    current: bool = False
     # that state is durable, or was returned
-    safe: bool = False
+    durable: bool = False
     # bytes that it takes; 0 before its first unit is made
     bytes: int = 0
     # if several processes trained it
@@ -47,91 +54,7 @@ class CachedLane:
     @property
     def spare(self) -> bool:
         """Whether its state can be had again, or is of no use."""
-        return self.safe or not self.whole
-
-
-class LanesInMemory:
-    """A slot's lanes by trial, the one used longest ago first, and the bytes that they take."""
-
-    def __init__(self) -> None:
-        self._lanes: OrderedDict[TrialId, CachedLane] = OrderedDict()
-        self._bytes = 0  # of all of them
-        self.largest = 0  # bytes of the largest lane so far
-
-    @property
-    def trials(self) -> tuple[TrialId, ...]:
-        """The trials whose lanes are here."""
-        return tuple(self._lanes)
-
-    def get(self, trial: TrialId) -> CachedLane | None:
-        """The trial's lane, if it is here."""
-        return self._lanes.get(trial)
-
-    def whole(self, trial: TrialId) -> CachedLane | None:
-        """The trial's lane, if it is here in the state after its visits."""
-        held = self._lanes.get(trial)
-        if held is None or not held.whole:
-            return None
-        return held
-
-    def lane(self, trial: TrialId) -> TrainingLane | None:
-        """The trial's lane itself, if it is here."""
-        held = self._lanes.get(trial)
-        if held is None:
-            return None
-        return held.lane
-
-    def size(self, trial: TrialId) -> int:
-        """Bytes of the trial's lane; 0 if it is not here."""
-        held = self._lanes.get(trial)
-        if held is None:
-            return 0
-        return held.bytes
-
-    def resting(self, but: Collection[TrialId]) -> int:
-        """Bytes of all lanes but those of the given trials: what they take beside these."""
-        others = [held.lane for trial in but if (held := self.get(trial)) is not None]
-        shared = shared_bytes(held.lane for held in self._lanes.values())
-        shared -= shared_bytes(others)
-        return self._bytes - sum(map(self.size, but)) - shared
-
-    def put(self, trial: TrialId, held: CachedLane) -> None:
-        """Hold this lane for the trial, in the place of the one that was there."""
-        self._bytes += held.bytes - self.size(trial)
-        self._lanes[trial] = held
-
-    def weigh(self, held: CachedLane) -> None:
-        """Learn how many bytes the lane takes: its optimizer's state is there by now."""
-        if not held.bytes:
-            held.bytes = held.lane.bytes
-            self._bytes += held.bytes
-            self.largest = max(self.largest, held.bytes)
-
-    def use(self, trial: TrialId) -> None:
-        """Note that the trial's lane is used now."""
-        self._lanes.move_to_end(trial)
-
-    def pop(self, trial: TrialId) -> CachedLane | None:
-        """Hold the trial's lane no longer; returns it."""
-        self._bytes -= self.size(trial)
-        return self._lanes.pop(trial, None)
-
-    def idle(self, but: Collection[TrialId]) -> list[TrialId]:
-        """Trials whose lanes may be dropped, in the order to drop them.
-
-        First come those whose states can be had again, used longest ago first. Then come the
-        others, used last first: trials that take turns come back in the order of their use.
-        """
-        spare = []
-        others = []
-        for trial, held in self._lanes.items():
-            if trial in but or held.connected:
-                continue
-            if held.spare:
-                spare.append(trial)
-            else:
-                others.append(trial)
-        return spare + others[::-1]
+        return self.durable or not self.current
 
 
 class LaneCache:
@@ -145,35 +68,72 @@ class LaneCache:
     Otherwise the state is saved first.
     """
 
-    def __init__(self, context: SlotContext, builder: LaneBuilder, pack: PackLoop) -> None:
+    def __init__(self, context: SlotContext, builder: LaneBuilder, stacks: LaneStacks) -> None:
         self._context = context
         self._builder = builder
-        self._pack = pack
-        self._lanes = LanesInMemory()
+        self._stacks = stacks
+        # the one used longest ago first
+        self._lanes: OrderedDict[TrialId, CachedLane] = OrderedDict()
+        self._bytes = 0  # of all of them
+        self._largest = 0  # bytes of the largest lane so far
         self._over: dict[TrialId, None] = {}  # trials that are over, first the longest
         self._short = False  # memory ran out in the last units
         self._trunks = Trunks(context.meter.tell)
         self.saved = SavedStates(context)
 
-    def get(self, trial: TrialId) -> CachedLane | None:
-        """The trial's lane, if it is here."""
-        return self._lanes.get(trial)
+    # -- the lanes that are here ---------------------------------------------------------------
 
     @property
     def trials(self) -> tuple[TrialId, ...]:
         """The trials whose lanes are here, used longest ago first."""
-        return self._lanes.trials
+        return tuple(self._lanes)
 
-    def whole(self, trial: TrialId) -> CachedLane | None:
+    def get(self, trial: TrialId) -> CachedLane | None:
+        """The trial's lane, if it is here."""
+        return self._lanes.get(trial)
+
+    def current(self, trial: TrialId) -> CachedLane | None:
         """The trial's lane, if it is here in the state after its visits."""
-        return self._lanes.whole(trial)
+        cached = self._lanes.get(trial)
+        return cached if cached is not None and cached.current else None
 
     def has(self, trial: TrialId, visits: int) -> bool:
         """Whether a unit of the trial after so many visits needs no source."""
-        held = self.whole(trial)
-        if held is not None and len(held.lane.visits) == visits:
+        cached = self.current(trial)
+        if cached is not None and len(cached.lane.visits) == visits:
             return True
         return self.saved.has(trial, visits)
+
+    def restore(self, trial: TrialId, cached: CachedLane) -> None:
+        """Hold this lane for the trial, in the place of the one that was there."""
+        self._bytes += cached.bytes - self._size(trial)
+        self._lanes[trial] = cached
+
+    def _size(self, trial: TrialId) -> int:
+        """Bytes of the trial's lane; 0 if it is not here."""
+        cached = self._lanes.get(trial)
+        return 0 if cached is None else cached.bytes
+
+    def resting(self, but: Collection[TrialId]) -> int:
+        """Bytes of all lanes but those of the given trials: what they take beside these."""
+        others = [cached.lane for trial in but if (cached := self.get(trial)) is not None]
+        shared = shared_bytes(cached.lane for cached in self._lanes.values())
+        shared -= shared_bytes(others)
+        return self._bytes - sum(map(self._size, but)) - shared
+
+    def _droppable(self, but: Collection[TrialId]) -> list[TrialId]:
+        """Trials whose lanes may be dropped, in the order to drop them.
+
+        First come those whose states can be had again, used longest ago first. Then come the
+        others, used last first: trials that take turns come back in the order of their use.
+        """
+        spare: list[TrialId] = []
+        others: list[TrialId] = []
+        for trial, cached in self._lanes.items():
+            if trial in but or cached.connected:
+                continue
+            (spare if cached.spare else others).append(trial)
+        return spare + others[::-1]
 
     # -- before a unit -------------------------------------------------------------------------
 
@@ -186,46 +146,42 @@ class LaneCache:
         """
         trial = unit.trial.id
         self._over.pop(trial, None)
-        held = self._lanes.whole(trial)
-        if held is None or held.lane.visits != unit.visits:
+        cached = self.current(trial)
+        if cached is None or cached.lane.visits != unit.visits:
             with spent.on("switch"):
-                held = self._brought(unit)
-        self._lanes.use(trial)
-        return held
+                cached = self._brought(unit)
+        self._lanes.move_to_end(trial)
+        return cached
 
     def _brought(self, unit: Unit) -> CachedLane:
         """The trial's lane, brought into the state before the visit."""
         trial = unit.trial.id
-        held = self._lanes.get(trial)
+        cached = self._lanes.get(trial)
         state = self.saved.source(unit)
-        if held is None or state is None:
-            held = self.add(trial, self._builder.build(unit.trial, state))
+        if cached is None or state is None:
+            cached = self.add(trial, self._builder.build(unit.trial, state))
         if state is not None:
-            self._load(held.lane, state, unit)
-        self._trunks.share(held.lane)
-        return held
+            self._load(cached.lane, state, unit)
+        self._trunks.share(cached.lane)
+        return cached
 
     def in_any_state(self, unit: Unit, spent: Spent) -> CachedLane:
         """The trial's lane in whatever state: another process will send the right one."""
         trial = unit.trial.id
         self._over.pop(trial, None)
-        held = self._lanes.get(trial)
-        if held is None:
+        cached = self._lanes.get(trial)
+        if cached is None:
             with spent.on("switch"):
-                held = self.add(trial, self._builder.build(unit.trial))
-        self._lanes.use(trial)
-        return held
+                cached = self.add(trial, self._builder.build(unit.trial))
+        self._lanes.move_to_end(trial)
+        return cached
 
     def add(self, trial: TrialId, lane: TrainingLane) -> CachedLane:
         """Hold this lane for the trial."""
-        held = CachedLane(lane)
+        cached = CachedLane(lane)
         self._trunks.enter(lane)
-        self._lanes.put(trial, held)
-        return held
-
-    def restore(self, trial: TrialId, held: CachedLane) -> None:
-        """Hold the trial's lane again."""
-        self._lanes.put(trial, held)
+        self.restore(trial, cached)
+        return cached
 
     def _load(self, lane: TrainingLane, state: Tree, unit: Unit) -> None:
         """Load the unit's source into the lane.
@@ -236,7 +192,7 @@ class LaneCache:
             LookupError: what was sent with the unit is not.
         """
         begin = perf_counter()
-        self._pack.stacks.release(lane)
+        self._stacks.release(lane)
         with blaming():
             lane.load(state)
         if lane.visits != unit.visits:
@@ -258,10 +214,10 @@ class LaneCache:
         Raises:
             LookupError: it is not here.
         """
-        held = self.whole(trial)
-        if held is None:
+        cached = self.current(trial)
+        if cached is None:
             return self.saved.load_instead(trial)
-        return state_of(held.lane)
+        return state_of(cached.lane)
 
     def keep(self, trial: TrialId) -> str:
         """Make the trial's state durable now, between its units; returns the checkpoint's name.
@@ -269,25 +225,28 @@ class LaneCache:
         Raises:
             LookupError: it is not here, or there is no vault.
         """
-        held = self.whole(trial)
-        if held is not None and self._context.vault is not None:
-            held.safe = True
-            return self.saved.save(trial, held.lane, Spent(False))
+        cached = self.current(trial)
+        if cached is not None and self._context.vault is not None:
+            cached.durable = True
+            return self.saved.save(trial, cached.lane, Spent(False))
         name = self.saved.adopt(trial)
         if name is None:
             raise LookupError(f"trial {trial} is not held here, or there is no vault to keep it in")
         return name
 
-    def settle(self, trial: TrialId, held: CachedLane, safe: bool) -> None:
+    def settle(self, trial: TrialId, cached: CachedLane, durable: bool) -> None:
         """The trial's unit is made, and its lane in the state after it.
 
-        `safe`: that state is durable, or was returned.
+        `durable`: that state is durable, or was returned.
         """
         self.saved.forget_aside(trial)
-        self._lanes.weigh(held)
-        self._trunks.settle(held.lane, wide=held.wide is not None)
-        held.whole = True
-        held.safe = safe
+        if not cached.bytes:  # its optimizer's state is there by now
+            cached.bytes = cached.lane.bytes
+            self._bytes += cached.bytes
+            self._largest = max(self._largest, cached.bytes)
+        self._trunks.settle(cached.lane, wide=cached.wide is not None)
+        cached.current = True
+        cached.durable = durable
 
     def finish(self, trial: TrialId) -> None:
         """The trial is over and its state durable: of such lanes only the last few stay.
@@ -303,8 +262,8 @@ class LaneCache:
 
     def _drop_over(self, trial: TrialId) -> None:
         """Drop the lane of a trial that is over, if its checkpoint can stand for it."""
-        held = self.whole(trial)
-        if held is not None and held.safe and not held.connected:
+        cached = self.current(trial)
+        if cached is not None and cached.durable and not cached.connected:
             self.saved.use_instead(trial)
             self.drop(trial)
 
@@ -314,7 +273,7 @@ class LaneCache:
         """Give up lanes at rest for those to be trained; returns the seconds that this took."""
         begin = perf_counter()
         if self._short:
-            collect()  # frees what an error's traceback held on to
+            collect()  # frees what an error's traceback cached on to
             self._short = False
         trials = [unit.trial.id for unit in units]
         if not self.give_up(self._room_beside(trials), trials):
@@ -323,10 +282,11 @@ class LaneCache:
 
     def _room_beside(self, trials: Sequence[TrialId]) -> float:
         """Bytes that lanes at rest may take while these trials train."""
-        sizes = [self._lanes.size(trial) or self._lanes.largest for trial in trials]
+        sizes = [self._size(trial) or self._largest for trial in trials]
         room = self._context.state_room - sum(sizes)
         if isfinite(self._context.slot_room):
-            lanes = list(map(self._lanes.lane, trials))
+            here = map(self._lanes.get, trials)
+            lanes = [None if cached is None else cached.lane for cached in here]
             needs = sum(map(self._context.meter.memory, lanes))
             needs -= shared_bytes(lane for lane in lanes if lane is not None)
             room = min(room, self._context.slot_room - needs)
@@ -349,39 +309,180 @@ class LaneCache:
 
         Lanes of the trials in `but` stay. Returns whether any lane was dropped.
         """
-        resting = self._lanes.resting(but)
+        resting = self.resting(but)
         if resting <= room:
             return False
         dropped = False
-        for trial in self._lanes.idle(but):
+        for trial in self._droppable(but):
             if resting <= room:
                 break
             if self._set_aside(trial):
                 self.drop(trial)
-                resting = self._lanes.resting(but)
+                resting = self.resting(but)
                 dropped = True
         return dropped
 
     def _set_aside(self, trial: TrialId) -> bool:
         """Save the trial's state, unless it can be had elsewhere; returns whether it can now."""
-        held = self._lanes.get(trial)
-        assert held is not None, "a lane at rest is here"
-        return held.spare or self.saved.set_aside(trial, held.lane)
+        cached = self._lanes.get(trial)
+        assert cached is not None, "a lane at rest is here"
+        return cached.spare or self.saved.set_aside(trial, cached.lane)
 
     def drop(self, *trials: TrialId) -> None:
         """Free these trials' lanes."""
         gone = []
         for trial in trials:
             self._over.pop(trial, None)
-            held = self._lanes.pop(trial)
-            if held is not None:
-                gone.append(held)
-        self._pack.stacks.forsake([held.lane for held in gone])
-        for held in gone:
-            if held.wide is not None:
-                held.wide.leave()
+            self._bytes -= self._size(trial)
+            cached = self._lanes.pop(trial, None)
+            if cached is not None:
+                gone.append(cached)
+        self._stacks.forsake([cached.lane for cached in gone])
+        for cached in gone:
+            if cached.wide is not None:
+                cached.wide.leave()
 
     def forget(self, trial: TrialId) -> None:
         """Free what is here of the trial."""
         self.drop(trial)
         self.saved.forget(trial)
+
+
+class SavedStates:
+    """The newest checkpoint of each trial that this slot saved.
+
+    Some were written only to make room in memory. No other process knows of those, and they are
+    deleted as soon as the trial has a newer state.
+    """
+
+    def __init__(self, context: SlotContext) -> None:
+        self._vault = context.vault
+        self._meter = context.meter
+        # the number of visits before the checkpoint, and its name
+        self._kept: dict[TrialId, tuple[int, str]] = {}
+        # names of checkpoints written to make room
+        self._aside: set[str] = set()
+        # names of checkpoints whose trials' lanes were dropped
+        self._instead: set[str] = set()
+
+    def has(self, trial: TrialId, visits: int) -> bool:
+        """Whether the trial's newest checkpoint is its state after so many visits."""
+        return trial in self._kept and self._kept[trial][0] == visits
+
+    def source(self, unit: Unit) -> Tree | None:
+        """The state before the unit: the one sent with it, or a checkpoint.
+
+        None if it is the trial's first unit.
+
+        Raises:
+            LookupError: neither is there, or there is no vault to load it from.
+            StateLost: the checkpoint is damaged or missing.
+        """
+        source = unit.source
+        if source is None and unit.visits:
+            source = self._checkpoint_before(unit)
+        if not isinstance(source, str):
+            return source
+        if self._vault is None:
+            raise LookupError(f"checkpoint {source} was asked for, but this station has no vault")
+        return self._vault.restore(source)
+
+    def _checkpoint_before(self, unit: Unit) -> str:
+        """The name of the checkpoint of the state before the unit.
+
+        Raises:
+            LookupError: this slot saved no such checkpoint.
+        """
+        trial = unit.trial.id
+        visits = len(unit.visits)
+        if not self.has(trial, visits):
+            raise LookupError(
+                f"trial {trial} after {visits} visits is not held here: its unit needs a source"
+            )
+        return self._kept[trial][1]
+
+    def save(self, trial: TrialId, lane: TrainingLane, spent: Spent) -> str:
+        """Make the lane's state durable; returns the checkpoint's name.
+
+        Raises:
+            TrialError: the state holds what cannot be kept.
+            OSError, StaleRun: the study must pause.
+        """
+        assert self._vault is not None, "without a vault nothing is saved"
+        visits = len(lane.visits)
+        name = self._vault.name(trial, visits)
+        begin = perf_counter()
+        with spent.on("save"):
+            self._vault.save(name, state_of(lane))
+        self._meter.record(lane.signature, "save", perf_counter() - begin)
+        self._kept[trial] = (visits, name)
+        return name
+
+    def set_aside(self, trial: TrialId, lane: TrainingLane) -> bool:
+        """Save the state to make room, unless it is saved; returns whether it is saved now."""
+        if self.has(trial, len(lane.visits)):
+            return True
+        if self._vault is None:
+            return False
+        try:
+            name = self.save(trial, lane, Spent(False))
+        except TrialError:  # the trial itself fails when its own unit saves it
+            return False
+        self._aside.add(name)
+        return True
+
+    def use_instead(self, trial: TrialId) -> None:
+        """Note that the trial's lane is dropped; its newest checkpoint is that lane's state."""
+        self._instead.add(self._kept[trial][1])
+
+    def load_instead(self, trial: TrialId) -> Tree:
+        """The state of the trial's dropped lane.
+
+        Raises:
+            LookupError: no lane of the trial was dropped, or its checkpoint was deleted.
+        """
+        name = self._name(trial)
+        if name is not None and self._vault is not None and self._stands_for_lane(name):
+            with suppress(FileNotFoundError, Damaged):
+                return self._vault.load(name)
+        raise LookupError(f"trial {trial} is not held here")
+
+    def _stands_for_lane(self, name: str) -> bool:
+        """Whether the checkpoint is the state of a lane that was dropped."""
+        return name in self._aside or name in self._instead
+
+    def adopt(self, trial: TrialId) -> str | None:
+        """The name of the trial's checkpoint, which is no longer deleted; None if it has none."""
+        name = self._name(trial)
+        if name is not None:
+            self._aside.discard(name)
+        return name
+
+    def _name(self, trial: TrialId) -> str | None:
+        """The name of the trial's newest checkpoint."""
+        _, name = self._kept.get(trial, (0, None))
+        return name
+
+    def forget_aside(self, trial: TrialId) -> None:
+        """Delete the checkpoint that was written only to make room."""
+        name = self._name(trial)
+        if name in self._aside and self._vault is not None:
+            self._aside.discard(name)
+            del self._kept[trial]
+            self._vault.delete(name)
+
+    def forget(self, trial: TrialId) -> None:
+        """Forget the trial's checkpoint; it stays where it is, unless it only made room."""
+        self.forget_aside(trial)
+        if trial in self._kept:
+            self._instead.discard(self._kept.pop(trial)[1])
+
+
+def state_of(lane: TrainingLane) -> Tree:
+    """The lane's state.
+
+    Raises:
+        TrialError: the recipe's model or scheduler holds what cannot be kept.
+    """
+    with blaming():
+        return lane.state()

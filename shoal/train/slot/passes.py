@@ -30,7 +30,6 @@ class Pass:
     # for chunks of data
     waited: Seconds = 0.0
     failed: bool = False
-    done: bool = False
     # after how many of its batches to evaluate within it, and which part of it these are
     stops: dict[int, float] = field(default_factory=dict)
     # whether to evaluate at its end

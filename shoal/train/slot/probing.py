@@ -1,4 +1,7 @@
-"""What a slot learns of trials of a new kind before they first train in a pack.
+"""Steps whose results are thrown away, to learn what trials cost.
+
+`Probing` takes them for whoever asks, as `shoal profile` does; `FirstPacks` before trials of a new
+kind first train in a pack.
 
 A pack is formed by what is believed of its trials: what they need of the memory, and how long they
 take. Nothing should be formed by a guess. So a pack with a kind of trials that nobody has measured
@@ -7,25 +10,33 @@ is not begun: a step of each such kind is tried, what it took is told, and the p
 
 from __future__ import annotations
 
+import pickle
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from gc import collect
+from itertools import count, islice
 from math import inf, isfinite
 from time import perf_counter
 
-from shoal.core.trial import Seconds, TrialId
+from shoal.core.trial import Seconds, Trial, TrialId, Visit
 from shoal.train.lane.batch_size_search import batch_of, bytes_of_step
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.measure import is_compiled
+from shoal.train.lane.measure import STEPS, is_compiled
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import OutOfMemory, PackRefused, TrialError, Unit
 from shoal.train.slot.context import SlotContext
 from shoal.train.slot.fusion import Fusion
 from shoal.train.slot.lane_builder import LaneBuilder
-from shoal.train.slot.lane_cache import LaneCache
+from shoal.train.slot.lane_cache import LaneCache, state_of
+from shoal.train.slot.pack_loop import PackLoop
+from shoal.train.slot.passes import Pass
+from shoal.train.slot.units import Units
 
+Probed = tuple[str, dict[str, float]]  # a signature, and its figures
+HOPS = 2  # states that a probe packs and loads: the first one takes longer
 # Steps that are timed, after one that may hold start-up costs: so many, or as many as begin within
 # so many seconds. Their quickest counts: what else the machine does can only make a step longer.
 TIMED_STEPS = 20
@@ -119,14 +130,14 @@ class FirstPacks:
     def _lane(self, unit: Unit) -> TrainingLane | None:
         """The trial's lane before the unit; None if it cannot be built: it fails when it trains."""
         try:
-            held = self._lanes.ready(unit, Spent(False))
+            cached = self._lanes.ready(unit, Spent(False))
         except OutOfMemory:
             raise
         except TrialError:
             self._lanes.drop(unit.trial.id)
             return None
-        held.whole = True
-        return held.lane
+        cached.current = True
+        return cached.lane
 
     def _learn(self, unit: Unit, lane: TrainingLane) -> bool:
         """Measure a step, if the lane's signature is new here; whether that told anything."""
@@ -187,10 +198,131 @@ class FirstPacks:
         """
         for unit in units:
             trial = unit.trial.id
-            held = self._lanes.get(trial)
+            cached = self._lanes.get(trial)
             signature = ""
-            if held is not None:
-                signature = held.lane.signature
+            if cached is not None:
+                signature = cached.lane.signature
             if not unit.visits:
                 self._lanes.drop(trial)
             yield trial, PackRefused(why, signature, self._meter.news(signature))
+
+
+def first_unit(at: SlotContext, trial: Trial) -> Unit:
+    """A unit with the trial's first visit, to the first shard."""
+    own = filter(trial.shards.__contains__, filter(at.data.is_here, at.data.shards))
+    visit = Visit(0, next(own, at.data.first_here), 0, 0)
+    return Unit(trial, (), visit)
+
+
+class Probing:
+    """Takes steps at one slot whose results are thrown away, to learn what trials cost."""
+
+    def __init__(
+        self,
+        context: SlotContext,
+        pack: PackLoop,
+        lanes: LaneCache,
+        units: Units,
+    ) -> None:
+        self._context = context
+        self._meter = context.meter
+        self._pack = pack
+        self._lanes = lanes
+        self._evaluation = pack.evaluation
+        self._units = units
+
+    def one(self, trial: Trial) -> Probed:
+        """The trial's signature and what such trials cost, from a few steps.
+
+        A trial whose signature is known is built, but takes no steps.
+
+        Raises:
+            TrialError, DataError: as `SlotTrainer.train`.
+        """
+        spent = Spent(True)
+        unit = first_unit(self._context, trial)
+        lane = self._lanes.ready(unit, spent).lane
+        if self._meter.wants(lane.signature):
+            self._measure(trial.id, lane, spent)
+        self._lanes.forget(trial.id)
+        return lane.signature, self._meter.news(lane.signature)
+
+    def _measure(self, trial: TrialId, lane: TrainingLane, spent: Spent) -> None:
+        """Time the lane's steps, its validation, a hop, and the saving of its state."""
+        steps = islice(self._endless(lane), STEPS)
+        with blaming(), lane.rng:
+            deque(self._meter.timed(lane, steps), maxlen=0)
+        self._meter.conclude(lane)
+
+        if self._evaluation.is_possible(lane):
+            self._evaluation.of(lane, spent)
+        self._hop(lane)
+        vault = self._context.vault
+        if vault is not None:
+            name = self._lanes.saved.save(trial, lane, spent)
+            vault.delete(name)
+
+    def _hop(self, lane: TrainingLane) -> None:
+        """Time what the lane's state takes to leave, in bytes, and to be loaded again."""
+        for _ in range(HOPS):
+            begin = perf_counter()
+            state = pickle.loads(pickle.dumps(state_of(lane), protocol=5))
+            with blaming():
+                lane.load(state)
+            self._meter.record(lane.signature, "switch", perf_counter() - begin)
+
+    def pack(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
+        """What fused steps of these trials cost; of as many trials as there is room for.
+
+        Trials that cannot be built are left out: they fail when they train.
+
+        Raises:
+            DataError: as `SlotTrainer.train`.
+        """
+        while len(trials) > 1:
+            found = self._try(trials)
+            if found is not None:
+                return found
+            self._lanes.make_room([])
+            trials = trials[: len(trials) // 2]
+        return {}
+
+    def _try(self, trials: Sequence[Trial]) -> dict[TrialId, Probed] | None:
+        """As `pack`; None if there is no room for all of them."""
+        found: dict[TrialId, Probed] = {}
+        try:
+            passes = list(self._opened(trials))
+            self._pack.probe(passes)
+            for each in passes:
+                signature = each.lane.signature
+                found[each.trial] = (signature, self._meter.news(signature))
+            return found
+        except OutOfMemory:
+            self._lanes.ran_out(alone=False)
+            return None
+        finally:
+            for trial in trials:
+                self._lanes.forget(trial.id)
+
+    def _opened(self, trials: Sequence[Trial]) -> Iterator[Pass]:
+        """A pass of each trial that can be built."""
+        for trial in trials:
+            unit = first_unit(self._context, trial)
+            try:
+                yield self._units.open(unit, {})
+            except OutOfMemory:
+                raise
+            except TrialError:
+                continue
+
+    def _endless(self, lane: TrainingLane) -> Iterator[int]:
+        """Passes over the first shard, without end."""
+        data = self._context.data_of(lane.recipe)
+        shard = data.first_here
+        settings = lane.settings
+        stream = self._context.streams.of(settings.data_key)
+        for turn in count():
+            lane.begin(data.size(shard))
+            for chunk in stream.chunks(shard, turn, settings.order):
+                yield from lane.feed(chunk)
+            yield from lane.flush()

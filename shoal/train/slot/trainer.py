@@ -7,15 +7,13 @@ from collections.abc import (
     Collection,
     Generator,
     Iterable,
-    Iterator,
-    Mapping,
     Sequence,
 )
 
 import torch
 
 from shoal.core.cluster import ShardId
-from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.core.trial import Trial, TrialId
 from shoal.train.data.data import Data
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.checkpoints import Checkpoints
@@ -40,9 +38,9 @@ from shoal.train.slot.lane_builder import LaneBuilder
 from shoal.train.slot.lane_cache import LaneCache
 from shoal.train.slot.pack_loop import PackLoop
 from shoal.train.slot.passes import Pass
-from shoal.train.slot.probing import FirstPacks
+from shoal.train.slot.probing import FirstPacks, Probed, Probing, first_unit
 from shoal.train.slot.setup import TrainerSetup
-from shoal.train.slot.units import Probed, Probing, UnitEnd, UnitStart, first_unit
+from shoal.train.slot.units import Units
 from shoal.train.stream.stream import Feed, Streams
 
 __all__ = ["Done", "Part", "SlotTrainer", "TrainerSetup", "Tree", "TrialError", "Unit"]
@@ -72,17 +70,15 @@ class SlotTrainer:
         delay_compiler()
         keep_freed()
         setup = setup or TrainerSetup()
-        at = _workplace(recipe, data, vault, setup, feed, turn_of or nobody, remote_validation)
-        self.at = at
-        self.pack = PackLoop(at)
-        builder = LaneBuilder(at)
-        self.lanes = LaneCache(at, builder, self.pack)
-        self._start = UnitStart(at, self.lanes)
-        self._evaluation = self.pack.evaluation
-        self._end = UnitEnd(at, self.lanes)
-        self._probing = Probing(at, self.pack, self.lanes)
-        self._first_packs = FirstPacks(at, builder, self.lanes, self.pack.fusion)
-        self.ranks = GangUnits(at, self.pack, self.lanes, self._end)
+        context = _context(recipe, data, vault, setup, feed, turn_of or nobody, remote_validation)
+        self.context = context
+        self.pack = PackLoop(context)
+        builder = LaneBuilder(context)
+        self.lanes = LaneCache(context, builder, self.pack.stacks)
+        self._units = Units(context, self.lanes)
+        self._probing = Probing(context, self.pack, self.lanes, self._units)
+        self._first_packs = FirstPacks(context, builder, self.lanes, self.pack.fusion)
+        self.gang = GangUnits(context, self.pack, self.lanes, self._units)
 
     # -- units ---------------------------------------------------------------------------------
 
@@ -128,107 +124,85 @@ class SlotTrainer:
         """
         trials = [unit.trial.id for unit in units]
         passes: list[Pass] = []
-        over: set[TrialId] = set()
+        over: set[TrialId] = set()  # trials whose last news was told
         before = {"save": self.lanes.make_room(units)}
         try:
             why = self._first_packs.why_not(units, measured, before, fuse)
             if why is not None:
                 yield from self._first_packs.refused(units, why)
                 return
-            for trial, error in self._open(units, before, passes):
-                over.add(trial)
-                yield trial, error
+
+            for unit in units:
+                share = {name: seconds / len(units) for name, seconds in before.items()}
+                try:
+                    passes.append(self._units.open(unit, share))
+                except OutOfMemory:
+                    raise
+                except TrialError as error:
+                    self.lanes.drop(unit.trial.id)
+                    over.add(unit.trial.id)
+                    yield unit.trial.id, error
+
             for each, news in self.pack.run(passes, fuse):
                 if isinstance(news, TrialError):
                     self.lanes.drop(each.trial)
+                    over.add(each.trial)
                 yield each.trial, news
-            yield from self._finished(passes)
+
+            made = [each for each in passes if not each.failed]
+            scores = self.pack.evaluation.scores([each for each in made if each.evaluate])
+            for each in made:
+                end = self._concluded(each, scores.get(each.trial))
+                over.add(each.trial)
+                yield each.trial, end
         except (OutOfMemory, PackRefused) as error:
-            over |= {each.trial for each in passes if each.done or each.failed}
-            left = [trial for trial in trials if trial not in over]
-            if isinstance(error, PackRefused):
-                yield from self._voided(left, passes, error)
-                return
-            yield from self._without_room(left, passes, error, alone=len(units) == 1)
+            yield from self._voided(error, units, passes, over)
         except GeneratorExit:
             raise
         except BaseException:
             self.lanes.drop(*trials)
             raise
 
-    def _open(
+    def _voided(
         self,
+        error: OutOfMemory | PackRefused,
         units: Sequence[Unit],
-        before: Mapping[str, Seconds],
-        passes: list[Pass],
-    ) -> Iterator[tuple[TrialId, TrialError]]:
-        """Append the passes that can begin to `passes`; yields the errors of the others.
+        passes: Sequence[Pass],
+        over: Collection[TrialId],
+    ) -> list[TrialNews]:
+        """The ends of visits that do not count: memory ran out, or they cannot train as they did.
 
-        `before`: seconds that were spent for all of them.
+        Those of all trials end that are not over: the lanes share the slot's memory and its steps.
         """
-        for unit in units:
-            share = {name: seconds / len(units) for name, seconds in before.items()}
-            try:
-                each = self._start.open(unit, share)
-                passes.append(each)
-            except OutOfMemory:
-                raise
-            except TrialError as error:
-                self.lanes.drop(unit.trial.id)
-                yield unit.trial.id, error
+        signatures = {each.trial: each.lane.signature for each in passes}
+        left = [unit.trial.id for unit in units if unit.trial.id not in over]
+        self.lanes.drop(*left)
+        news: list[TrialNews] = []
+        freed = isinstance(error, OutOfMemory) and self.lanes.ran_out(alone=len(units) == 1)
+        for trial in left:
+            signature = signatures.get(trial, "")
+            if isinstance(error, OutOfMemory):
+                news.append((trial, OutOfMemory(error.why, error.text, signature, freed)))
+            else:
+                figures = self.context.meter.news(signature)
+                news.append((trial, PackRefused(error.why, signature, figures, begun=True)))
+        return news
 
-    def _finished(self, passes: Sequence[Pass]) -> Iterator[TrialNews]:
-        """Evaluate and conclude the passes that have not failed."""
-        made = [each for each in passes if not each.failed]
-        scored = [each for each in made if each.evaluate]
-        scores = self._evaluation.scores(scored)
-        for each in made:
-            yield each.trial, self._concluded(each, scores.get(each.trial))
-
-    def _concluded(self, each: Pass, found: Scores | TrialError | None) -> Done | TrialError:
+    def _concluded(self, each: Pass, scores: Scores | TrialError | None) -> Done | TrialError:
         """The report of a pass that was made, or the trial's error."""
         try:
-            if isinstance(found, TrialError):
-                raise found
-            held = self.lanes.get(each.trial)
-            assert held is not None, "a lane at work stays"
-            done = self._end.conclude(each, held, found)
+            if isinstance(scores, TrialError):
+                raise scores
+            cached = self.lanes.get(each.trial)
+            assert cached is not None, "a lane at work stays"
+            return self._units.conclude(each, cached, scores)
         except OutOfMemory:
             raise
         except TrialError as error:
-            each.failed = True
             self.lanes.drop(each.trial)
             return error
-        each.done = True
-        return done
 
-    def _without_room(
-        self,
-        trials: Sequence[TrialId],
-        passes: Sequence[Pass],
-        error: OutOfMemory,
-        alone: bool,
-    ) -> Iterator[TrialNews]:
-        """End these trials' visits, which do not count, because memory ran out."""
-        signatures = {each.trial: each.lane.signature for each in passes}
-        self.lanes.drop(*trials)
-        freed = self.lanes.ran_out(alone)
-        for trial in trials:
-            signature = signatures.get(trial, "")
-            yield trial, OutOfMemory(error.why, error.text, signature, freed)
-
-    def _voided(
-        self, trials: Sequence[TrialId], passes: Sequence[Pass], error: PackRefused
-    ) -> Iterator[TrialNews]:
-        """End these trials' visits, which do not count: they cannot train together as they did."""
-        signatures = {each.trial: each.lane.signature for each in passes}
-        self.lanes.drop(*trials)
-        for trial in trials:
-            signature = signatures.get(trial, "")
-            news = self.at.meter.news(signature)
-            yield trial, PackRefused(error.why, signature, news, begun=True)
-
-    # -- trials held here ----------------------------------------------------------------------
+    # -- trials whose lanes are here -----------------------------------------------------------
 
     def state(self, trial: TrialId) -> Tree:
         """The trial's state: views, valid until its next unit here.
@@ -244,8 +218,8 @@ class SlotTrainer:
 
     def follows_scores(self, trial: TrialId) -> bool:
         """Whether the trial's learning rate depends on its scores; True if that is not known."""
-        held = self.lanes.get(trial)
-        return held is None or held.lane.optimizing.follows_metric
+        cached = self.lanes.get(trial)
+        return cached is None or cached.lane.optimizing.follows_metric
 
     def place(self, unit: Unit) -> None:
         """Bring the trial into the state before that unit, without training it.
@@ -253,8 +227,8 @@ class SlotTrainer:
         Raises:
             TrialError, LookupError: as `train`.
         """
-        held = self.lanes.ready(unit, Spent(False))
-        held.whole = True
+        cached = self.lanes.ready(unit, Spent(False))
+        cached.current = True
 
     def keep(self, trial: TrialId) -> str:
         """Make the trial's state durable now, between its units; returns the checkpoint's name.
@@ -266,8 +240,8 @@ class SlotTrainer:
 
     def commit(self) -> None:
         """Write the states that wait to share a file with others."""
-        if self.at.vault is not None:
-            self.at.vault.commit()
+        if self.context.vault is not None:
+            self.context.vault.commit()
 
     def forget(self, trial: TrialId) -> None:
         """Free the memory that the trial takes here."""
@@ -285,13 +259,13 @@ class SlotTrainer:
         passes = []
         scores: Found = {}
         for trial in trials:
-            held = self.lanes.get(trial)
-            if held is None:
+            cached = self.lanes.get(trial)
+            if cached is None:
                 raise LookupError(f"trial {trial} is not held here")
-            unit = first_unit(self.at, Trial(trial, 1.0))
-            passes.append(Pass(unit, held.lane, Spent(False)))
+            unit = first_unit(self.context, Trial(trial, 1.0))
+            passes.append(Pass(unit, cached.lane, Spent(False)))
             scores[trial] = {}
-        return scores | self._evaluation.scores(passes)
+        return scores | self.pack.evaluation.scores(passes)
 
     def recorded(self, unit: Unit, parts: Collection[ShardId]) -> Records:
         """What validation parts give that are read here, for the slot at which the trial trains.
@@ -302,14 +276,14 @@ class SlotTrainer:
             TrialError: the recipe's code raised.
             DataError: a part cannot be read.
         """
-        self.at.set_threads()
+        self.context.set_threads()
         self.place(unit)
-        held = self.lanes.get(unit.trial.id)
-        assert held is not None, "it was just placed"
-        stream = self.at.streams.of(held.lane.settings.data_key)
+        cached = self.lanes.get(unit.trial.id)
+        assert cached is not None, "it was just placed"
+        stream = self.context.streams.of(cached.lane.settings.data_key)
         try:
             with blaming():
-                return recorded(held.lane, stream, parts)
+                return recorded(cached.lane, stream, parts)
         finally:
             self.forget(unit.trial.id)
 
@@ -322,7 +296,7 @@ class SlotTrainer:
         return self._probing.pack(trials)
 
 
-def _workplace(
+def _context(
     recipe: Recipe,
     data: Data,
     vault: Checkpoints | None,

@@ -1,77 +1,29 @@
-"""What a slot does before and after a pass, and trial steps to learn what trials cost."""
+"""The begin and the end of a unit: the lane brought to its state, and what is reported of it."""
 
 from __future__ import annotations
 
-import pickle
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, islice
-from time import perf_counter
+from collections.abc import Mapping
 
-from shoal.core.trial import Seconds, Trial, TrialId, Visit
+from shoal.core.trial import Seconds, Trial, Visit
 from shoal.core.visits import counted
-from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.measure import STEPS
 from shoal.train.recipe.unit import (
     Done,
-    OutOfMemory,
     Tree,
-    TrialError,
     Unit,
     named_apart,
 )
 from shoal.train.slot.context import SlotContext
-from shoal.train.slot.lane_builder import state_of
 from shoal.train.slot.lane_cache import CachedLane, LaneCache
-from shoal.train.slot.pack_loop import PackLoop
 from shoal.train.slot.passes import Pass
 from shoal.train.slot.shared_state import RecipeSharing
 
 Scores = Mapping[str, float]
-Probed = tuple[str, dict[str, float]]  # a signature, and its figures
-HOPS = 2  # states that a probe packs and loads: the first one takes longer
 
 
-def first_unit(at: SlotContext, trial: Trial) -> Unit:
-    """A unit with the trial's first visit, to the first shard."""
-    own = filter(trial.shards.__contains__, filter(at.data.is_here, at.data.shards))
-    visit = Visit(0, next(own, at.data.first_here), 0, 0)
-    return Unit(trial, (), visit)
-
-
-class UnitStart:
-    """Opens the units of one slot."""
-
-    def __init__(self, context: SlotContext, lanes: LaneCache) -> None:
-        self._context = context
-        self._lanes = lanes
-
-    def open(self, unit: Unit, before: Mapping[str, Seconds]) -> Pass:
-        """The unit's pass, about to begin. `before`: seconds that preparing for it took."""
-        spent = self._context.stopwatch()
-        for name, seconds in before.items():
-            if self._context.setup.clocked and seconds:
-                spent.add(name, seconds)
-        self._context.turn_of(unit.trial.id)
-        held = self._lanes.ready(unit, spent)
-        held.whole = False
-        held.safe = False
-
-        # The lane may have trained at other widths here.
-        lane = held.lane
-        lane.size = lane.settings.batch_size
-        lane.factor = 1.0
-        size = self._context.data.size(unit.visit.shard)
-        each = Pass.begun(unit, lane, spent, size)
-        if unit.steps and lane.optimizing.follows_metric:
-            shards = unit.trial.shards or self._context.data.shards
-            each.evaluate |= (len(unit.visits) + 1) % len(shards) == 0
-        return each
-
-
-class UnitEnd:
-    """Ends the units of one slot."""
+class Units:
+    """Begins and ends the units of one slot, whatever makes the passes between."""
 
     def __init__(self, context: SlotContext, lanes: LaneCache) -> None:
         self._context = context
@@ -81,7 +33,29 @@ class UnitEnd:
         self._lanes = lanes
         self._shared = RecipeSharing(context.recipe)
 
-    def conclude(self, each: Pass, held: CachedLane, scores: Scores | None) -> Done:
+    def open(self, unit: Unit, before: Mapping[str, Seconds]) -> Pass:
+        """The unit's pass, about to begin. `before`: seconds that preparing for it took."""
+        spent = self._context.stopwatch()
+        for name, seconds in before.items():
+            if self._context.setup.clocked and seconds:
+                spent.add(name, seconds)
+        self._context.turn_of(unit.trial.id)
+        cached = self._lanes.ready(unit, spent)
+        cached.current = False
+        cached.durable = False
+
+        # The lane may have trained at other widths here.
+        lane = cached.lane
+        lane.size = lane.settings.batch_size
+        lane.factor = 1.0
+        size = self._context.data.size(unit.visit.shard)
+        each = Pass.begun(unit, lane, spent, size)
+        if unit.steps and lane.optimizing.follows_metric:
+            shards = unit.trial.shards or self._context.data.shards
+            each.evaluate |= (len(unit.visits) + 1) % len(shards) == 0
+        return each
+
+    def conclude(self, each: Pass, cached: CachedLane, scores: Scores | None) -> Done:
         """End a pass that was made: the lane is then in the state after it. Returns the report.
 
         Raises:
@@ -100,9 +74,9 @@ class UnitEnd:
         more = self.advance(lane, unit.trial, visits, scores)
         if scores is not None:
             scores = {**scores, **more}
-        self._lanes.settle(each.trial, held, safe=False)
+        self._lanes.settle(each.trial, cached, durable=False)
         kept = self._kept_if_due(each)
-        held.safe = kept is not None or unit.carry
+        cached.durable = kept is not None or unit.carry
         age = _age(each, kept)
         state = self._state_to_carry(unit)
         figures = self._figures(lane)
@@ -193,116 +167,3 @@ def _age(each: Pass, kept: str | None = None) -> Seconds:
     if kept is not None:
         return 0.0
     return each.unit.age + each.spent.worked
-
-
-class Probing:
-    """Takes steps at one slot whose results are thrown away, to learn what trials cost."""
-
-    def __init__(
-        self,
-        context: SlotContext,
-        pack: PackLoop,
-        lanes: LaneCache,
-    ) -> None:
-        self._context = context
-        self._meter = context.meter
-        self._pack = pack
-        self._lanes = lanes
-        self._evaluation = pack.evaluation
-        self._start = UnitStart(context, lanes)
-
-    def one(self, trial: Trial) -> Probed:
-        """The trial's signature and what such trials cost, from a few steps.
-
-        A trial whose signature is known is built, but takes no steps.
-
-        Raises:
-            TrialError, DataError: as `SlotTrainer.train`.
-        """
-        spent = Spent(True)
-        unit = first_unit(self._context, trial)
-        lane = self._lanes.ready(unit, spent).lane
-        if self._meter.wants(lane.signature):
-            self._measure(trial.id, lane, spent)
-        self._lanes.forget(trial.id)
-        return lane.signature, self._meter.news(lane.signature)
-
-    def _measure(self, trial: TrialId, lane: TrainingLane, spent: Spent) -> None:
-        """Time the lane's steps, its validation, a hop, and the saving of its state."""
-        steps = islice(self._endless(lane), STEPS)
-        with blaming(), lane.rng:
-            deque(self._meter.timed(lane, steps), maxlen=0)
-        self._meter.conclude(lane)
-
-        if self._evaluation.is_possible(lane):
-            self._evaluation.of(lane, spent)
-        self._hop(lane)
-        vault = self._context.vault
-        if vault is not None:
-            name = self._lanes.saved.save(trial, lane, spent)
-            vault.delete(name)
-
-    def _hop(self, lane: TrainingLane) -> None:
-        """Time what the lane's state takes to leave, in bytes, and to be loaded again."""
-        for _ in range(HOPS):
-            begin = perf_counter()
-            state = pickle.loads(pickle.dumps(state_of(lane), protocol=5))
-            with blaming():
-                lane.load(state)
-            self._meter.record(lane.signature, "switch", perf_counter() - begin)
-
-    def pack(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
-        """What fused steps of these trials cost; of as many trials as there is room for.
-
-        Trials that cannot be built are left out: they fail when they train.
-
-        Raises:
-            DataError: as `SlotTrainer.train`.
-        """
-        while len(trials) > 1:
-            found = self._try(trials)
-            if found is not None:
-                return found
-            self._lanes.make_room([])
-            trials = trials[: len(trials) // 2]
-        return {}
-
-    def _try(self, trials: Sequence[Trial]) -> dict[TrialId, Probed] | None:
-        """As `pack`; None if there is no room for all of them."""
-        found: dict[TrialId, Probed] = {}
-        try:
-            passes = list(self._opened(trials))
-            self._pack.probe(passes)
-            for each in passes:
-                signature = each.lane.signature
-                found[each.trial] = (signature, self._meter.news(signature))
-            return found
-        except OutOfMemory:
-            self._lanes.ran_out(alone=False)
-            return None
-        finally:
-            for trial in trials:
-                self._lanes.forget(trial.id)
-
-    def _opened(self, trials: Sequence[Trial]) -> Iterator[Pass]:
-        """A pass of each trial that can be built."""
-        for trial in trials:
-            unit = first_unit(self._context, trial)
-            try:
-                yield self._start.open(unit, {})
-            except OutOfMemory:
-                raise
-            except TrialError:
-                continue
-
-    def _endless(self, lane: TrainingLane) -> Iterator[int]:
-        """Passes over the first shard, without end."""
-        data = self._context.data_of(lane.recipe)
-        shard = data.first_here
-        settings = lane.settings
-        stream = self._context.streams.of(settings.data_key)
-        for turn in count():
-            lane.begin(data.size(shard))
-            for chunk in stream.chunks(shard, turn, settings.order):
-                yield from lane.feed(chunk)
-            yield from lane.flush()

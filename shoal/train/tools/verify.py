@@ -451,7 +451,7 @@ def _make(trainer: SlotTrainer, unit: Unit) -> Mapping[str, float]:
     Returns its scores, where it had one.
     """
     if unit.visit.widths or unit.visit.beside:
-        trainer.ranks.run(unit, _alone(unit.trial), Orders())
+        trainer.gang.run(unit, _alone(unit.trial), Orders())
         return {}
     training = trainer.train(unit)
     while True:

@@ -17,7 +17,6 @@ from shoal.train.lane import trunk
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.trunk import shared_bytes
 from shoal.train.recipe.unit import Done, TrialError, Unit
-from shoal.train.slot.lane_cache import CachedLane, LanesInMemory
 from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.verify import differences
 
@@ -115,7 +114,7 @@ def train(
     """The last news of each trial, after so many epochs together."""
     made: dict[TrialId, tuple[Visit, ...]] = {each.id: () for each in trials}
     news: dict[TrialId, Any] = {}
-    for visit in planned(held.at.data, epochs):
+    for visit in planned(held.context.data, epochs):
         units = [Unit(each, made[each.id], visit) for each in trials]
         for name, each in held.train_pack(units, fuse=fuse):
             assert not isinstance(each, TrialError), each
@@ -203,7 +202,7 @@ def test_a_state_with_other_values_is_loaded_by_one_lane_only() -> None:
     weight = "0.2.weight"
     state["model"] = {**state["model"], weight: np.zeros_like(state["model"][weight])}
     unit = Unit(trials[0], a.visits, Visit(1, S0, 1, 0), source=state)
-    held.lanes.get(trials[0].id).whole = False  # type: ignore[union-attr]
+    held.lanes.get(trials[0].id).current = False  # type: ignore[union-attr]
     drive(held.train(unit))
     assert a.trunk is None
     assert float(a.model[0][2].weight.abs().sum()) == 0  # type: ignore[union-attr, index, operator, arg-type]
@@ -323,7 +322,7 @@ def test_a_slot_counts_a_trunk_once() -> None:
     held = here(Tuned())
     train(held, trials)
     lanes = lanes_of(held, trials)
-    meter = held.at.meter
+    meter = held.context.meter
     step = meter.transient(lanes[0])
     sum_of_all = sum(map(meter.memory, lanes)) - 2 * step
     assert meter.together(lanes) == sum_of_all - shared_bytes(lanes)
@@ -336,13 +335,8 @@ def test_lanes_at_rest_count_a_trunk_once() -> None:
     held = here(Tuned())
     train(held, trials)
     a, b, c = lanes_of(held, trials)
-    in_memory = LanesInMemory()
-    for each, lane in zip(trials, (a, b, c), strict=True):
-        resting = CachedLane(lane)
-        in_memory.put(each.id, resting)
-        in_memory.weigh(resting)
-    assert in_memory.resting(()) == a.bytes + b.bytes + c.bytes - shared_bytes([a, b, c])
-    beside = in_memory.resting([trials[0].id])
+    assert held.lanes.resting(()) == a.bytes + b.bytes + c.bytes - shared_bytes([a, b, c])
+    beside = held.lanes.resting([trials[0].id])
     assert beside == b.bytes + c.bytes - shared_bytes([a, b, c]), "the one at work has it"
 
 

@@ -128,7 +128,7 @@ def test_replay_and_wide_lanes_give_it_too() -> None:
     for visit in plan(data, 1):
         last = visit.shard == data.shards[-1]
         unit = Unit(what, made, visit, evaluate=last)
-        report = wide.ranks.run(unit, Seat("t", 1, 0, 1), Orders())
+        report = wide.gang.run(unit, Seat("t", 1, 0, 1), Orders())
         made = (*made, report[0].visit)
     assert compare(held.state(what.id), wide.state(TrialId("t"))).equal
 

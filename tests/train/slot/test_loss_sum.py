@@ -254,7 +254,7 @@ def clocked(trainer: SlotTrainer, seconds: Callable[[int], float], monkeypatch: 
         real(tensors, *args, **named)
 
     monkeypatch.setattr(torch.autograd, "backward", later)
-    monkeypatch.setattr(trainer.at.meter, "now", lambda: now)
+    monkeypatch.setattr(trainer.context.meter, "now", lambda: now)
 
 
 @pytest.mark.parametrize(("of_three", "chosen"), [(2.0, 3), (2.98, 1), (4.0, 1)])

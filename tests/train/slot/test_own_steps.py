@@ -172,7 +172,7 @@ def test_several_slots_are_refused() -> None:
     at = trainer(Gan(), DATA)
     unit = Unit(trial("a"), (), planned(DATA, 1)[0])
     with pytest.raises(TrialError, match="one slot: give widths=\\(1, 1\\)"):
-        at.ranks.run(unit, Seat(TrialId("a"), 1, 0, 1), Orders())
+        at.gang.run(unit, Seat(TrialId("a"), 1, 0, 1), Orders())
 
 
 class Wrong(Closure):

@@ -409,7 +409,7 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(
     )
     monkeypatch.setattr(TrainingLane, "step", timed)
     monkeypatch.setattr(Fused, "step", timed_together)
-    monkeypatch.setattr(trainer.at.meter, "now", lambda: clock[0])
+    monkeypatch.setattr(trainer.context.meter, "now", lambda: clock[0])
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     assert trainer.pack.fusion.gauge.ratio(
         graph_key(trainer.lanes.get(trials[0].id).lane), 2

@@ -101,9 +101,9 @@ def test_the_config_may_bring_its_seed() -> None:
     for study, own in ((3, None), (4, 3), (4, None), (3, 3.0)):
         held = trainer(Small(), data, seed=study)
         config = {} if own is None else {"seed": own}
-        with LaneBuilder(held.at).build(trial(**config)).rng:
+        with LaneBuilder(held.context).build(trial(**config)).rng:
             weights.append(
-                LaneBuilder(held.at).build(trial(**config)).model[0].weight.detach().numpy()
+                LaneBuilder(held.context).build(trial(**config)).model[0].weight.detach().numpy()
             )
     assert np.array_equal(weights[0], weights[1]) and np.array_equal(weights[0], weights[3])
     assert not np.array_equal(weights[0], weights[2])
@@ -376,7 +376,7 @@ def test_lanes_about_to_go_on_stay_however_large_they_are(tmp_path: Path, togeth
 
 def test_the_default_limit_follows_the_machines_memory() -> None:
     held = trainer(Small(), blobs())
-    assert held.at.state_room == pytest.approx(machine_memory() * 2**30 / 4)
+    assert held.context.state_room == pytest.approx(machine_memory() * 2**30 / 4)
 
 
 def test_without_a_vault_nothing_unsaved_is_given_up() -> None:

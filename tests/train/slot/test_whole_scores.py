@@ -88,7 +88,7 @@ def by_hand(at: SlotTrainer, data: Data, name: str = "a") -> dict[str, float]:
     held = at.lanes.get(TrialId(name))
     assert held is not None
     lane: TrainingLane = held.lane
-    parts = list(at.at.streams.of(()).validation())
+    parts = list(at.context.streams.of(()).validation())
     x, y = (torch.cat([part[column] for part in parts]) for column in (0, 1))
     with torch.no_grad():
         logits = lane.model.eval()(x)
@@ -241,7 +241,7 @@ def test_a_batchs_mean_counts_for_each_of_its_samples() -> None:
     data = blobs()
     at = trainer(Mean(), data)
     go(at, trial("a"), planned(data, 1))
-    parts = list(at.at.streams.of(()).validation())
+    parts = list(at.context.streams.of(()).validation())
     y = torch.cat([part[1] for part in parts]).float()
     assert scores_of(at) == {"mean": pytest.approx(y.mean().item()), "rows": 30}
 

@@ -15,13 +15,13 @@ def test_steps_are_timed_until_there_are_enough() -> None:
     data = blobs(samples=800, shards=1, validation=None)
     held = trainer(Linear(), data)
     looks = []
-    now = held.at.meter.now
-    held.at.meter.now = lambda: looks.append(1) or now()  # type: ignore[method-assign]
+    now = held.context.meter.now
+    held.context.meter.now = lambda: looks.append(1) or now()  # type: ignore[method-assign]
     visits = planned(data, 2)
-    held.ranks.run(Unit(trial(), (), visits[0]), Seat(trial().id, 1, 0, 1), Orders())
+    held.gang.run(Unit(trial(), (), visits[0]), Seat(trial().id, 1, 0, 1), Orders())
     assert 800 // Linear.batch_size > STEPS
     assert STEPS <= len(looks) <= STEPS + 5
     looks.clear()
     made = visits[0]._replace(samples=800)
-    held.ranks.run(Unit(trial(), (made,), visits[1]), Seat(trial().id, 1, 0, 1), Orders())
+    held.gang.run(Unit(trial(), (made,), visits[1]), Seat(trial().id, 1, 0, 1), Orders())
     assert not looks
