@@ -152,6 +152,22 @@ class StoredRecipe:
             )
         return read_plain(self.place / path, most, self.place.parent)
 
+    def read_as_stored(
+        self, path: str, hashed: str | None, most: int | None = LARGEST_TEXT
+    ) -> bytes:
+        """The same, of a file that must have this hash.
+
+        Raises:
+            StudyError: it has another one.
+        """
+        content = self.read(path, most)
+        if sha256(content) != hashed:
+            raise StudyError(
+                f"{self.place / path} is not what was stored: somebody changed it since. Give the "
+                f"recipe's own file again (shoal run FILE.py --storage {self.place.parent})"
+            )
+        return content
+
 
 def new(place: Path, manifest: Manifest) -> StoredRecipe:
     """A manifest that is to be written there; no marks are taken over."""
@@ -212,7 +228,14 @@ def save(folder: Folder, recipe: Recipe) -> dict[str, Any]:
     """
     place = folder.path / PLACE
     name = code_name(recipe)
-    blob = _pickled(name, recipe)
+    try:
+        blob = dumps(recipe)  # as it is sent to other processes
+    except Exception as error:
+        raise StudyError(
+            f"{name} cannot be stored: {culprit(recipe)} cannot be "
+            f"pickled ({error}); make it where it is used, in data() or in a step, not on "
+            "the recipe or beside its class"
+        ) from error
     try:
         files, manifest = _as_source(place, name, source_of(recipe, name))
     except NotPlain as error:
@@ -232,22 +255,6 @@ def save(folder: Folder, recipe: Recipe) -> dict[str, Any]:
     return found
 
 
-def _pickled(name: str, recipe: Recipe) -> bytes:
-    """The recipe as it is sent to other processes.
-
-    Raises:
-        StudyError: it cannot be.
-    """
-    try:
-        return dumps(recipe)
-    except Exception as error:
-        raise StudyError(
-            f"{name} cannot be stored: {culprit(recipe)} cannot be "
-            f"pickled ({error}); make it where it is used, in data() or in a step, not on "
-            "the recipe or beside its class"
-        ) from error
-
-
 def _put(target: Path, content: bytes, root: Path) -> None:
     with suppress(FileNotFoundError, NotPlainFile, TooLarge):
         if read_file(target, len(content), root) == content:
@@ -256,12 +263,15 @@ def _put(target: Path, content: bytes, root: Path) -> None:
     write_durably(target, content, root)
 
 
-def _write(kept: StoredRecipe) -> None:
+def _write(stored: StoredRecipe) -> None:
     """Write the manifest with the user's mark, unless it is there with it."""
     key = make_key()
     with suppress(StudyError):  # if it is damaged, it is replaced
-        former = read_manifest(kept.place.parent)
-        if former is not None and _stays(former, kept, key):
+        former = read_manifest(stored.place.parent)
+        standing = None if former is None else former.standing(key)
+        if former is not None and standing == TRUSTED and former.essence == stored.essence:
+            return  # it has the marks of others, too
+        if former is not None and standing == MADE and former.plain == stored.plain:
             return
     if key.secret is None:
         warnings.warn(
@@ -270,16 +280,8 @@ def _write(kept: StoredRecipe) -> None:
             "--trust: mend this, or set XDG_STATE_HOME to a folder that stays",
             stacklevel=2,
         )
-    make_folder(kept.place, kept.place.parent)
-    kept.write(key, MADE)
-
-
-def _stays(former: StoredRecipe, kept: StoredRecipe, key: Key) -> bool:
-    """Whether the manifest that is there already says the same, and is the user's own."""
-    standing = former.standing(key)
-    if standing == TRUSTED:  # it has the marks of others, too
-        return former.essence == kept.essence
-    return standing == MADE and former.plain == kept.plain
+    make_folder(stored.place, stored.place.parent)
+    stored.write(key, MADE)
 
 
 def _as_source(place: Path, name: str, source: RecipeSource) -> tuple[dict[str, bytes], Manifest]:
@@ -407,37 +409,37 @@ def load(folder: Folder, head: Mapping[str, Any], trust: bool = False) -> Recipe
         NotOwn: it is somebody else's.
         StudyError: the folder has no recipe, or it cannot be loaded.
     """
-    kept = read_manifest(folder.path)
+    stored = read_manifest(folder.path)
     standing: str | None = MADE
-    if kept is None:
-        kept = _former(folder, head, trust)
+    if stored is None:
+        stored = _former(folder, head, trust)
     else:
-        standing = kept.standing(read_key())
+        standing = stored.standing(read_key())
         if standing is None and not trust:
-            raise NotOwn(_refusal(folder, kept))
+            raise NotOwn(_refusal(folder, stored))
         if standing is None:
-            kept = _trusted(kept)
+            stored = _trusted(stored)
     if standing != MADE:
-        kept = _here_alone(kept)
-    if kept.manifest.kind == "pickle":
-        return _from_pickle(kept)
-    return _from_source(kept)
+        stored = _without_outside(stored)
+    if stored.manifest.kind == "pickle":
+        return _from_pickle(stored)
+    return _from_source(stored)
 
 
 # -- whose it is -------------------------------------------------------------------------------
 
 
-def _refusal(folder: Folder, kept: StoredRecipe) -> str:
+def _refusal(folder: Folder, stored: StoredRecipe) -> str:
     """Why the recipe is not loaded, and what to do."""
     key = read_key()
     marked = f"it has no mark of your key {key.file}"
     if key.secret is None:
         marked = f"your key {key.file} cannot tell: {key.why}"
-    files = list(islice(_files_of(kept.place), 9))
-    look = f"Look at all in {kept.place}: {', '.join(files)}{' …' * (len(files) == 9)}"
-    if kept.manifest.kind == "pickle":
+    files = list(islice(_files_of(stored.place), 9))
+    look = f"Look at all in {stored.place}: {', '.join(files)}{' …' * (len(files) == 9)}"
+    if stored.manifest.kind == "pickle":
         look = (
-            f"It is a pickle ({kept.place / str(kept.manifest.pickle)}), which nobody can read "
+            f"It is a pickle ({stored.place / str(stored.manifest.pickle)}), which nobody can read "
             "beforehand: ask who made it"
         )
     return _rule(folder, marked, look)
@@ -461,62 +463,64 @@ def _rule(folder: Folder, marked: str, look: str) -> str:
     )
 
 
-def _trusted(kept: StoredRecipe) -> StoredRecipe:
+def _trusted(stored: StoredRecipe) -> StoredRecipe:
     """The recipe as it lies there, marked as trusted by this user."""
     changed = [
-        msgspec.structs.replace(each, sha256=sha256(kept.read(each.path)))
-        for each in kept.manifest.modules
+        msgspec.structs.replace(each, sha256=sha256(stored.read(each.path)))
+        for each in stored.manifest.modules
     ]
-    manifest = msgspec.structs.replace(kept.manifest, modules=changed)
+    manifest = msgspec.structs.replace(stored.manifest, modules=changed)
     if manifest.kind == "pickle":
-        content = kept.read(str(manifest.pickle), most=None)
+        content = stored.read(str(manifest.pickle), most=None)
         manifest = msgspec.structs.replace(manifest, sha256=sha256(content))
-    found = kept
-    if manifest != kept.manifest:
-        found = new(kept.place, manifest)
+    found = stored
+    if manifest != stored.manifest:
+        found = new(stored.place, manifest)
     with suppress(OSError):  # then the user has to trust it each time
         found.write(make_key(), TRUSTED)
     return found
 
 
-def _here_alone(kept: StoredRecipe) -> StoredRecipe:
+def _without_outside(stored: StoredRecipe) -> StoredRecipe:
     """The recipe without the files and folders elsewhere that it names.
 
     The user has looked at what is in the study's folder; nothing else is taken for it, nor what
     somebody puts there later.
     """
     modules = [
-        msgspec.structs.replace(each, file=str(kept.place.resolve() / each.path))
-        for each in kept.manifest.modules
+        msgspec.structs.replace(each, file=str(stored.place.resolve() / each.path))
+        for each in stored.manifest.modules
     ]
-    manifest = msgspec.structs.replace(kept.manifest, modules=modules, folders=[], about={})
-    return replace(kept, manifest=manifest, is_complete=True)
+    manifest = msgspec.structs.replace(stored.manifest, modules=modules, folders=[], about={})
+    return replace(stored, manifest=manifest, is_complete=True)
 
 
 # -- source ------------------------------------------------------------------------------------
 
 
-def _from_source(kept: StoredRecipe) -> Recipe:
+def _from_source(stored: StoredRecipe) -> Recipe:
     """The recipe made of its modules' texts.
 
     Raises:
         StudyError: a text is not what was marked, or it cannot be imported.
     """
-    stored = [_text(kept, module) for module in kept.manifest.modules]
-    texts, changed = (stored, []) if kept.is_complete else _as_now(stored)
+    texts = [_text(stored, module) for module in stored.manifest.modules]
+    changed: list[str] = []
+    if not stored.is_complete:
+        texts, changed = _current_texts(texts)
     for name in ENVIRONMENT:
-        if name in kept.manifest.environment:
-            os.environ.setdefault(name, kept.manifest.environment[name])
-    for folder in kept.manifest.folders:
+        if name in stored.manifest.environment:
+            os.environ.setdefault(name, stored.manifest.environment[name])
+    for folder in stored.manifest.folders:
         if Path(folder).is_dir() and _is_own_folder(folder):
             import_from(folder)
-    what = ", ".join(changed) or str(kept.place)
+    what = ", ".join(changed) or str(stored.place)
     try:
         with preferred(texts):
-            recipe: Recipe = restored(kept.manifest.recipe)
+            recipe: Recipe = restored(stored.manifest.recipe)
     except OtherModule as error:
         raise StudyError(
-            f"{error} than the study in {kept.place.parent} has: load the study in a process of "
+            f"{error} than the study in {stored.place.parent} has: load the study in a process of "
             "its own"
         ) from error
     except StudyError:
@@ -533,49 +537,44 @@ def _from_source(kept: StoredRecipe) -> Recipe:
     return recipe
 
 
-def _text(kept: StoredRecipe, module: Module) -> Text:
+def _text(stored: StoredRecipe, module: Module) -> Text:
     """The module's text as it was stored.
 
     Raises:
         StudyError: it has been changed.
     """
-    content = kept.read(module.path)
-    if sha256(content) != module.sha256:
-        raise StudyError(
-            f"{kept.place / module.path} is not what was stored: somebody changed it since. Give "
-            f"the recipe's own file again (shoal run FILE.py --storage {kept.place.parent})"
-        )
+    content = stored.read_as_stored(module.path, module.sha256)
     part = None
     if module.wanted is not None:
         part = ScriptPart(tuple(module.wanted), module.values, module.later)
-    complete = kept.is_complete
+    complete = stored.is_complete
     return Text(module.name, module.file, content, module.package, part, complete)
 
 
-def _as_now(stored: list[Text]) -> tuple[list[Text], list[str]]:
+def _current_texts(texts: list[Text]) -> tuple[list[Text], list[str]]:
     """The texts as the user's files have them now, and the files that have changed."""
-    found = []
+    current = []
     changed = []
-    for text in stored:
-        now = _content_now(Path(text.file), text.sha256)
+    for text in texts:
+        now = _changed_content(Path(text.file), text.sha256)
         if now is not None:
             changed.append(text.file)
             text = Text(text.name, text.file, now, text.package, text.part)
-        found.append(text)
+        current.append(text)
     if changed:
         what = f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'}"
         warnings.warn(f"{what} changed since the study began; {GONE_ON}", stacklevel=6)
-    return found, changed
+    return current, changed
 
 
-def _content_now(file: Path, stored: str | None) -> bytes | None:
+def _changed_content(file: Path, hashed: str | None) -> bytes | None:
     """The file's content, if it is another than what was stored, and nobody else's."""
-    if stored is None or not file.is_file():
+    if hashed is None or not file.is_file():
         return None
     with open(file, "rb") as opened:  # what is looked at is what was read
         found = os.fstat(opened.fileno())
         content = opened.read()
-    if sha256(content) == stored:
+    if sha256(content) == hashed:
         return None
     foreign = why_foreign(found)
     if foreign is not None:
@@ -610,21 +609,16 @@ def _is_own_folder(folder: str) -> bool:
 # -- pickles -----------------------------------------------------------------------------------
 
 
-def _from_pickle(kept: StoredRecipe) -> Recipe:
+def _from_pickle(stored: StoredRecipe) -> Recipe:
     """The recipe out of its pickle, or with code from its file if that has changed.
 
     Raises:
         StudyError: it is not what was marked, or what its code imports is not there.
     """
-    path = str(kept.manifest.pickle)
-    content = kept.read(path, most=None)
-    if sha256(content) != kept.manifest.sha256:
-        raise StudyError(
-            f"{kept.place / path} is not what was stored: somebody changed it since. Give the "
-            f"recipe's own file again (shoal run FILE.py --storage {kept.place.parent})"
-        )
+    path = str(stored.manifest.pickle)
+    content = stored.read_as_stored(path, stored.manifest.sha256, most=None)
     is_own = cache(_is_own_folder)  # one warning of each
-    about = kept.manifest.about
+    about = stored.manifest.about
     parts = about.get("parts", {})
     for each in (about, *parts.values()):
         file = Path(each.get("file") or "")
@@ -634,7 +628,7 @@ def _from_pickle(kept: StoredRecipe) -> Recipe:
         recipe: Recipe = loads(content, is_own)
     except ImportError as error:
         raise StudyError(
-            f"the recipe in {kept.place / path} cannot be loaded: {error}: put the modules that "
+            f"the recipe in {stored.place / path} cannot be loaded: {error}: put the modules that "
             "it imports where they were, or on PYTHONPATH"
         ) from error
     own = parts_of(recipe)
@@ -648,7 +642,7 @@ def _from_pickle(kept: StoredRecipe) -> Recipe:
 def _renewed(recipe: Recipe, about: Mapping[str, Any]) -> Recipe:
     """The recipe as its file has it, if that has changed since (with a warning)."""
     file = Path(about.get("file") or "")
-    content = _content_now(file, about.get("sha256"))
+    content = _changed_content(file, about.get("sha256"))
     if content is None:
         return recipe
     warnings.warn(
@@ -713,11 +707,11 @@ def _former(folder: Folder, head: Mapping[str, Any], trust: bool) -> StoredRecip
         why="stored by an earlier Shoal",
         about=about,
     )
-    kept = new(folder.path / PLACE, manifest)
+    stored = new(folder.path / PLACE, manifest)
     with suppress(OSError):  # then the user has to trust it each time
-        make_folder(kept.place, folder.path)
-        write_durably(kept.place / path, content, folder.path)
-        kept.write(make_key(), MADE)
-    if not is_there(kept.place / path, folder.path):
+        make_folder(stored.place, folder.path)
+        write_durably(stored.place / path, content, folder.path)
+        stored.write(make_key(), MADE)
+    if not is_there(stored.place / path, folder.path):
         return StoredRecipe(folder.path, msgspec.structs.replace(manifest, pickle=FORMER), {})
-    return kept
+    return stored
