@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests run in two processes at a time: much of their time is waiting for slots to start.
-TESTS := $(BIN)/pytest -n 2 --dist worksteal
+# One process more than cores: much of the tests' time is waiting for slots to start.
+TESTS := $(BIN)/pytest -n 3 --dist loadgroup
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow slurm faults soak soak-all lint house mutants bench gpu papers docs fuzz audit clean
+.PHONY: demo test quick slow all nightly slurm faults soak soak-all lint house mutants bench gpu papers docs fuzz audit clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -32,14 +32,20 @@ test: lint quick  ## what must hold before every commit
 quick: $(VENV)/.dev
 	$(TESTS)
 
-slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too, as many as begin within 40 minutes
-	$(TESTS) -m "slow and not soak and not slurm" $(if $(WITHIN),--within $(WITHIN) -rs)
+slow: $(VENV)/.dev  ## what takes longer than seconds: processes that are killed, Ray, real Slurm
+	$(TESTS) -m "(slow or slurm) and not soak and not nightly" -rs
+
+all: $(VENV)/.dev  ## quick and slow ones in one call, the longest first: what CI runs
+	$(TESTS) -m "not soak and not nightly" -rs --durations 20
+
+nightly: $(VENV)/.dev  ## products, old formats and whole papers: before a release (docs/reliability.md)
+	$(TESTS) -m "nightly and not soak"
 
 slurm: $(VENV)/.dev  ## with a real Slurm of virtual nodes on this machine; skipped where it is not installed
 	$(BIN)/pytest -m slurm -rs
 
 faults: $(VENV)/.dev  ## what is broken on purpose: processes, files, networks; quick and slow ones, not the soak
-	$(TESTS) -m "faults and not soak and not slurm" -rs
+	$(TESTS) -m "faults and not soak and not nightly" -rs
 
 soak: $(VENV)/.dev  ## 20 minutes, or SOAK_MINUTES, of random kills and damage over all kinds of studies
 	$(BIN)/pytest -s -m soak --timeout 14400 tests/faults/test_soak.py

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import zlib
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
@@ -20,7 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in a script's background job: what the tests start would ignore it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from time import monotonic
 from typing import Any
 
@@ -30,30 +29,42 @@ import pytest
 import shoal
 from shoal.engine.process import STOPPING
 
-BEGAN = monotonic()
+QUICK = 5.0  # seconds that a quick test may take: longer ones are marked slow
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--within",
-        type=float,
-        metavar="MINUTES",
-        help="skip the tests that have not begun by then; begin anywhere in the list",
-    )
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest first: Slurm's, which one process runs, and then the slow ones."""
+    items.sort(key=lambda item: (not item.get_closest_marker("slurm"), not _is_slow(item)))
+    for item in items:
+        if item.get_closest_marker("slurm"):
+            item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With a limit, the tests that it leaves out are others in each run."""
-    if config.getoption("within") and items:
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-        first = zlib.crc32(run.encode()) % len(items)  # the same in all its processes
-        items[:] = items[first:] + items[:first]
+def _is_slow(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in ("slow", "slurm", "soak", "nightly"))
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    limit = item.config.getoption("within")
-    if limit and monotonic() - BEGAN > limit * 60:
-        pytest.skip(f"not begun within {limit:g} minutes")
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """In CI a quick test that takes longer than quick ones may is an error.
+
+    What other processes of the machine took of the time does not count.
+    """
+    began = monotonic() - _kept_waiting()
+    called = yield
+    took = monotonic() - _kept_waiting() - began
+    if os.environ.get("CI") and took > QUICK and not _is_slow(pyfuncitem):
+        pytest.fail(f"took {took:.1f} s: mark it slow, or make it quicker", pytrace=False)
+    return called
+
+
+def _kept_waiting() -> float:
+    """Seconds that this process could have run and another one did."""
+    try:
+        with open("/proc/self/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 @pytest.fixture(autouse=True)

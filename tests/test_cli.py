@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import preloaded
 import pytest
 import typer.main
 from click import Command
@@ -41,7 +42,7 @@ def shoal(*args: str, code: int = 0) -> str:
 
 def typed(*args: str, code: int = 0) -> str:
     """In a process of its own."""
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-m", "shoal.cli", *args],
         capture_output=True,
         text=True,
@@ -144,7 +145,7 @@ FORMER = "nothing was trained: the code differs from the one that gave these sco
 
 def aloud(*args: str) -> str:
     """What a command prints in a process of its own, warnings included, in one line."""
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-m", "shoal.cli", *args],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -288,7 +289,7 @@ def test_who_reads_only_the_first_line_stops_nothing(study: Path, tmp_path: Path
         "4",
     ]
     command += ["--space", "width=grid([16, 32])", "--space", "lr=grid([1e-3, 1e-2])"]
-    with subprocess.Popen(
+    with preloaded.Popen(
         [sys.executable, "-m", "shoal.cli", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

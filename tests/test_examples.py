@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partialmethod
 from pathlib import Path
 
+import preloaded
 import pytest
 
 import shoal
@@ -49,7 +50,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 
 def script(folder: Path, *args: str, codes: tuple[int, ...] = (0,)) -> str:
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, *args],
         cwd=folder,
         capture_output=True,
@@ -123,7 +124,7 @@ def test_own_searcher(tmp_path: Path, run: Run) -> None:
 
     killed = tmp_path / "killed"
     killed.mkdir()
-    process = subprocess.run(
+    process = preloaded.run(
         [sys.executable, "-c", KILLED_ONCE_RETIRED, str(example)],
         cwd=killed,
         stdout=subprocess.DEVNULL,

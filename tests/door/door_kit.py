@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 
 import shoal
 from shoal.core.event import Finished, Planned
@@ -71,7 +72,7 @@ def shoal_command(*args: str) -> list[str]:
 
 def run(*args: str) -> str:
     """Run a command of Shoal to its end; returns what it printed."""
-    done = subprocess.run(
+    done = preloaded.run(
         shoal_command(*args), capture_output=True, text=True, check=False, timeout=280
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -80,7 +81,7 @@ def run(*args: str) -> str:
 
 def run_plain(name: str) -> str:
     """Run the plain loop; returns what it printed."""
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, str(DOOR / "plain" / f"{name}.py")],
         capture_output=True,
         text=True,
@@ -101,7 +102,7 @@ def kill_once_kept(folder: Path, *args: str) -> None:
 
 def kill_process_once_kept(folder: Path, command: list[str], cwd: Path | None = None) -> None:
     """As `kill_once_kept`, of any command that trains the folder's study."""
-    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = preloaded.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     journal = folder / "journal.jsonl"
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:

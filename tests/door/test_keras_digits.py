@@ -1,11 +1,11 @@
 """A Keras 3 model with dropout trains in Shoal as it trains alone."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import door_kit as kit
+import preloaded
 import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -39,7 +39,7 @@ study.optimize(policy="hop", max_epochs=2, progress=False)
 model = shoal.load_study({str(tmp_path / "s")!r}).best_model()
 print(type(model).__module__, all(row["equal"] for row in study.replay()))
 """
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,

@@ -1,10 +1,10 @@
 """An Optuna objective trains in Shoal, and goes on from its checkpoint."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import door_kit as kit
+import preloaded
 import pytest
 
 import shoal
@@ -22,7 +22,7 @@ def test_it_is_killed_and_resumed_as_alone(tmp_path: Path) -> None:
         place = tmp_path / way
         place.mkdir()
         places[way] = place / "runs" / "objective"
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, FILE],
         cwd=tmp_path / "alone",
         capture_output=True,

@@ -21,6 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import preloaded
 
 import shoal
 from shoal.core.event import Advanced, Fell, Kept, Left, Opened
@@ -177,7 +178,7 @@ class Driver:
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
         }
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
+        self.process = preloaded.Popen(
             [*within, sys.executable, *script],
             env=env,
             stdout=pipe,

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import many_kit
+import preloaded
 import pytest
 from many_kit import TinyTrials
 
@@ -20,7 +21,7 @@ PATIENCE = 240.0  # seconds on a busy machine
 
 def start(folder: Path, trials: int, policy: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, many_kit.__file__, str(folder), str(trials), policy]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return preloaded.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def killed(folder: Path, trials: int, policy: str, finished: int, after: float) -> bool:

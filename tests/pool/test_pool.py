@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 
 import shoal
@@ -57,7 +58,7 @@ def shoal_(tmp_path: Path) -> Iterator[Shoal]:
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         step_seconds = "0" if arguments[0] == "replay" else "0.1"
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             [sys.executable, "-m", "shoal.cli", *arguments],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(HERE), "STEP_SECONDS": step_seconds},

@@ -1,9 +1,10 @@
 """A program that makes a study of each kind of recipe, and one that goes on with all of them."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,7 +182,7 @@ def written(folder: Path) -> Path:
 def python(folder: Path, *arguments: str) -> str:
     """What another Python prints there."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path},

@@ -2,7 +2,6 @@
 
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 import torch
 from journal_kit import unsealed
@@ -334,7 +334,7 @@ def test_a_recipe_may_import_what_lies_beside_it(tmp_path: Path, backend: str) -
 
 def command(folder: Path, *arguments: str) -> None:
     """A command of `shoal`, in a process of its own."""
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-m", "shoal.cli", *arguments],
         cwd=folder,
         capture_output=True,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 from test_study import same_weights
 from typer.testing import CliRunner
@@ -364,7 +365,7 @@ def test_processes_that_begin_at_once_have_one_key(tmp_path: Path) -> None:
     code = "from shoal.study.code.mark import make_key; print(make_key().name)"
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     processes = [
-        subprocess.Popen(
+        preloaded.Popen(
             [sys.executable, "-c", code],
             env=environment,
             stdout=subprocess.PIPE,
@@ -466,7 +467,7 @@ def test_modules_are_not_imported_from_a_folder_that_has_become_somebody_elses(
     code = "import shoal, sys; shoal.load_study(sys.argv[1]).best_model()"
     for mode in (0o777, 0o755):
         file.parent.chmod(mode)
-        done = subprocess.run(
+        done = preloaded.run(
             [sys.executable, "-c", code, f"{study}2"],
             check=False,
             capture_output=True,

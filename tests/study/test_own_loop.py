@@ -3,12 +3,12 @@
 import json
 import shutil
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 from typer.testing import CliRunner
 
@@ -268,7 +268,7 @@ def test_killed_it_goes_on_as_undisturbed(tmp_path: Path) -> None:
             trial.report(5.0, 0)
         whole.tell(trial, value(trial.config))
     folder = tmp_path / "killed"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
+    done = preloaded.run([sys.executable, "-c", KILLED, str(folder)], check=False)
     assert done.returncode == -signal.SIGKILL
     shutil.copytree(folder, tmp_path / "copy")
     copy = shoal.load_study(tmp_path / "copy")
@@ -297,7 +297,7 @@ study.ask()
 def test_a_program_may_end_while_a_trial_is_asked(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     command = [sys.executable, "-c", LEFT, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = preloaded.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads((folder / "holder.json").read_text())["until"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import preloaded
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -226,7 +227,7 @@ def test_a_run_that_was_killed_goes_on(file: Path, tmp_path: Path) -> None:
         "0",
     ]
     run = ["run", str(file), *policy, *epochs, "--storage", str(folder)]
-    process = subprocess.Popen([sys.executable, "-m", "shoal.cli", *run])
+    process = preloaded.Popen([sys.executable, "-m", "shoal.cli", *run])
     try:
         study = _begun(folder, process)
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import preloaded
 import pytest
 from fault_kit import Steady
 
@@ -165,7 +166,7 @@ def shoal_(tmp_path: Path) -> Iterator[Shoal]:
     (tmp_path / "recipe.py").write_text(RECIPE)
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             [sys.executable, "-m", "shoal.cli", *arguments],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(HERE)},

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 
 import shoal
@@ -545,7 +545,7 @@ def test_kill_9_of_the_process_loses_no_trial(tmp_path: Path, blobs: Any, policy
     script = KILLED.format(
         tests=str(Path(__file__).parents[1]), folder=str(tmp_path / "s"), policy=policy
     )
-    running = subprocess.Popen([sys.executable, "-c", script])
+    running = preloaded.Popen([sys.executable, "-c", script])
     journal = tmp_path / "s" / "journal.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (
@@ -571,7 +571,7 @@ def test_sigterm_stops_at_the_next_moment_and_keeps_what_was_done(
     script = KILLED.format(
         tests=str(Path(__file__).parents[1]), folder=str(tmp_path / "s"), policy="fifo"
     )
-    running = subprocess.Popen([sys.executable, "-c", script])
+    running = preloaded.Popen([sys.executable, "-c", script])
     journal = tmp_path / "s" / "journal.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 from typer.testing import CliRunner
 
@@ -119,7 +120,7 @@ def asked_of_slurm(tmp_path: Path) -> list[str]:
 
 
 def typed(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    return preloaded.run(
         [
             *(sys.executable, "-m", "shoal.cli", "run", str(folder / "slow.py")),
             *("--storage", str(folder / "study"), "--policy", "fifo", *words),

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
+import preloaded
 import pytest
 from ui_kit import epoch, many, opened, serving, submitted, write
 
@@ -74,7 +74,7 @@ def _check_local(url: str, wrong: list[str]) -> None:
 def running(tmp_path: Path) -> Iterator[Path]:
     """A study that a process of its own trains."""
     folder = tmp_path / "watched"
-    process = subprocess.Popen([sys.executable, str(HERE / "watched.py"), str(folder)])
+    process = preloaded.Popen([sys.executable, str(HERE / "watched.py"), str(folder)])
     try:
         deadline = time.monotonic() + 60
         while b'"e":"Evaluated"' not in _journal(folder):

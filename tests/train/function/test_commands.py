@@ -3,13 +3,13 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 
 import shoal
@@ -375,7 +375,7 @@ def test_a_killed_run_leaves_no_folders(tmp_path: Path, monkeypatch: pytest.Monk
         " search_space={'lr': 1.0})\n"
         "study.optimize(progress=False, checkpoint_every=0)\n"
     )
-    process = subprocess.Popen(
+    process = preloaded.Popen(
         [sys.executable, "-c", script, words, str(tmp_path / "s")],
         env=os.environ | {"TMPDIR": str(scratch)},
     )

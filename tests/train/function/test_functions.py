@@ -5,7 +5,6 @@ import functools
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 import torch
 from function_kit import losses, train
@@ -400,7 +400,7 @@ def test_killed_and_resumed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> Non
     folder = tmp_path / "s"
     notes = tmp_path / "notes"
     command = [sys.executable, str(script), kit, str(folder), str(notes)]
-    process = subprocess.Popen(command)
+    process = preloaded.Popen(command)
     journal = folder / "journal.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:

@@ -1,9 +1,9 @@
 """A run of an objective is killed between two rungs, within a write of Optuna's log."""
 
-import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 import shoal
@@ -41,10 +41,10 @@ def test_it_goes_on_and_counts_what_it_trains_again_once(tmp_path: Path) -> None
     optuna = pytest.importorskip("optuna", reason="optuna is not installed")
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py"]
-    killed = subprocess.run(command, cwd=tmp_path, timeout=60, check=False)
+    killed = preloaded.run(command, cwd=tmp_path, timeout=60, check=False)
     assert killed.returncode == -9 and (tmp_path / "s/optuna.log.lock").is_symlink()
 
-    done = subprocess.run(
+    done = preloaded.run(
         command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=True
     )
     assert "a killed process left the lock" in done.stderr

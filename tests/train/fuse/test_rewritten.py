@@ -1,11 +1,11 @@
 """Rewritten losses are torch's own, whatever is each lane's and whatever all lanes share."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import preloaded
 import pytest
 import torch
 from torch import Tensor, nn
@@ -164,7 +164,7 @@ for loss in (cross_entropy, lambda x, y: nll_loss(x.log_softmax(-1), y)):
     differentiated(losses, [x])
 print([name for name in ("sympy", "torch.fx.experimental.symbolic_shapes") if name in sys.modules])
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = preloaded.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 import torch
 from device_kit import HERE
@@ -272,7 +273,7 @@ def test_workers_end_with_the_process_that_started_them(then: str) -> None:
     before = left()
     path = [str(Path(__file__).parent), *sys.path]
     made = textwrap.dedent(SCRIPT).format(path=path, then=then)
-    with subprocess.Popen(
+    with preloaded.Popen(
         [sys.executable, "-c", made],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
