@@ -1,16 +1,37 @@
-"""What loggers have in common: each score of each trial is logged once, however a study goes on."""
+"""Loggers: what they have in common, and which one a name stands for.
 
-from collections.abc import Collection, Mapping
+Each score of each trial is logged once, however a study goes on.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
 from shoal.callbacks.callback import Callback
-from shoal.engine.own import make_folder
+from shoal.core.install import install
+from shoal.core.trial import shown
+from shoal.engine.files import is_remote, whole
+from shoal.engine.own import make_folder, why_foreign
 from shoal.engine.plain_files import check_plain_below
 
 Values = Mapping[str, float]
 METRIC = "metric."  # before a score's name that would be that of something else
+# The sink of each logger: its module below this folder, which imports the logger's library.
+SINKS = {
+    "csv": ("csv_file", "CsvFile"),
+    "tensorboard": ("tensorboard", "TensorBoard"),
+    "mlflow": ("mlflow", "MLflow"),
+    "wandb": ("wandb", "WeightsAndBiases"),
+}
+# The library of each logger that needs one, and what to install for it.
+NEEDS = {
+    "tensorboard": ("tensorboard", "tensorboard"),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "wandb": ("wandb", "wandb"),
+}
+ONLINE = "online"
 # Links that a logger's library makes in its folder, to the user's cache, and never opens.
 UNREAD = {"wandb": ("debug-core.log",)}
 
@@ -116,3 +137,87 @@ def last_epoch(trial: Any, step: int) -> float:
     if first % 1:
         return step / 1000 + 1e-6
     return step + 0.5
+
+
+# -- by name ---------------------------------------------------------------------------------------
+
+
+def loggers_of(given: str | Iterable[str | Callback]) -> list[Callback]:
+    """The loggers that these names, or objects, stand for.
+
+    A place may follow a name: "csv:logs/digits"; for mlflow a folder or the URI of a tracking
+    store; for wandb a folder or "online".
+
+    Raises:
+        ValueError: no logger has that name, or its library is not installed.
+    """
+    made: list[Callback] = []
+    for each in listed(given):
+        if isinstance(each, str):
+            made.append(_named(each))
+        else:
+            made.append(each)
+    return made
+
+
+def listed(given: str | Iterable[str | Callback]) -> list[str | Callback]:
+    """The loggers as a list; one name stands for itself."""
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise ValueError(
+            f"loggers= takes a list of names ({', '.join(SINKS)}) or loggers; got {shown(given)}"
+        )
+    return list(given)
+
+
+def _named(text: str) -> Logger:
+    name, _, place = text.partition(":")
+    if name not in SINKS:
+        raise ValueError(
+            f"no logger is named {name!r}: there are {', '.join(SINKS)}; a folder may follow, "
+            f"as in {next(iter(SINKS))}:FOLDER"
+        )
+    if name in NEEDS:
+        _check_there(name)
+    if name == "wandb":
+        _check_settings_are_own()
+    module, sink_name = SINKS[name]
+    sink = getattr(import_module(f"shoal.callbacks.{module}"), sink_name)
+    if name == "wandb" and place == ONLINE:
+        return Logger(name, sink(online=True))
+    if name == "mlflow" and "://" in place:
+        return Logger(name, sink(place))
+    return Logger(name, sink(), _folder(place))
+
+
+def _check_there(name: str) -> None:
+    """Raise ValueError unless the logger's library can be imported."""
+    module, package = NEEDS[name]
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ValueError(f"the logger {name!r} needs {module}: {install(package)}") from error
+
+
+def _folder(place: str) -> Path | None:
+    if not place:
+        return None
+    if is_remote(place):
+        raise ValueError(f"a logger writes to a folder on this machine; got {place!r}")
+    return whole(place)
+
+
+def _check_settings_are_own() -> None:
+    """See that W&B takes no settings of somebody else's: they name the server that gets your key.
+
+    Raises:
+        ValueError: the current folder has such a file, which W&B reads.
+    """
+    for file in (Path("wandb/settings"), Path(".wandb/settings")):
+        foreign = why_foreign(file.stat()) if file.exists() else None
+        if foreign is not None:
+            raise ValueError(
+                f"W&B reads {file.absolute()}, which must be your own, but {foreign}: go to "
+                "another folder, or remove it"
+            )

@@ -163,11 +163,16 @@ def learning(account: Account) -> list[dict[str, Any]]:
     Each has a `name`, a `figure` over epochs, its traces' x as `times` of the study instead, in
     `unit`s, and the number of points that lie `outside` the range that is drawn at first.
     """
+    return [curves_of(account, name) for name in curve_names(account)]
+
+
+def curve_names(account: Account) -> list[str]:
+    """The values that have curves, the study's metric first, those seen while training last."""
 
     def order(name: str) -> tuple[bool, bool, str]:
         return name != account.metric, name.endswith(")"), name
 
-    return [curves_of(account, name) for name in sorted(account.curves, key=order)]
+    return sorted(account.curves, key=order)
 
 
 def curves_of(

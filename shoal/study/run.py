@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shoal.callbacks.named import listed, loggers_of
+from shoal.callbacks.logger import listed, loggers_of
 from shoal.core.event import Entry, Left, Remembered, Submitted
 from shoal.core.fold import fold
 from shoal.core.ports import Policy

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import cache, wraps
 from importlib.resources import files
 from time import time
@@ -14,15 +14,20 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from shoal.core.trial import TrialId
+from shoal.reporting.charts import curve_names, curves_of
 from shoal.reporting.format import printable
 from shoal.reporting.html import asset, embedded, plotly_source
-from shoal.ui import drawings, parts, table
+from shoal.reporting.slot_charts import gantt, use
+from shoal.ui import parts, table
 from shoal.ui.actions import Actions, Refused
-from shoal.ui.studies import LiveStudy, Shelf
+from shoal.ui.studies import LiveStudy, Seen, Shelf
 
 EVERY = 1.0  # seconds between two looks for news
 SILENCE = 15  # looks without news after which a comment keeps the connection alive
 LONGEST = 100_000  # bytes of a request
+BARS = 1500  # of the Gantt chart: it is drawn again and again
+BEST = 100  # trials whose curves are drawn if none is chosen
 KINDS = {"css": "text/css", "js": "text/javascript"}
 
 
@@ -176,9 +181,9 @@ class Pages:
         match request.path_params["drawing"]:
             case "curves":
                 chosen = asked.getlist("trial")
-                return _json(drawings.curves(study.seen(), asked.get("name", ""), chosen))
+                return _json(curve_drawing(study.seen(), asked.get("name", ""), chosen))
             case "slots":
-                return _json(drawings.slots(study.seen()))
+                return _json(slot_drawings(study.seen()))
         return Response("there is no such drawing", status_code=404)
 
     async def do(self, request: Request) -> Response:
@@ -259,3 +264,32 @@ async def _changes(said: Callable[[], Any], ends: Callable[[], bool]) -> AsyncIt
             quiet = 0
             yield ": still here\n\n"
         await asyncio.sleep(EVERY)
+
+
+# -- drawings --------------------------------------------------------------------------------------
+
+
+def curve_drawing(seen: Seen, name: str, trials: Collection[str]) -> dict[str, Any]:
+    """The learning curves of these trials, of the best ones if there are none.
+
+    Without a name, of the first value.
+    """
+    every = curve_names(seen.account)
+    if not every:
+        return {"names": []}
+    if name not in every:
+        name = every[0]
+    chosen = [TrialId(trial) for trial in trials if trial in seen.rows]
+    if not chosen:
+        has = seen.account.curves[name]
+        chosen = [row.id for row in seen.ranked if row.id in has][:BEST]
+    labels = [printable(each) for each in every]
+    return {"names": every, "labels": labels, **curves_of(seen.account, name, chosen)}
+
+
+def slot_drawings(seen: Seen) -> dict[str, Any]:
+    """The Gantt chart, and the use of the slots; None: no slot was ever there."""
+    chart = gantt(seen.account, BARS)
+    if chart is None:
+        return {"gantt": None, "use": None}
+    return {"gantt": chart[0], "use": use(seen.account)}

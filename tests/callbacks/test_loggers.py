@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.callbacks.logger import Logger
-from shoal.callbacks.named import loggers_of
+from shoal.callbacks.logger import Logger, loggers_of
 from shoal.engine.csv_cells import cell, text_of
 
 SPACE = {"width": 4, "lr": shoal.grid([1e-2, 1e-3])}

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shoal
-from shoal.callbacks.named import loggers_of
+from shoal.callbacks.logger import loggers_of
 from shoal.cli import app
 from shoal.core.masking import masked_config
 from shoal.reporting.format import config as config_text
@@ -82,7 +82,8 @@ def test_the_journal_has_it_and_reports_do_not(study: shoal.Study) -> None:
 
 
 def test_the_page_does_not_show_it(study: shoal.Study) -> None:
-    from shoal.ui import drawings, parts, table
+    from shoal.ui import parts, table
+    from shoal.ui.app import curve_drawing, slot_drawings
     from shoal.ui.studies import Shelf
 
     (live,) = Shelf(study.folder.path).studies().values()
@@ -94,8 +95,8 @@ def test_the_page_does_not_show_it(study: shoal.Study) -> None:
         parts.trial(live, row),
         parts.new_trial(seen),
         json.dumps(table.answer(seen, table.Question("api_key", False, "", "", 0))),
-        json.dumps(drawings.curves(seen, "", [])),
-        json.dumps(drawings.slots(seen)),
+        json.dumps(curve_drawing(seen, "", [])),
+        json.dumps(slot_drawings(seen)),
     ]
     assert LEAK not in "".join(shown)
     assert "data-secret" in parts.trial(live, row)
