@@ -117,7 +117,7 @@ PRINTED = {
 
 
 def rule(name: str) -> Any:
-    from shoal.policy.named import parse
+    from shoal.policy.description import parse
 
     if name in ("exact", "plus-one"):
         return parse(f"doubling(rule={name!r})")

@@ -19,30 +19,15 @@ import typer
 from shoal import __version__
 from shoal.core.install import NEEDED, install
 from shoal.options import Options, typed_default
+from shoal.policy.registry import SHOWN
 
-# These two are as `policy.named.NAMES`, whose import would take half a second. A test holds them
-# together. The first line of the list keeps typer from joining the others.
-POLICIES = """\b
-Policies, and when to use each:
-  auto       the default: simulates those that suit and follows the quickest
-  fifo       one trial per slot, first come first served: what all others must beat
-  pack       small models: several on one slot, over one stream of data
-  hop        data spread over the slots: models move from shard to shard, data stays
-  hop-packs  as hop, for small models: packs of them move together
-  hybrid     hops while trials abound; the last ones read several shards at once
-  doubling   trials of several widths: slots go where one more saves most time
-  explore    as doubling, when nobody knows yet how trials scale: tries each width first
-  equi       trials of several widths: equal shares for all, whatever their lengths
-  waterfill  trials of several widths: ends all of them as early as can be
-  mixed      small and large models: packs on some slots, wide trials on the others
-  flotilla   trials of unlike speed over one costly stream: those of like pace together
-  elastic    slots that come and go: best widths for the next while, at each change
-  every      every(seconds=600, policy=doubling): changes at intervals only
-"""
+# The first line of the list keeps typer from joining the others.
+POLICIES = "\b\nPolicies, and when to use each:\n" + "".join(
+    f"  {name:10} {use}\n" for name, use in SHOWN.items()
+)
 POLICY_HELP = (
-    "auto, fifo, pack, hop, hop-packs, hybrid, doubling, explore, equi, waterfill, mixed, "
-    "flotilla, elastic or every, with arguments as in explore(seconds=60); auto:fifo,pack chooses "
-    "among these (below: when to use which)"
+    f"{', '.join([*SHOWN][:-1])} or {[*SHOWN][-1]}, with arguments as in explore(seconds=60); "
+    "auto:fifo,pack chooses among these (below: when to use which)"
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shoal.policy.registry import POLICIES
 from shoal.study import auto
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -101,7 +102,7 @@ def test_on_ray_it_shares_out_the_slots(monkeypatch: pytest.MonkeyPatch) -> None
     script = BENCHMARKS / "choice_on_ray.py"
     found = own_process(str(script), "auto", "--workload", "few")
     assert found["finished"] == 3
-    assert found["followed"][-1] in auto.WIDE
+    assert POLICIES[found["followed"][-1]].wide
 
 
 @pytest.mark.slow

@@ -23,9 +23,11 @@ from shoal.cli import app
 from shoal.core.event import Evaluated
 from shoal.core.install import EXTRAS, NEEDED
 from shoal.engine.journal import read
-from shoal.study import auto as candidates
+from shoal.policy.registry import CANDIDATES, POLICIES
 from shoal.tools.arguments import parse_config
 from shoal.tools.outcome import OPTIONS, as_typed
+
+USUAL = [name for name in CANDIDATES if not POLICIES[name].wide]
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = str(ROOT / "examples" / "digits.py")
@@ -527,7 +529,7 @@ def test_plan_compares_policies_and_leaves_nothing_behind(tmp_path: Path) -> Non
         )
     )
     rows = {row["policy"]: row for row in found["policies"]}
-    assert set(rows) == {"auto", *candidates.USUAL, "hop-lrw"} and all(
+    assert set(rows) == {"auto", *USUAL, "hop-lrw"} and all(
         row["slots"] == 2 for row in rows.values()
     )
     assert rows["auto"]["follows"] in rows and (
@@ -554,11 +556,7 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
     ]
     found = json.loads(shoal(*wide))
     rows = {row["policy"]: row["training_s"] for row in found["policies"]}
-    assert (
-        found["guessed"]
-        and found["trials"] == 1
-        and {*candidates.USUAL, *candidates.WIDE} < set(rows)
-    )
+    assert found["guessed"] and found["trials"] == 1 and set(CANDIDATES) < set(rows)
     assert rows["waterfill"] < 0.8 * rows["fifo"]
     speeds = tmp_path / "speeds.toml"
     speeds.write_text("[[rows]]\nrates = [1000.0, 1000.0, 1000.0, 1000.0]\n")

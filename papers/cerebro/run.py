@@ -19,7 +19,6 @@ from common import write  # noqa: E402
 from hops import SIZE, Outcome, simulate, slot_name  # noqa: E402
 from reference import milp, vector_rearrangement  # noqa: E402
 from rules import by_lot  # noqa: E402
-from shoal.policy.fixed import Fixed  # noqa: E402
 from workload import FLOPS, Cell, cell  # noqa: E402
 
 from shoal.core.cluster import ShardId, Slot, proportional  # noqa: E402
@@ -35,6 +34,7 @@ from shoal.policy.hop.schedules import (  # noqa: E402
     replica_shares,
 )
 from shoal.policy.hop.shop import Shop, check_schedule, dispatch  # noqa: E402
+from shoal.policy.reference.baselines import Fixed  # noqa: E402
 from shoal.search.batch import trial_id  # noqa: E402
 from shoal.search.halving import Hyperband  # noqa: E402
 from shoal.search.space import randint  # noqa: E402

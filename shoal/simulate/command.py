@@ -13,8 +13,8 @@ from urllib.parse import quote
 from shoal.core.ports import Policy
 from shoal.engine.journal import Journal
 from shoal.policy import parse
+from shoal.policy.description import objectives_of
 from shoal.policy.elastic.objective import try_objective
-from shoal.policy.named import objectives_of
 from shoal.reporting import compare
 from shoal.reporting.format import number, share
 from shoal.reporting.html import write

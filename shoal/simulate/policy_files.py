@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.trial import Seconds, is_in_file
+from shoal.policy.description import SPATIAL
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.objective import FileObjective, forward_time
 from shoal.policy.elastic.placement import Spatial, rack_of
-from shoal.policy.named import SPATIAL
 from shoal.simulate.idle_log import IdleLog, Ids
 from shoal.simulate.log_files import read_log
 from shoal.train.recipe.pickling import import_from

@@ -4,19 +4,20 @@ import ast
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
+from functools import partial
 from typing import Any
 
 from shoal.backend.sim.lookahead import Ahead
 from shoal.core.ports import Policy
-from shoal.core.state import View
 from shoal.core.visits import LEAST, ValidateEvery
 from shoal.options import Options
 from shoal.policy import Auto, Fifo, Pack
 from shoal.policy.aim import MAKESPAN, Objective, check_objective
+from shoal.policy.description import FILE, name_of, nested, parse
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
-from shoal.policy.named import FILE, KNOWN, NAMES, SHORT, nested, parse
+from shoal.policy.registry import AUTO, CANDIDATES, POLICIES, SHOWN, suiting
 from shoal.policy.width.convergence import rises
 from shoal.search.optuna import instead
 from shoal.search.space import Choice, GridDomain, dimensions
@@ -27,18 +28,8 @@ from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.data import Data
 from shoal.train.recipe.shard import ShardRecipe
 
-NAME = "auto"
-# Each of these fixes a trial's order of shards when it first sees the trial, whatever units follow.
-USUAL = ("hop-packs", "hop", "hop-quick4", "pack", "fifo")
-# These come in addition where trials may have several slots. Those of `SHARING` only decide who has
-# how many, and are left out where trials are so many that hardly any would have more than one.
-SHARING = ("doubling", "equi", "flotilla")
-WIDE = (*SHARING, "waterfill", "mixed", "hybrid")
-CROWD = 4  # trials a slot: more of them are a crowd
 # The gain for which the current policy is left. Early figures are rougher than 2 %.
 GAIN = 0.05
-# Policies whose names begin so need several slots with shards of their own.
-HOPPING = ("hop", "hybrid")
 FORM = 'auto takes an objective alone, as in "auto(objective=mean_completion)"'
 
 
@@ -81,8 +72,7 @@ def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
         return policy_of("auto:fifo", fuse=False, seed=0)
     if policy == "fifo":
         return Fifo()
-    kinds = {kind for kind in KNOWN.values() if kind is not Fifo}
-    if isinstance(policy, str) or type(policy) in kinds:
+    if isinstance(policy, str) or name_of(policy) not in (None, "fifo"):
         raise StudyError(
             "a function has one slot for itself: it is neither packed nor moved nor resized, so "
             f'policy={policy!r} cannot be met: use "fifo", or leave policy= out'
@@ -111,7 +101,7 @@ def policy_of(
         return policy
     if is_auto(policy):
         return auto(policy, lambda name: policy_of(name, fuse, seed), every, hopping)
-    if "(" not in policy and policy not in {*NAMES, *SHORT, *KNOWN}:
+    if "(" not in policy and policy != AUTO and policy not in POLICIES:
         raise StudyError(f"unknown policy {policy!r}; {known_names()}")
     return parse(policy, {"fuse": fuse}, seed, with_files)
 
@@ -131,7 +121,7 @@ def check_methods(what: str, given: Any, methods: tuple[str, ...]) -> None:
 
 def known_names() -> str:
     """What to say instead of an unknown name, in lines that fit a terminal."""
-    names = textwrap.fill(", ".join(NAMES), 78, initial_indent="  ", subsequent_indent="  ")
+    names = textwrap.fill(", ".join(SHOWN), 78, initial_indent="  ", subsequent_indent="  ")
     return f"there are (docs/policy.md says when to use which):\n{names}"
 
 
@@ -253,7 +243,7 @@ def is_auto(policy: object) -> bool:
         return False
     before, _, _ = policy.partition(":")
     name, _, _ = before.partition("(")
-    return name.strip() == NAME
+    return name.strip() == AUTO
 
 
 def auto(
@@ -276,7 +266,7 @@ def auto(
     """
     objective = objective_of(policy)
     names = candidate_names(policy)
-    if not names or NAME in names:
+    if not names or AUTO in names:
         raise StudyError(f'say what to choose among, as in "auto:fifo,hop-lrw"; got {policy!r}')
     if any(re.search(FILE, name) for name in names):
         raise ValueError(
@@ -288,13 +278,13 @@ def auto(
     if hopping:
         names = tuple(name for name in names if hops(candidates[name])) or names
     elif hopping is False and ":" not in policy:
-        names = tuple(name for name in names if not name.startswith(HOPPING))
+        names = tuple(name for name in names if not POLICIES[name].hops)
     candidates = {name: candidates[name] for name in names}
     return Auto(
         candidates,
         foresee,
         GAIN,
-        CandidateFilter(names),
+        partial(suiting, names),
         foresee.price,
         objective=objective,
         simple=_simple(policy, names),
@@ -314,7 +304,7 @@ def _simple(policy: str, names: Sequence[str]) -> str | None:
 def candidate_names(policy: str) -> tuple[str, ...]:
     """The candidates' names in "auto" or "auto:…"."""
     if ":" not in policy:
-        return (*USUAL, *WIDE)
+        return CANDIDATES
     _, _, listed = policy.partition(":")
     return tuple(dict.fromkeys(_split(listed)))
 
@@ -366,7 +356,7 @@ def _split(listed: str) -> list[str]:
 
 def describe(policy: str) -> dict[str, Any]:
     """The choice for a journal's head; `policy_text` gives the name back."""
-    found: dict[str, Any] = {"name": NAME}
+    found: dict[str, Any] = {"name": AUTO}
     objective = objective_of(policy)
     if objective != MAKESPAN:
         found["objective"] = objective
@@ -377,51 +367,9 @@ def describe(policy: str) -> dict[str, Any]:
 
 def policy_text(data: Mapping[str, Any]) -> str:
     """What the user said, as `describe` wrote it down."""
-    text = NAME
+    text = AUTO
     if "objective" in data:
         text += f"(objective={data['objective']})"
     if "candidates" in data:
         text += f":{','.join(data['candidates'])}"
     return text
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateFilter:
-    """Chooses from these candidates the ones that suit the slots and shards, the usual one first.
-
-    Hopping needs several slots and several shards; it is usual if there is a shard for every slot.
-    Wide lanes are for trials that may have several slots; they are usual if there are fewer such
-    trials than slots. Trials that need several slots leave no other choice. Policies that only
-    share slots out are left out where there are more than four trials a slot.
-    """
-
-    names: tuple[str, ...]
-
-    def __call__(self, view: View) -> tuple[str, ...]:
-        slots = len(view.slots)
-        shards = len(view.shards)
-        able = self._able(view)
-        hops: list[str] = []
-        if slots > 1 and shards > 1:
-            hops = [name for name in able if name.startswith(HOPPING)]
-        others = [name for name in able if not name.startswith(HOPPING)]
-        suit = [*others, *hops]
-        if shards >= slots:
-            suit = [*hops, *others]
-        if len(view.trials) < slots:
-            suit.sort(key=lambda name: name not in WIDE)
-        return tuple(suit) or self.names
-
-    def _able(self, view: View) -> list[str]:
-        """The candidates that can give trials the widths that they ask for."""
-        several = len(view.slots) > 1
-        wide = several and any(trial.widths[1] > 1 for trial in view.trials.values())
-        needed = wide and any(trial.widths[0] > 1 for trial in view.trials.values())
-        crowd = len(view.trials) > CROWD * len(view.slots)
-        able = []
-        for name in self.names:
-            if crowd and name in SHARING and not needed:
-                continue
-            if (name in WIDE and wide) or (name not in WIDE and not needed):
-                able.append(name)
-        return able

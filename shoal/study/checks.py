@@ -12,8 +12,8 @@ from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, shown
 from shoal.core.visits import ValidateEvery
 from shoal.options import Options, check_for_width, check_whole_visits
+from shoal.policy.description import objectives_of
 from shoal.policy.elastic.objective import MADE_UP, try_objective
-from shoal.policy.named import objectives_of
 from shoal.search import Random
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import StudyError

@@ -18,6 +18,7 @@ from shoal.core.trial import TrialId
 from shoal.engine.files import current_folder
 from shoal.engine.journal import WRONG, Line, plain
 from shoal.options import Options
+from shoal.policy.registry import AUTO
 from shoal.reporting.format import plural
 from shoal.search.space import describe_space, rebuild_space
 from shoal.simulate.policy_files import with_objective
@@ -138,7 +139,7 @@ def _rebuilt(head: Head) -> Deciders:
         )
     rule = head["policy"]
     chosen: Policy[Any] | str
-    if rule["name"] == auto.NAME:
+    if rule["name"] == AUTO:
         chosen = auto.policy_text(rule)
     else:
         chosen = policies.rebuild(_with_objective(rule))

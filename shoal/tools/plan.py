@@ -28,11 +28,12 @@ from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.options import Options, check_used, check_widths
 from shoal.policy.fifo import Fifo
+from shoal.policy.registry import AUTO, CANDIDATES, POLICIES
 from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.profile.pace import FORM
 from shoal.profile.table import Table
 from shoal.profile.widths import AT, WIDER
-from shoal.study.auto import NAME, USUAL, WIDE, about_every, is_auto, needs_hops, policy_of
+from shoal.study.auto import about_every, is_auto, needs_hops, policy_of
 from shoal.study.backends import Perform, at_holders, perform_here, slots_on_this_machine
 from shoal.study.checks import check_validate_every
 from shoal.study.folder import StudyError
@@ -162,12 +163,13 @@ def forecast(
 def _usual(widths: tuple[int, int]) -> tuple[str, ...]:
     """The policies that are compared if nobody names any, for trials of these widths."""
     fewest, most = widths
-    names: tuple[str, ...] = (NAME,)
+    names = [AUTO]
     if fewest == 1:
-        names += (*USUAL, "hop-lrw")
+        names += [name for name in CANDIDATES if not POLICIES[name].wide]
+        names.append("hop-lrw")
     if most > 1:
-        names += WIDE
-    return names
+        names += [name for name in CANDIDATES if POLICIES[name].wide]
+    return tuple(names)
 
 
 def _says_widths(given: Speeds) -> bool:

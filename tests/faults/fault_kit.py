@@ -26,7 +26,7 @@ import preloaded
 import shoal
 from shoal.core.event import Advanced, Fell, Kept, Left, Opened
 from shoal.engine.journal import Line
-from shoal.policy.named import rebuild
+from shoal.policy.description import rebuild
 from shoal.profile.pack import Packing
 from shoal.profile.table import Row, Table
 from shoal.study.folder import Folder

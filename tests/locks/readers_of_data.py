@@ -210,7 +210,7 @@ def _typed(folder: Path) -> None:
 
 
 def _named_policy(folder: Path) -> None:
-    from shoal.policy.named import parse
+    from shoal.policy.description import parse
 
     parse((folder / "typed").read_bytes().decode(errors="surrogateescape"))
 

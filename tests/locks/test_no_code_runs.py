@@ -194,7 +194,7 @@ def test_in_what_a_user_types(mark: Path) -> None:
     for text in (f"lr={code}", f"lr=uniform({code}, 1)", f"lr=eval({code!r})"):
         with pytest.raises(ValueError):
             parse_space([text])
-    for named in (shoal.policy.named.parse, shoal.search.registry.parse):
+    for named in (shoal.policy.description.parse, shoal.search.registry.parse):
         with pytest.raises(ValueError):
             named(f"asha(grace_period={code})")
     assert not mark.exists()

@@ -21,7 +21,8 @@ from shoal.policy import (
 )
 from shoal.policy.combine import Admit, Every, Fallback
 from shoal.policy.elastic.placement import Spatial
-from shoal.policy.named import KNOWN, NAMES, SHORT
+from shoal.policy.hop.hop import RULES
+from shoal.policy.registry import POLICIES, SHOWN
 from shoal.study.auto import policy_of
 from shoal.study.folder import StudyError
 
@@ -59,12 +60,26 @@ def test_a_function_has_no_description(made: Any) -> None:
         policies.describe(made)
 
 
-def test_users_are_shown_at_most_14_names_with_a_line_each() -> None:
-    assert len(NAMES) <= 14
-    assert set(NAMES) - {"auto"} <= {*KNOWN, *SHORT}
-    assert all(use and "\n" not in use for use in NAMES.values())
-    for name in set(NAMES) - {"auto", "every"}:
+def test_users_are_shown_names_with_a_line_each() -> None:
+    assert set(SHOWN) - {"auto"} < POLICIES.keys()
+    assert all(use and "\n" not in use for use in SHOWN.values())
+    for name in set(SHOWN) - {"auto", "every"}:
         policies.parse(name)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_line_of_the_table_is_a_policy(name: str) -> None:
+    entry = POLICIES[name]
+    assert callable(entry.kind.decide)
+    assert getattr(policies, entry.kind.__name__) is entry.kind
+    if entry.auto is not None:
+        made = policies.parse(name)
+        assert policies.rebuild(policies.describe(made)) == made
+
+
+def test_each_rule_of_hop_has_a_name() -> None:
+    short = [name for name, entry in POLICIES.items() if "rule" in entry.given]
+    assert short == [f"hop-{rule}" for rule in RULES]
 
 
 @pytest.mark.parametrize(
@@ -148,14 +163,14 @@ def test_a_policy_of_ones_own_has_no_name() -> None:
 
 def test_the_page_has_every_name_and_its_line() -> None:
     page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
-    assert all(f"| `{name}` | {use} |" in page for name, use in NAMES.items())
+    assert all(f"| `{name}` | {use} |" in page for name, use in SHOWN.items())
 
 
 def test_the_commands_help_has_every_name() -> None:
     from shoal.cli import POLICIES, POLICY_HELP
 
-    assert all(name in POLICY_HELP for name in NAMES)
-    listed = [f"  {name:10} {use}" for name, use in NAMES.items()]
+    assert all(name in POLICY_HELP for name in SHOWN)
+    listed = [f"  {name:10} {use}" for name, use in SHOWN.items()]
     assert POLICIES.splitlines()[2:] == listed
 
 
@@ -164,4 +179,4 @@ def test_a_wrong_name_lists_them() -> None:
         policy_of("best", True, 0)
     lines = str(error.value).splitlines()
     assert len(lines) <= 4 and max(map(len, lines)) <= 80
-    assert ", ".join(NAMES) == " ".join(line.strip() for line in lines[1:])
+    assert ", ".join(SHOWN) == " ".join(line.strip() for line in lines[1:])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.policy.combine import Every
+from shoal.policy.description import describe, parse, rebuild
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.placement import Spatial
-from shoal.policy.named import describe, parse, rebuild
 from shoal.simulate import simulate
 from shoal.simulate.command import trace_slurm, trace_stats
 from shoal.simulate.idle_log import IdleLog, TraceError

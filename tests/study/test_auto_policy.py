@@ -5,6 +5,7 @@ that nothing is lost by a change.
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from shoal.engine.journal import Journal, Line, read
 from shoal.engine.run import reopened, run
 from shoal.policy import Auto, Explore, Pack, WaterFill, aim
 from shoal.policy.combine import Every
+from shoal.policy.registry import CANDIDATES, POLICIES, suiting
 from shoal.profile.table import Row, Table
 from shoal.reporting import accounting as metrics
 from shoal.search import Grid
@@ -43,6 +45,10 @@ from shoal.testing import check_policy
 from shoal.testing.journals import check_journal
 from shoal.testing.worlds import World, worlds
 from shoal.tools.plan import forecast, forecast_lines
+
+WIDE = [name for name in CANDIDATES if POLICIES[name].wide]
+SHARING = [name for name in WIDE if POLICIES[name].shares]
+USUAL = [name for name in CANDIDATES if name not in WIDE]
 
 HOPPING = Table((Row((10.0,), switch=0.01),))
 STAYING = Table((Row((10.0,), switch=20.0),))
@@ -90,7 +96,7 @@ def test_packs_fuse_as_the_study_is_told_however_the_policy_is_named(said: str) 
 
 
 def test_the_candidates_follow_from_slots_and_shards() -> None:
-    among = candidates.CandidateFilter(("fifo", "hop", "hop-quick4", "pack"))
+    among = partial(suiting, ("fifo", "hop", "hop-quick4", "pack"))
     look = view_of(started(trial("t")))
     here = list(look.slots.items())
     assert among(look) == ("hop", "hop-quick4", "fifo", "pack")
@@ -102,7 +108,7 @@ def test_the_candidates_follow_from_slots_and_shards() -> None:
         "hop",
         "hop-quick4",
     )
-    assert candidates.CandidateFilter(("hop",))(replace(look, shards={})) == ("hop",)
+    assert suiting(("hop",), replace(look, shards={})) == ("hop",)
 
 
 def test_it_hops_only_where_some_slot_lacks_data() -> None:
@@ -182,7 +188,7 @@ def test_a_head_gives_back_what_was_said(said: str) -> None:
     assert candidates.policy_text(candidates.describe(said)) == said
     if "(" in said:
         return
-    usual = (*candidates.USUAL, *candidates.WIDE)
+    usual = CANDIDATES
     assert tuple(auto(said).candidates) == (usual if said == "auto" else ("fifo", "hop-lrw"))
 
 
@@ -200,19 +206,26 @@ def test_candidates_may_have_arguments() -> None:
 
 
 def test_wide_lanes_are_looked_at_where_trials_may_have_several_slots() -> None:
-    among = candidates.CandidateFilter((*candidates.USUAL, *candidates.WIDE))
+    among = partial(suiting, CANDIDATES)
     narrow = view_of(started(trial("a"), trial("b")))
-    assert not set(candidates.WIDE) & set(among(narrow))
+    assert not set(WIDE) & set(among(narrow))
     may = view_of(started(*(replace(trial(name), widths=(1, 3)) for name in "ab")))
-    wide = among(may)[: len(candidates.WIDE)]
+    wide = among(may)[: len(WIDE)]
     assert wide[0] == "hybrid", "each slot may have a shard of its own"
-    assert set(wide) == set(candidates.WIDE)
-    assert set(among(may)) == {*candidates.USUAL, *candidates.WIDE}
+    assert set(wide) == set(WIDE)
+    assert set(among(may)) == set(CANDIDATES)
     assert among(replace(may, shards={}))[0] == "doubling", "it measures as it goes"
     many = view_of(started(*(replace(trial(name), widths=(1, 3)) for name in "abcd")))
     assert among(many)[0] == "hop-packs", "trials enough: the usual choice is as it was"
-    assert set(among(view_of(started(replace(trial("a"), widths=(2, 3)))))) == set(candidates.WIDE)
+    assert set(among(view_of(started(replace(trial("a"), widths=(2, 3)))))) == set(WIDE)
     assert "hybrid" not in among(replace(may, shards={})), "it hops"
+
+
+def test_a_candidate_with_arguments_suits_where_its_name_does() -> None:
+    names = ("doubling(every=600)", "hop(rule=lrw)", "fifo")
+    narrow = view_of(started(trial("a"), trial("b")))
+    assert suiting(names, narrow) == ("hop(rule=lrw)", "fifo")
+    assert suiting(names, view_of(started(replace(trial("a"), widths=(2, 3))))) == (names[0],)
 
 
 @pytest.mark.parametrize(("widths", "crowd"), [((1, 3), True), ((2, 3), False)])
@@ -220,12 +233,12 @@ def test_in_a_crowd_only_the_few_that_pack_or_fill_are_simulated(
     widths: tuple[int, int], crowd: bool
 ) -> None:
     """More than four trials a slot; but who needs several slots has no other choice."""
-    among = candidates.CandidateFilter((*candidates.USUAL, *candidates.WIDE))
+    among = partial(suiting, CANDIDATES)
     for trials in (12, 13):
         names = [replace(trial(f"t{i}"), widths=widths) for i in range(trials)]
-        left_out = set(candidates.SHARING) - set(among(view_of(started(*names))))
+        left_out = set(SHARING) - set(among(view_of(started(*names))))
         expected = crowd and trials == 13
-        assert left_out == (set(candidates.SHARING) if expected else set())
+        assert left_out == (set(SHARING) if expected else set())
 
 
 @pytest.mark.parametrize(
@@ -400,7 +413,7 @@ def test_plan_compares_the_candidates_and_says_what_auto_would_follow(
             tmp_path / f"{name}-plan",
         )
         rows = {row["policy"]: row for row in found["policies"]}
-        assert list(rows) == ["auto", *candidates.USUAL, "hop-lrw"]
+        assert list(rows) == ["auto", *USUAL, "hop-lrw"]
         seconds = {name: row["seconds"] for name, row in rows.items()}
         assert seconds.pop("auto") <= 1.001 * min(seconds.values())
         assert rows["auto"]["follows"].startswith(follows)
@@ -519,7 +532,7 @@ def test_in_ordinary_studies_each_candidate_would_finish(
     class Asking(Pack):
         def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
             if view.trials and near.price(view) < inf:
-                for name in candidates.CandidateFilter(candidates.USUAL)(view):
+                for name in partial(suiting, USUAL)(view):
                     assert near(view, usual.candidates[name]) < inf, name
             return super().decide(view, memory)
 

@@ -13,8 +13,8 @@ from shoal.cli import app
 from shoal.core.trial import Trial, TrialId
 from shoal.policy import Elastic
 from shoal.policy.combine import Every
+from shoal.policy.description import describe
 from shoal.policy.elastic.objective import FileObjective
-from shoal.policy.named import describe
 from shoal.simulate.policy_files import objective_in, with_objective
 from shoal.study.auto import policy_of
 

@@ -15,9 +15,9 @@ from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.policy.combine import Every
+from shoal.policy.description import describe, parse, rebuild
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
-from shoal.policy.named import describe, parse, rebuild
 from shoal.profile.table import Row, Table
 from shoal.study.auto import check_place_of_data, hops, over_placed
 from shoal.study.folder import StudyError

@@ -11,10 +11,10 @@ from shoal.core.fold import fold
 from shoal.core.plan import solo
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.policy.description import parse
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import RULES as ALL_RULES
 from shoal.policy.hop.hop import Hop
-from shoal.policy.named import parse
 from shoal.profile.table import Row, Table
 from shoal.search.grid import Grid
 from shoal.search.space import grid

@@ -27,9 +27,9 @@ from shoal.core.state import State, view
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
+from shoal.policy.description import describe, parse, rebuild
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.hybrid import Hybrid, division
-from shoal.policy.named import describe, parse, rebuild
 from shoal.profile.table import Row, Table
 from shoal.search.halving import Hyperband
 from shoal.search.space import choice

@@ -1,7 +1,6 @@
-"""Policies by name: what a user may say, plain data for a journal's head, and back from it.
+"""Policies as a user names them, as plain data for a journal's head, and back from it.
 
-`NAMES` is what users are shown. `KNOWN` has more: what a policy is described as in a journal, and
-the baselines of papers. `SHORT` are names for one setting of a policy.
+Which names there are is in `registry`.
 """
 
 import ast
@@ -14,73 +13,15 @@ from typing import Any
 
 from shoal.core.ports import Policy
 from shoal.core.trial import parsed
-from shoal.policy.combine import Admit, Every, Fallback
-from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.objective import FileObjective
 from shoal.policy.elastic.placement import Spatial, rack_of
-from shoal.policy.fifo import Fifo
-from shoal.policy.hop.hop import RULES, Hop
-from shoal.policy.hop.hybrid import Hybrid
-from shoal.policy.mixed import Mixed
-from shoal.policy.pack.pack import Pack
-from shoal.policy.pack.packs_as_trials import PacksAsTrials
-from shoal.policy.reference.baselines import Fixed, HeSrpt, Killable, Rounds, SrptK, Width, Wrate
-from shoal.policy.reference.milp import NodeMilp
-from shoal.policy.width.doubling import Doubling
-from shoal.policy.width.equi import Equi
-from shoal.policy.width.explore import Explore
-from shoal.policy.width.flotilla import Flotilla
-from shoal.policy.width.waterfill import WaterFill
+from shoal.policy.registry import POLICIES, SHOWN, full_name
 
-KNOWN: Mapping[str, type[Any]] = {
-    "fifo": Fifo,
-    "fixed": Fixed,
-    "hop": Hop,
-    "hybrid": Hybrid,
-    "pack": Pack,
-    "packed": PacksAsTrials,
-    "doubling": Doubling,
-    "explore": Explore,
-    "width": Width,
-    "equi": Equi,
-    "wrate": Wrate,
-    "hesrpt": HeSrpt,
-    "srpt-k": SrptK,
-    "waterfill": WaterFill,
-    "mixed": Mixed,
-    "flotilla": Flotilla,
-    "rounds": Rounds,
-    "elastic": Elastic,
-    "milp": NodeMilp,
-    "killable": Killable,
-    "admit": Admit,
-    "fallback": Fallback,
-    "every": Every,
-}
+KNOWN = [name for name in POLICIES if full_name(name) == name]  # the others are short for these
 SPATIAL = "spatial"  # what a placement of `Elastic` is described as
-NAMES: Mapping[str, str] = {
-    "auto": "the default: simulates those that suit and follows the quickest",
-    "fifo": "one trial per slot, first come first served: what all others must beat",
-    "pack": "small models: several on one slot, over one stream of data",
-    "hop": "data spread over the slots: models move from shard to shard, data stays",
-    "hop-packs": "as hop, for small models: packs of them move together",
-    "hybrid": "hops while trials abound; the last ones read several shards at once",
-    "doubling": "trials of several widths: slots go where one more saves most time",
-    "explore": "as doubling, when nobody knows yet how trials scale: tries each width first",
-    "equi": "trials of several widths: equal shares for all, whatever their lengths",
-    "waterfill": "trials of several widths: ends all of them as early as can be",
-    "mixed": "small and large models: packs on some slots, wide trials on the others",
-    "flotilla": "trials of unlike speed over one costly stream: those of like pace together",
-    "elastic": "slots that come and go: best widths for the next while, at each change",
-    "every": "every(seconds=600, policy=doubling): changes at intervals only",
-}
 Fill = Callable[[Mapping[str, Any]], dict[str, Any]]  # of a policy's description
 FILE = r"""[^\s,()"'=]+\.py:\w+"""  # FILE.py:NAME without quotes
 OF_POLICIES = ("policy", "other")  # arguments that are policies
-SHORT: Mapping[str, Mapping[str, Any]] = {
-    **{f"hop-{rule}": {"name": "hop", "rule": rule} for rule in RULES},
-    "hop-packs": {"name": "packed", "policy": {"name": "hop"}},
-}
 
 
 def describe(policy: Policy[Any]) -> dict[str, Any]:
@@ -89,14 +30,20 @@ def describe(policy: Policy[Any]) -> dict[str, Any]:
     Raises:
         ValueError: a policy of one's own, which has no name here, or one with a function in it.
     """
-    made: Any = type(policy)
-    for name, kind in KNOWN.items():
-        if made is kind:
-            return {"name": name, **_fields_of(policy)}
-    raise ValueError(
-        f"{made.__name__} is not one of {', '.join(KNOWN)}: "
-        "to resume the study, give the policy again"
-    )
+    name = name_of(policy)
+    if name is None:
+        raise ValueError(
+            f"{type(policy).__name__} is not one of {', '.join(KNOWN)}: "
+            "to resume the study, give the policy again"
+        )
+    return {"name": name, **_fields_of(policy)}
+
+
+def name_of(policy: object) -> str | None:
+    """The name of the policy's class; None: it is one of the user's own."""
+    kind = type(policy)
+    place = f"{kind.__module__.removeprefix('shoal.policy.')}:{kind.__qualname__}"
+    return next((name for name in KNOWN if POLICIES[name].place == place), None)
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
@@ -148,21 +95,22 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     given = {name: _rebuilt(value) for name, value in data.items()}
     name = given.pop("name", None)
     if name not in KNOWN:
-        raise ValueError(f"no policy is named {name!r}; there are {', '.join(NAMES)}")
+        raise ValueError(f"no policy is named {name!r}; there are {', '.join(SHOWN)}")
     if name == "hybrid" and "policy" not in given:
         given = {"policy": rebuild({"name": "hop", **given})}
-    _check_switches(name, given)
+    kind = POLICIES[name].kind
+    _check_switches(name, kind, given)
     try:
-        policy: Policy[Any] = KNOWN[name](**given)
+        policy: Policy[Any] = kind(**given)
     except TypeError as error:
-        takes = ", ".join(signature(KNOWN[name]).parameters) or "nothing"
+        takes = ", ".join(signature(kind).parameters) or "nothing"
         raise ValueError(f"policy {name}: {error}; it takes {takes}") from error
     return policy
 
 
-def _check_switches(name: str, given: Mapping[str, Any]) -> None:
+def _check_switches(name: str, kind: type[Any], given: Mapping[str, Any]) -> None:
     """Raise ValueError if what is on or off is neither: a word, such as false, would be on."""
-    for field in fields(KNOWN[name]):
+    for field in fields(kind):
         value = given.get(field.name, False)
         if field.type is bool and not isinstance(value, bool):
             raise ValueError(f"policy {name}: {field.name} is True or False; got {value!r}")
@@ -206,7 +154,7 @@ def parse(
 
 def _as_python(text: str) -> str:
     """The text as an expression of Python: names without hyphens, FILE.py:NAME in quotes."""
-    names = sorted([*KNOWN, *SHORT], key=len, reverse=True)
+    names = sorted(POLICIES, key=len, reverse=True)
     known = "|".join(re.escape(name) for name in names if "-" in name)
 
     def written(found: re.Match[str]) -> str:
@@ -240,15 +188,17 @@ class _Reader:
 
     def completed(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """With what a short name stands for, and what is usual."""
-        short = dict(SHORT.get(name, {}))
-        name = short.pop("name", name)
+        short: Mapping[str, Any] = {}
+        if name in POLICIES:
+            short = POLICIES[name].given
+            name = full_name(name)
         inner = {key: self.completed(**_split(value)) for key, value in short.items() if _is(value)}
         usual = dict(self.usual)
         if name == "hop" and self.seed is not None:
             usual["seed"] = self.seed
         has = set()
-        if name in KNOWN:
-            has = {f.name for f in fields(KNOWN[name])}
+        if name in POLICIES:
+            has = {f.name for f in fields(POLICIES[name].kind)}
         left_open = {key: value for key, value in usual.items() if key in has}
         return self.fill({"name": name, **left_open, **short, **inner, **given})
 
