@@ -32,7 +32,7 @@ from shoal.core.trial import TrialId
 from shoal.engine import journal
 from shoal.engine.process import lives, python_module
 from shoal.policy import Hop
-from shoal.study import results
+from shoal.study import replay
 from shoal.study.backends import at_holders
 from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
@@ -275,7 +275,7 @@ def test_tools_work_where_no_node_holds_all(
     assert {node for _, _, node in steps_in(tmp_path)} == {"n1"}
 
     # Where the nodes do not see the checkpoints, the process where this is typed trains.
-    monkeypatch.setattr(results, "_names_there", lambda *_: frozenset({"a name"}))
+    monkeypatch.setattr(replay, "_names_there", lambda *_: frozenset({"a name"}))
     with pytest.warns(UserWarning, match="does not see the checkpoints"):
         replayed = stored.replay(address=head.address)
     assert [row["verdict"] for row in replayed] == ["equal", "equal"]
