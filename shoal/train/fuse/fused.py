@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.train.data.columns import Columns
-from shoal.train.fuse.agree import agreed, draws_numbers
+from shoal.train.fuse.agreement import agreed, draws_numbers
 from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.models import StackedModels, differentiated
 from shoal.train.fuse.obstacles import Lanes, Unfusable, check, check_groups

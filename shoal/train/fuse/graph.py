@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.train.fuse.optimizers import formula_key
-from shoal.train.fuse.rewritten import FLAT_WEIGHTS
+from shoal.train.fuse.rewrites import FLAT_WEIGHTS
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.optimizers import family
 from shoal.train.lane.tensors import is_lazy, unique

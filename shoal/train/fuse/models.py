@@ -16,7 +16,7 @@ from torch.func import functional_call
 from shoal.train.data.columns import Columns, ready
 from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
-from shoal.train.fuse.rewritten import (
+from shoal.train.fuse.rewrites import (
     Rewritten,
     mean_class_loss,
     recurrent_layers_lent,

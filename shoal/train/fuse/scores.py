@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, ready
-from shoal.train.fuse.agree import agreed, flags_kept, same_scores
+from shoal.train.fuse.agreement import agreed, flags_kept, same_scores
 from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.obstacles import Lanes, Unfusable
 from shoal.train.lane.device import doubled
@@ -206,13 +206,13 @@ class FusedNotes:
         copies = {name: _copied(value) for name, value in outcome.items()}
         if not self._steps:
             for lane in self._lanes:
-                lane.noted.pending = self.tell
+                lane.metrics.pending = self.tell
         self._steps.append((samples, copies))
 
     def tell(self) -> None:
         """Give the lanes what was noted of them."""
         for lane in self._lanes:
-            lane.noted.pending = None
+            lane.metrics.pending = None
         by_name = _by_name(self._steps)
         self._steps = []
         for name, items in by_name.items():
@@ -223,7 +223,7 @@ class FusedNotes:
         counts = [samples for samples, _ in items]
         each = self._by_lane([value for _, value in items])
         for lane, values in zip(self._lanes, each, strict=True):
-            own = lane.noted.by_name.setdefault(name, [])
+            own = lane.metrics.by_name.setdefault(name, [])
             own.extend(zip(counts, values, strict=True))
 
     def _by_lane(self, values: Sequence[Any]) -> Iterable[Iterable[Any]]:

@@ -58,42 +58,42 @@ class TrialModel:
         with self.rng:
             model = self.hooks.configure_model()
             check_model(model)
-            self.holder = Ownership()
-            self.holder.hold(model)
+            self.ownership = Ownership()
+            self.ownership.hold(model)
             coalesce_buffers(model)
             self.model: nn.Module = model.to(device)
-            self.holder.hold(self.model)  # where it lies on the device
+            self.ownership.hold(self.model)  # where it lies on the device
             made = self.hooks.configure_optimizers(self.model)
-        self.optimizing = Optimization(made)
-        self.holder.hold_objects("configure_optimizers", self.optimizing.objects)
+        self.optimization = Optimization(made)
+        self.ownership.hold_objects("configure_optimizers", self.optimization.objects)
         # the only ones where Shoal takes the steps
-        self.optimizer = self.optimizing.optimizers[0]
-        self.schedule = self.optimizing.schedules[0]
-        check_steps(recipe, self.settings, self.optimizing.optimizers)
+        self.optimizer = self.optimization.optimizers[0]
+        self.schedule = self.optimization.schedules[0]
+        check_steps(recipe, self.settings, self.optimization.optimizers)
         self._check_schedule()
         if not self.hooks.steps_itself:
-            self.optimizing.quicken(device)
-        self.parameters = self.optimizing.parameters
+            self.optimization.quicken(device)
+        self.parameters = self.optimization.parameters
         # of the optimizers, so far; None: the state that the trial went on from did not say
         self.steps: int | None = 0
         # the batch size, where the configuration leaves it to be found out
         self.found: int | None = None
         # the frozen parameters that other lanes of the slot have, too, if any
         self.trunk: LaneTrunk | None = None
-        self.noted = TrainingMetrics(self.settings.nan_patience)
+        self.metrics = TrainingMetrics(self.settings.nan_patience)
         # hears what a lane does, where the recipe was made out of another library's code
         self.adapter = NoAdapter()
         self.changes = self._changes()
 
     def _changes(self) -> ModelChanges:
         """What training changes from now on beside state dicts."""
-        optimizing = self.optimizing
+        optimization = self.optimization
         return ModelChanges(
             self.model,
-            optimizing.optimizers,
-            optimizing.schedules,
+            optimization.optimizers,
+            optimization.schedules,
             self.adapter.listens,
-            self.holder,
+            self.ownership,
         )
 
     def _check_schedule(self) -> None:
@@ -121,7 +121,7 @@ class TrialModel:
         modules = [type(module).__qualname__ for module in self.model.modules()]
         if isinstance(self.model, ShardModel):
             modules.append(self.model.form)
-        kinds = [type(each).__qualname__ for each in self.optimizing.optimizers]
+        kinds = [type(each).__qualname__ for each in self.optimization.optimizers]
         optimizer = " ".join(kinds)
         other = optimizer
         own = self.hooks.steps_itself
@@ -144,11 +144,11 @@ class TrialModel:
         """
         return {
             "model": tree.to_numpy(self.model.state_dict()),
-            **self.optimizing.state(),
+            **self.optimization.state(),
             "rng": tree.to_numpy(self.rng.state()),
             "visits": [visit.as_list() for visit in self.visits],
             "steps": self.steps,
-            **self.noted.state(),
+            **self.metrics.state(),
             "found": self.found,
             **tree.to_numpy(self.adapter.state()),
             **self.hooks.carried.saved(tree.to_numpy),
@@ -165,12 +165,12 @@ class TrialModel:
             ValueError: it is the state of another model.
         """
         self._load_weights(state)
-        self.optimizing.load(state)
+        self.optimization.load(state)
         self.rng.load(state["rng"])
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
         self.passed = float(sum(visit.samples for visit in self.visits))
         self.steps = state.get("steps")
-        self.noted.load(state)
+        self.metrics.load(state)
         self.hooks.carried.load(state, tree.to_torch, self.device)
         self.load_changes(state)
 
@@ -205,7 +205,7 @@ class TrialModel:
         foreign = 0
         if isinstance(self.model, ShardModel):
             foreign = self.model.bytes
-        return foreign + sum(map(bytes_of, own + grads)) + self.optimizing.bytes
+        return foreign + sum(map(bytes_of, own + grads)) + self.optimization.bytes
 
 
 class TrainingLane(TrialModel):
@@ -270,10 +270,10 @@ class TrainingLane(TrialModel):
         self.grouped = 0
         self.passed = passed
         self.unreported = unreported
-        self.noted.take()
+        self.metrics.take()
         if self._steps_itself:
             self.model.zero_grad()
-            self.optimizing.forget_gradients()
+            self.optimization.forget_gradients()
 
     def feed(self, chunk: Columns) -> Iterator[int]:
         """Train on the chunk, batch by batch; yields the samples of each batch as it is done.
@@ -347,14 +347,14 @@ class TrainingLane(TrialModel):
 
     def _own_step(self, batch: Any, count: int) -> None:
         """Train on one batch, where the recipe steps its optimizers by itself."""
-        optimizing = self.optimizing
-        optimizing.before_step(self.passed, self.epoch_samples)
+        optimization = self.optimization
+        optimization.before_step(self.passed, self.epoch_samples)
         with self.casting():
-            outcome = self.hooks.own_step(self.model, batch, self.progress, optimizing.optimizers)
-        self.noted.add(named_values(outcome), count)
+            outcome = self.hooks.own_step(self.model, batch, self.progress, optimization.optimizers)
+        self.metrics.add(named_values(outcome), count)
         self.drop(count)
         self._count_step()
-        optimizing.after_step()
+        optimization.after_step()
 
     def forward(self, batch: Any | None, count: int) -> Tensor | None:
         """The loss on so many samples, whose values are noted.
@@ -371,7 +371,7 @@ class TrainingLane(TrialModel):
         else:
             outcome = self.hooks.training_step(self.model, batch, self.progress)
         values = named(outcome)
-        self.noted.add(values, count)
+        self.metrics.add(values, count)
         loss: Tensor = values["loss"]
         return loss
 
@@ -458,7 +458,7 @@ class TrainingLane(TrialModel):
             ChangeError: training changed what no state of the trial can hold.
         """
         self.changes.check()
-        sums = self.noted.sums()
+        sums = self.metrics.sums()
         samples = self.unreported
         self.unreported = 0
         return samples, sums
@@ -468,7 +468,7 @@ class TrainingLane(TrialModel):
     @property
     def steps_by_epoch(self) -> bool:
         """Whether an epoch's end changes anything beside the notes."""
-        return self.optimizing.by_epoch or self.adapter.listens
+        return self.optimization.by_epoch or self.adapter.listens
 
     def end_epoch(self, metric: float | None, name: str = "") -> Mapping[str, float]:
         """Begin another epoch of notes, and step schedulers that count epochs.
@@ -476,7 +476,7 @@ class TrainingLane(TrialModel):
         ReduceLROnPlateau waits for an epoch with a metric. `name`: the metric's, which counts
         where it is among what this returns: scores of the epoch beside those of its validation.
         """
-        self.noted.epoch = {}
+        self.metrics.epoch = {}
         scores = self.adapter.end_epoch()
-        self.optimizing.end_epoch(scores.get(name, metric))
+        self.optimization.end_epoch(scores.get(name, metric))
         return scores

@@ -83,10 +83,10 @@ class ModelChanges:
         optimizers: Sequence[Optimizer],
         schedules: Sequence[Schedule],
         adapted: bool,
-        holder: Ownership,
+        ownership: Ownership,
     ) -> None:
         self._model = model
-        self._holder = holder
+        self._ownership = ownership
         own = _Tensors(model, _with_inner([*optimizers, *(s.scheduler for s in schedules)]))
         self._modules: list[_Module] = []
         # what is in a shard recipe's model is its own affair, and so is its state
@@ -118,10 +118,10 @@ class ModelChanges:
             ChangeError: one cannot; the first one is named.
             SharedError: one is of what several models have.
         """
-        self._holder.check()
+        self._ownership.check()
         for module in self._modules:
             module.check(whole)
-            if self._holder.is_shared(module.module) and module.state():
+            if self._ownership.is_shared(module.module) and module.state():
                 raise SharedError(
                     f"training changed attributes or flags of {module.what}, a module that other "
                     "models have, too: build it anew in each call of configure_model, or "

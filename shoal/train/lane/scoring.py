@@ -384,7 +384,7 @@ def _metrics_of(lane: TrainingLane) -> Mapping[str, Any]:
         for method in ("update", "compute", "reset"):
             if not callable(getattr(metric, method, None)):
                 raise TypeError(f"{METRICS_RULE}; {name}: {type(metric).__name__} has no {method}")
-    lane.holder.hold_objects("configure_metrics", metrics.values())
+    lane.ownership.hold_objects("configure_metrics", metrics.values())
     return metrics
 
 

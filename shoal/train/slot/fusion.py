@@ -223,7 +223,7 @@ class LaneStacks:
             if fused is not None and all(member in lanes for member in fused.lanes):
                 self._forget(fused)
                 for member in fused.lanes:
-                    member.noted.pending = None  # it held the others' memory
+                    member.metrics.pending = None  # it held the others' memory
                 continue
             # Without room the other members go on in the memory that they share.
             with suppress(OutOfMemory):

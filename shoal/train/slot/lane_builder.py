@@ -55,7 +55,7 @@ class LaneBuilder:
             aim = at.setup.metric, at.setup.mode
             if aim[0] is None:
                 aim = recipe.metric, recipe.mode
-            lane.optimizing.check_metric(*aim)
+            lane.optimization.check_metric(*aim)
             signature = lane.signature  # a shard recipe's code says what is in it
 
         self._meter.record(signature, "build", perf_counter() - begin)

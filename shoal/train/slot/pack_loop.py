@@ -334,7 +334,7 @@ class PackLoop:
                 self.stacks.release(each.lane)
                 self.events.fail([each], values)
                 continue
-            scored = Scored(each.stops[group.made], values, each.lane.noted.epoch_means())
+            scored = Scored(each.stops[group.made], values, each.lane.metrics.epoch_means())
             self.events.note(each, Part(0.0, spent=each.spent.take(), scored=scored))
         group.passes = [each for each in group.passes if not each.failed]
 

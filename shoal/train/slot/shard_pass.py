@@ -48,7 +48,7 @@ class ShardPass:
         extra = Extra(lane, lane.device)
         with closing(self._batches()) as batches, extra, lane.rng:
             sums = shard_of(lane.model).trained(batches)
-        lane.noted.add_sums(sums)
+        lane.metrics.add_sums(sums)
         if not self._meter.knows_memory(lane.signature):
             self._meter.learn_memory(lane.signature, extra.bytes)
         lane.drop(samples)

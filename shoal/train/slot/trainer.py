@@ -219,7 +219,7 @@ class SlotTrainer:
     def follows_scores(self, trial: TrialId) -> bool:
         """Whether the trial's learning rate depends on its scores; True if that is not known."""
         cached = self.lanes.get(trial)
-        return cached is None or cached.lane.optimizing.follows_metric
+        return cached is None or cached.lane.optimization.follows_metric
 
     def place(self, unit: Unit) -> None:
         """Bring the trial into the state before that unit, without training it.

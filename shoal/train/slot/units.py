@@ -50,7 +50,7 @@ class Units:
         lane.factor = 1.0
         size = self._context.data.size(unit.visit.shard)
         each = Pass.begun(unit, lane, spent, size)
-        if unit.steps and lane.optimizing.follows_metric:
+        if unit.steps and lane.optimization.follows_metric:
             shards = unit.trial.shards or self._context.data.shards
             each.evaluate |= (len(unit.visits) + 1) % len(shards) == 0
         return each
@@ -69,8 +69,8 @@ class Units:
         visits = (*unit.visits, *counted(unit.visit, sizes))
         if unit.last:
             with blaming():
-                lane.noted.check_end(self._steps_at_end(lane, unit.trial, visits))
-        trained = lane.noted.epoch_means() if each.evaluate else {}
+                lane.metrics.check_end(self._steps_at_end(lane, unit.trial, visits))
+        trained = lane.metrics.epoch_means() if each.evaluate else {}
         more = self.advance(lane, unit.trial, visits, scores)
         if scores is not None:
             scores = {**scores, **more}
@@ -128,7 +128,7 @@ class Units:
         if len(visits) % len(shards) != 0:
             return {}
         if not lane.steps_by_epoch:
-            lane.noted.epoch = {}
+            lane.metrics.epoch = {}
             return {}
         recorded = (self._setup.recorded or {}).get(len(visits))
         with blaming(), lane.rng:
@@ -149,7 +149,7 @@ class Units:
     def _metric(self, name: str, scores: Scores | None, lane: TrainingLane) -> float | None:
         """The study's metric in the validation, or else in the training of the epoch."""
         found = scores or {}
-        return {**named_apart(lane.noted.epoch_means(), found), **found}.get(name)
+        return {**named_apart(lane.metrics.epoch_means(), found), **found}.get(name)
 
     def _figures(self, lane: TrainingLane) -> dict[str, float]:
         """What was measured of such lanes and not reported before, and the batch size found."""

@@ -140,13 +140,13 @@ def check_configured(
         except Exception:  # noqa: BLE001 - the trial will say so
             return 0
         try:
-            optimizing = Optimization(made)
-            check_values(recipe, config, {}, optimizing.optimizers)
+            optimization = Optimization(made)
+            check_values(recipe, config, {}, optimization.optimizers)
         except (TypeError, ValueError) as error:
             raise ValueError(str(error)) from error
     if not isinstance(model, nn.Module):  # the trial will say so
         return 0
-    _check_own(model, optimizing.parameters)
+    _check_own(model, optimization.parameters)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -208,7 +208,7 @@ class _Rehearsal:
             device=self._device,
             epoch=float(self._data.samples),
         )
-        lane.optimizing.check_metric(self._metric, self._mode)
+        lane.optimization.check_metric(self._metric, self._mode)
         if few is None or hasattr(lane.model, "_orig_mod"):  # to compile takes long
             return None
         stream = Stream(
@@ -265,7 +265,7 @@ class _Rehearsal:
         with lane.rng:
             deque(lane.flush(), maxlen=0)
         lane.changes.check()
-        return {name: float(items[-1][1]) for name, items in lane.noted.take().items()}
+        return {name: float(items[-1][1]) for name, items in lane.metrics.take().items()}
 
     def _train_rest(self, lane: TrainingLane, data: Data) -> None:
         """Train on the first samples of the batch, as many as the smallest last batch has.

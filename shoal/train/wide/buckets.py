@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from shoal.train.lane.tensors import in_line, strides
 from shoal.train.wide.group import Group
 from shoal.train.wide.notes import Bytes
-from shoal.train.wide.waiting import PeerLost
+from shoal.train.wide.peers import PeerLost
 
 BYTES = 25 * 2**20  # of a bucket, as in torch's DistributedDataParallel
 # Given which parameters have a gradient on this rank: what the rank tells the others.

@@ -14,7 +14,7 @@ import torch.distributed
 
 from shoal.train.recipe.seat import Move, Orders, Seat
 from shoal.train.wide.group import Group
-from shoal.train.wide.waiting import (
+from shoal.train.wide.peers import (
     POLL,
     PeerLost,
     describe,

@@ -22,7 +22,7 @@ from shoal.profile.all_reduce import Link, link_of, quickest, ring
 from shoal.train.private import gloo_group, nccl_group
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.wide import parcel
-from shoal.train.wide.waiting import (
+from shoal.train.wide.peers import (
     POLL,
     PeerLost,
     describe,

@@ -24,9 +24,9 @@ from shoal.train.wide import handover
 from shoal.train.wide.clock import Clock, WidthChanges
 from shoal.train.wide.gate import Adrift, Halted, Moves
 from shoal.train.wide.group import Group
+from shoal.train.wide.peers import PeerLost
 from shoal.train.wide.progress import PassProgress
 from shoal.train.wide.step import AnyReader, SharedStep
-from shoal.train.wide.waiting import PeerLost
 
 __all__ = ["Adrift", "Halted", "WideLane"]
 

@@ -63,7 +63,7 @@ class Notes:
 
     def take(self, lane: TrainingLane) -> None:
         """Take what the lane noted in a batch: nothing if no row of it fell to this rank."""
-        noted = lane.noted.take()
+        noted = lane.metrics.take()
         self._batches.append({name: items[-1] for name, items in noted.items()})
 
     def clear(self) -> None:
@@ -91,7 +91,7 @@ class Notes:
         """Note the means over all ranks as if the lane had noted them. `every`: their `numbers`."""
         summed = [sum(each) for each in zip(*every, strict=True)]
         pairs = zip(summed[::2], summed[1::2], strict=True)
-        by_name = lane.noted.by_name
+        by_name = lane.metrics.by_name
         for _ in self._batches:
             for name, (total, rows) in zip(self.names, pairs, strict=False):
                 if rows:

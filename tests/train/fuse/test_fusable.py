@@ -14,8 +14,8 @@ from device_kit import HERE
 from fused_kit import MODELS, Images, configs, images, lanes
 from torch import Tensor, nn
 
-from shoal.train.fuse import agree
-from shoal.train.fuse.agree import Differing, agreed
+from shoal.train.fuse import agreement
+from shoal.train.fuse.agreement import Differing, agreed
 from shoal.train.fuse.fused import Fused, Unfusable
 from shoal.train.fuse.graph import graph_key
 from shoal.train.lane.lane import TrainingLane
@@ -231,9 +231,9 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
         if len(sizes) == 1 or (always and len(sizes) > 3):
             raise Differing("a unit at its kink")
 
-    monkeypatch.setattr(agree, "compare", compared)
+    monkeypatch.setattr(agreement, "compare", compared)
     if masked:
-        monkeypatch.setattr(agree, "tells", lambda mine: False)
+        monkeypatch.setattr(agreement, "tells", lambda mine: False)
     one = made(None, None)
     lanes = [
         one,
@@ -328,7 +328,7 @@ def test_what_a_recipe_that_cannot_be_hashed_agreed_to_is_remembered_while_it_li
     assert agreed(recipe) == {("key", 2): True} and agreed(other) == {}
     del recipe
     gc.collect()
-    assert key not in agree._agreed and id(other) in agree._agreed
+    assert key not in agreement._agreed and id(other) in agreement._agreed
 
 
 def test_unlike_lanes_are_refused() -> None:
@@ -343,7 +343,7 @@ def test_unlike_lanes_are_refused() -> None:
 def test_norms_of_several_devices_are_fetched_at_once() -> None:
     """A model without buffers has a norm of nothing, which lies in main memory."""
     norms = [torch.zeros((), device="meta"), torch.zeros(())]
-    assert agree._joined(norms).device.type == "meta"
+    assert agreement._joined(norms).device.type == "meta"
 
 
 def test_a_lane_is_compared_without_waiting_for_the_device_more_than_once(
@@ -360,11 +360,11 @@ def test_a_lane_is_compared_without_waiting_for_the_device_more_than_once(
         raise AssertionError("copied to the host")
 
     some = [torch.ones(3), torch.ones(2, 2)]
-    alone = agree.Reference(torch.ones(()), [*some, None], some, False)
+    alone = agreement.Reference(torch.ones(()), [*some, None], some, False)
     monkeypatch.setattr(Tensor, "tolist", counted)
     for name in ("cpu", "item", "__float__", "__bool__", "numpy"):
         monkeypatch.setattr(Tensor, name, refused)
-    agree.compare(alone, alone, (1e-3, 1e-7))
+    agreement.compare(alone, alone, (1e-3, 1e-7))
     assert waits == [6]  # a norm and a gap of loss, gradient and buffers
 
 
@@ -389,4 +389,4 @@ def test_the_check_is_looser_only_for_models_that_tf32_rounds(
     cudnn = SimpleNamespace(allow_tf32=layers)
     monkeypatch.setattr(torch.backends.cuda, "matmul", cublas)
     monkeypatch.setattr(torch.backends, "cudnn", cudnn)
-    assert agree.rounds_to_tf32(model) is rounds
+    assert agreement.rounds_to_tf32(model) is rounds

@@ -26,7 +26,7 @@ from fused_kit import (
 from torch import Tensor, nn
 
 from shoal.train.fuse.fused import Fused, StepFailed, Unfusable
-from shoal.train.fuse.rewritten import Rewritten
+from shoal.train.fuse.rewrites import Rewritten
 from shoal.train.fuse.scores import FusedScores
 from shoal.train.fuse.stacked import StackedSteps
 from shoal.train.lane.lane import TrainingLane
@@ -289,7 +289,7 @@ def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(
                     weights(lane),
                     lane.unreported,
                     lane.batches,
-                    len(lane.noted.by_name["loss"]),
+                    len(lane.metrics.by_name["loss"]),
                 )
                 for lane in packed
             ]
@@ -302,7 +302,7 @@ def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(
                     weights(lane),
                     lane.unreported,
                     lane.batches,
-                    len(lane.noted.by_name["loss"]),
+                    len(lane.metrics.by_name["loss"]),
                 )
                 for lane in packed
             ]
@@ -385,7 +385,7 @@ def test_dropout_is_fused_only_where_equality_in_distribution_will_do() -> None:
     fused, batch = Fused(free), images(16)
     for _ in range(200):
         fused.step(batch, 16)
-    losses = torch.tensor([[float(v) for _, v in lane.noted.by_name["loss"]] for lane in free])
+    losses = torch.tensor([[float(v) for _, v in lane.metrics.by_name["loss"]] for lane in free])
     assert len(set(losses[:, 0].tolist())) == 3  # equal weights, unlike masks
     with free[0].rng.untouched(), torch.no_grad():
         own = torch.tensor(
@@ -606,14 +606,14 @@ def test_values_are_told_in_the_order_of_the_steps_also_those_taken_alone() -> N
             packed[1].begin(100)  # what it had noted is dropped, the others' is not
             own[1].begin(100)
     for one, other in zip(own, packed, strict=True):
-        mine, theirs = one.noted.by_name, other.noted.by_name
+        mine, theirs = one.metrics.by_name, other.metrics.by_name
         assert mine.keys() == theirs.keys() == {"loss", "steps", "first"}
         for name in mine:
             assert [count for count, _ in mine[name]] == [count for count, _ in theirs[name]]
             assert [float(v) for _, v in theirs[name]] == pytest.approx(
                 [float(v) for _, v in mine[name]], abs=1e-8
             )
-    assert [len(lane.noted.by_name["loss"]) for lane in packed] == [5, 1, 5]
+    assert [len(lane.metrics.by_name["loss"]) for lane in packed] == [5, 1, 5]
 
 
 def test_a_value_that_is_no_number_fails_its_step_as_alone() -> None:

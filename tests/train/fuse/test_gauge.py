@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.profile.pace import SAVED, WORTH_FUSING
 from shoal.train.fuse.gauge import TRIES, Gauge
-from shoal.train.slot.fusion import parted
+from shoal.train.slot.passes import parted
 
 
 def measured(gauge: Gauge, lanes: int, step: Callable[[int], float], mix: str = "") -> list[int]:

@@ -137,9 +137,9 @@ def test_a_trial_that_starts_from_another_keeps_its_own_rates() -> None:
     parent = alone(Gan(), trial("a"))
     lane = TrainingLane(Gan(), {"lr": 0.3}, seed=3, device=torch.device("cpu"), epoch=90)
     lane.load(parent)
-    rates = [each.param_groups[0]["lr"] for each in lane.optimizing.optimizers]
+    rates = [each.param_groups[0]["lr"] for each in lane.optimization.optimizers]
     assert rates == [0.3, 0.3]
-    moments = lane.optimizing.optimizers[1].state_dict()["state"][0]["momentum_buffer"]
+    moments = lane.optimization.optimizers[1].state_dict()["state"][0]["momentum_buffer"]
     theirs = parent["optimizer"][1]["state"][0]["momentum_buffer"]
     assert moments.numpy().tobytes() == theirs.tobytes()
 

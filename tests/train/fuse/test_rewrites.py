@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
 
 from shoal.train import private
-from shoal.train.fuse.rewritten import Rewritten, mean_class_loss
+from shoal.train.fuse.rewrites import Rewritten, mean_class_loss
 from shoal.train.private import vmapped
 
 K, N, C = 3, 5, 4
@@ -154,7 +154,7 @@ def test_a_fused_step_loads_no_more_of_torch() -> None:
 import sys, torch
 from torch.nn.functional import cross_entropy, nll_loss
 from shoal.train.fuse.models import differentiated
-from shoal.train.fuse.rewritten import mean_class_loss
+from shoal.train.fuse.rewrites import mean_class_loss
 from shoal.train.private import class_losses, vmapped
 x = torch.randn(3, 5, 4, requires_grad=True)
 y = torch.tensor([0, 3, 2, 1, 1])
