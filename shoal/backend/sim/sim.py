@@ -24,6 +24,7 @@ from shoal.core.profile import Profile
 from shoal.core.state import State, durable
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
 from shoal.core.visits import is_met
+from shoal.options import DEFAULTS
 
 Truth = Profile | Callable[[Mapping[TrialId, Trial]], Profile]
 
@@ -59,7 +60,7 @@ class Sim:
         *,
         shards: Mapping[ShardId, int] | None = None,
         seed: int = 0,
-        checkpoint_every: Seconds = 30.0,
+        checkpoint_every: Seconds = DEFAULTS.checkpoint_every,
         recipe: SimulatedRecipe = SimulatedRecipe(),
         former: tuple[State, Seconds] = (State(), 0.0),
         measuring: Measuring | None = EXACT,
