@@ -167,3 +167,22 @@ def test_a_better_score_before_the_last_is_told(hopping: list[Line]) -> None:
     found["top"][0] |= {"best_score": 0.95, "best_epoch": 0.5}
     (line,) = [line for line in reporting.status_lines(found) if "0.95000" in line]
     assert line == "best     accuracy 0.90000 x  lr=0.1, width=64  (0.95000 after epoch 0.5)"
+
+
+def test_a_new_figure_is_said_in_one_file(
+    hopping: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON, lines and the heads of both pages go through the tables of `facts`."""
+    from shoal.reporting import facts
+
+    value = {"epochs": lambda account: sum(row.epochs or 0.0 for row in account.trials)}
+    line = ("epochs", lambda told: [f"{told['epochs']:g} in all"])
+    monkeypatch.setattr(facts, "VALUES", {**facts.VALUES, **value})
+    monkeypatch.setattr("shoal.reporting.text.LINES", (*facts.LINES, line))
+    tile = lambda told: [facts.Tile("epochs", f"{told['epochs']:g}", "in all")]  # noqa: E731
+    monkeypatch.setattr(facts, "TILES", (*facts.TILES, tile))
+
+    told = reporting.summary(hopping)
+    assert told["epochs"] == 2.0
+    assert reporting.status_lines(told)[-1] == "epochs   2 in all"
+    assert "<b>epochs</b><strong>2</strong><small>in all</small>" in reporting.page(hopping)
