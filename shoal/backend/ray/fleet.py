@@ -114,8 +114,11 @@ class Fleet(Protocol):
         """End a process that hangs, and may not hear `kill`."""
         ...
 
-    def follow(self, ref: Any, then: Then) -> None:
-        """When the reference's value is there, or will never be: put `then` of its future."""
+    def follow(self, ref: Any, then: Then, at_once: Callable[[Any], None] | None = None) -> None:
+        """When the reference's value is there, or will never be: put `then` of its future.
+
+        `at_once`: called with it before, in whatever thread that is.
+        """
         ...
 
     def answer(self, process: SlotProcess, ref: Any, patience: Seconds) -> Any:
@@ -345,9 +348,12 @@ class RayFleet:
         task = ray.remote(num_cpus=0, max_retries=0)(end)
         task.options(scheduling_strategy=only_at(node)).remote(pid, born)
 
-    def follow(self, ref: Any, then: Then) -> None:
+    def follow(self, ref: Any, then: Then, at_once: Callable[[Any], None] | None = None) -> None:
         """See `Fleet`."""
-        ref.future().add_done_callback(lambda future: self.put(partial(then, future)))
+        future = ref.future()
+        if at_once is not None:
+            future.add_done_callback(at_once)
+        future.add_done_callback(lambda future: self.put(partial(then, future)))
 
     def answer(self, process: SlotProcess, ref: Any, patience: Seconds) -> Any:
         """See `Fleet`."""

@@ -209,8 +209,8 @@ class NextRounds:
         )
         call.states = dict(zip(call.units, states, strict=True))
         process.begin(process.calls, call)
-        report.future().add_done_callback(call.note_end)
-        self._work.fleet.follow(report, partial(self._reported, process, call))
+        then = partial(self._reported, process, call)
+        self._work.fleet.follow(report, then, at_once=call.note_end)
 
     def _first(
         self,

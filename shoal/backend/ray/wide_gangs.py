@@ -809,6 +809,8 @@ class WideGangs:
                 events = self._losses.regroup(lane)
             case Made():
                 lane.made.add(process)
+                if not lane.calls:  # rank 0 is gone: nobody is left who would report the unit
+                    events = self._losses.regroup(lane)
             case Unreadable():
                 events = self._losses.without_shard(lane, process, share)
             case Cut():
