@@ -37,13 +37,14 @@ def opens(file: Path) -> bool:
 NAMED = "paths that the user types, or that a recipe of the user's names"
 SCRATCH = "a folder in the temporary folder that belongs to this user alone"
 OPEN_OTHERWISE = {
+    "backend/node/": SCRATCH,
     "backend/ray/": SCRATCH,
     "engine/own.py": "locks, after a look at their files; folders of this user alone",
     "engine/process.py": "what the system says of processes",
     "harvest/": "a folder of this user alone; what the system says of processes",
     "profile/": NAMED,
     "reporting/html.py": "a report where the user named the file, which may be a device",
-    "reporting/live/stream.py": "the null device",
+    "reporting/progress.py": "the null device",
     "simulate/": NAMED,
     "study/code/recipe_file.py": "the user's own source",
     "study/code/recipe_store.py": "the user's own source, which the user's mark names",
