@@ -1,22 +1,18 @@
 """The ray backend on a cluster whose nodes come and go."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from ray_kit import Bench, Given, Tiny, believe, trials_of
+from ray_kit import Bench, Given, Tiny, trials_of
 
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray import slots as ray_slots
 from shoal.backend.ray.backend import Ray
 from shoal.core.event import Advanced, Commanded, Ended, Failed, Fell, Joined, Left
-from shoal.engine.journal import Journal
-from shoal.engine.run import run
 from shoal.policy import Fifo, Hop
 
 pytestmark = pytest.mark.slow
@@ -184,26 +180,6 @@ def test_a_run_left_without_nodes_can_be_ended(
     assert [entry.why for entry in bench.events(Commanded)] == [why]
     assert len(bench.state.trials) == 1
     assert not bench.events(Failed)
-
-
-def test_a_slot_that_dies_while_others_start_comes_back(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Tiny(slow=0.1))
-    backend = bench.open(slots=2)
-    try:
-        while not backend.pids():
-            backend._gather(0.1)
-        os.kill(next(iter(backend.pids().values())), signal.SIGKILL)
-        state = run(
-            Given(trials_of(bench.data, [4, 5, 6, 7], 3)),
-            Hop(),
-            backend,
-            believe,
-            Journal(),
-            bench.state,
-        )
-    finally:
-        backend.close()
-    assert len(state.slots) == 2 and set(state.ended.values()) == {"finished"}
 
 
 def test_with_copies_a_lost_node_costs_no_finished_visit(

@@ -1,7 +1,6 @@
 """Packs on slots that really train: over several slots, with slots that die, and out of memory."""
 
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -16,7 +15,6 @@ from shoal.backend.positions import Positions
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
-from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Ended, Joined, Left, Measured, Planned
 from shoal.core.state import State
 from shoal.options import Options
@@ -83,33 +81,6 @@ def test_contract(tmp_path: Path) -> None:
             close=lambda backend: backend.close(),
         )
     )
-
-
-@pytest.mark.slow
-def test_kill_9_under_a_pack(tmp_path: Path) -> None:
-    """Whatever it cost, each trial learns what it learns alone."""
-    bench = Bench(tmp_path, Tiny(slow=0.02))
-    died: list[bool] = []
-
-    def killer(backend: Ray) -> Any:
-        def watch(now: float, entries: Any, state: State) -> None:
-            if not died and sum(map(len, state.visits.values())) >= 9:
-                died.append(True)
-                os.kill(backend.pids()[SlotId("slot0")], signal.SIGKILL)
-
-        return watch
-
-    bench.run(
-        Given(trials_of(bench.data, [4, 5, 6, 7], 3)),
-        Pack("random", most=3),
-        killer,
-        slots=2,
-        checkpoint_every=0.2,
-    )
-    assert bench.events(Left) == [Left(frozenset({SlotId("slot0")}), died=True)]
-    assert set(bench.state.ended.values()) == {"finished"}
-    bench.check_visits(3)
-    bench.check_weights()
 
 
 class Killer(Tiny):

@@ -6,17 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 from ray_kit import Bench, Given
 from ray_wide_kit import (
     SLOTS,
     Exact,
-    Restless,
     Script,
     check_equal,
     figures,
@@ -31,7 +28,6 @@ from shoal.backend.ray.backend import Ray
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Fell, Finished, Kept, Left
 from shoal.core.plan import Gang, Lane, Plan
-from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.testing.journals import check_journal
 
@@ -79,18 +75,6 @@ def test_rank_0_is_killed(tmp_path: Path) -> None:
     Script(tmp_path / "traces", places, kills={0: [0], 2: [1]}).run(bench, trial_of(bench.data))
     assert not bench.events(Fell)
     assert len(bench.events(Left)) == 2
-    check_equal(bench, 2)
-
-
-@pytest.mark.slow
-def test_all_are_killed(tmp_path: Path) -> None:
-    """Back to what is durable, and equal in the end."""
-    bench = bench_of(tmp_path, samples=4003, shards=3)
-    places = [(0, 1), (1, 2), (2, 3)]
-    script = Script(tmp_path / "traces", places, kills={1: [1, 2]}, visits={1: 1})
-    script.run(bench, trial_of(bench.data), checkpoint_every=0.1)
-    (fallen,) = bench.events(Fell)
-    assert fallen.visits >= 1
     check_equal(bench, 2)
 
 
@@ -232,53 +216,4 @@ def test_a_slot_that_is_busy_joins_when_it_comes_free(tmp_path: Path, kill: bool
         ends.index("u") >= 2
     )  # the first one ended units while its third slot was at work for the other
     check_equal(bench, 0)
-    check_journal(bench.lines)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_churn(tmp_path: Path) -> None:
-    """Slots are killed, sent away and added twenty times, and plans change meanwhile; each
-    trial learns what it learns alone.
-    """
-    bench = bench_of(tmp_path, samples=1203, shards=6, held=0.15)
-    (tmp_path / "traces" / "held").touch()
-    done: list[str] = []
-    rng = np.random.default_rng(1)
-
-    def churn(backend: Ray) -> Any:
-        def watch(now: float, entries: Any, state: State) -> None:
-            here = sorted(backend.pids())
-            if len(done) == 20:
-                (tmp_path / "traces" / "held").unlink(missing_ok=True)
-            elif here and monotonic() > churned[0] + 0.5 and any(state.visits.values()):
-                few, many = len(backend._slots.processes) < 3, len(here) > 4
-                if not few and len(here) < 2:
-                    return  # others are starting
-                churned[0] = monotonic()
-                what = (
-                    "add"
-                    if few
-                    else ["kill", "kill", "kill" if many else "add", "remove"][int(rng.integers(4))]
-                )
-                slot = SlotId(here[int(rng.integers(len(here)))])
-                if what == "kill":
-                    os.kill(backend.pids()[slot], signal.SIGKILL)
-                elif what == "add":
-                    backend.add_slots(1)
-                else:
-                    backend.remove_slots([slot])
-                done.append(what)
-
-        return watch
-
-    churned = [0.0]
-    trials = [
-        trial_of(bench.data, 5, name, width=width)
-        for name, width in zip("abcde", (4, 8, 16, 8, 4), strict=True)
-    ]
-    with watchdog(800.0, tmp_path):
-        bench.run(Given(trials), Restless(0.7), churn, checkpoint_every=0.0, **SLOTS)
-    assert len(done) == 20 and {"kill", "add", "remove"} <= set(done)
-    check_equal(bench, 5)
     check_journal(bench.lines)
