@@ -5,6 +5,7 @@ NEEDED = (
     "cloudpickle",
     "filelock",
     "fsspec",
+    "jinja2",
     "msgspec",
     "numpy",
     "plotly",
