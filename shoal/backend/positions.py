@@ -29,7 +29,7 @@ from shoal.core.plan import Gang, prune
 from shoal.core.state import Figures, State, durable
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 from shoal.core.visits import EPS, ValidateEvery, counted, is_met, next_visit
-from shoal.engine.own import make_folder, write_private
+from shoal.engine.ownership import make_folder, write_private
 from shoal.train.recipe.guard import warn_of_shared
 from shoal.train.recipe.unit import (
     Done,

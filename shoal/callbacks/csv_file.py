@@ -10,7 +10,7 @@ from shoal.callbacks.logger import apart
 from shoal.core.masking import masked_config
 from shoal.engine.csv_cells import cells, text_of
 from shoal.engine.files import replaced
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import is_there, open_file, read_file
 
 LARGEST_TABLE = 2**30  # bytes

@@ -13,7 +13,7 @@ from shoal.callbacks.callback import Callback
 from shoal.core.install import install
 from shoal.core.trial import shown
 from shoal.engine.files import is_remote, whole
-from shoal.engine.own import make_folder, why_foreign
+from shoal.engine.ownership import make_folder, why_foreign
 from shoal.engine.plain_files import check_plain_below
 
 Values = Mapping[str, float]

@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 
 from shoal.callbacks.logger import last_epoch, step_of
 from shoal.core.masking import masked_config
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import is_there, open_file
 
 TAG = "shoal.trial"

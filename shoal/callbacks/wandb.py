@@ -9,7 +9,7 @@ import wandb
 
 from shoal.callbacks.logger import apart
 from shoal.core.masking import masked_config
-from shoal.engine.own import make_folder, write_private
+from shoal.engine.ownership import make_folder, write_private
 from shoal.engine.plain_files import is_there, read_file
 
 # what a run's history and summary hold beside its scores

@@ -21,7 +21,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 
 from shoal.core.trial import Seconds
 from shoal.engine.files import write_whole
-from shoal.engine.own import file_mode
+from shoal.engine.ownership import file_mode
 from shoal.engine.plain_files import check_plain, descriptor, read_file
 from shoal.engine.process import in_forks, lives
 from shoal.engine.small import HolderFile, decoded

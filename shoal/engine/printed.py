@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import is_there, open_file, rename_file
 
 # Bytes of one file. A trial has three of them.

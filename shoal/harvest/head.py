@@ -20,7 +20,7 @@ from types import TracebackType
 
 from shoal.core.install import install
 from shoal.engine.files import write_durably
-from shoal.engine.own import new_token
+from shoal.engine.ownership import new_token
 from shoal.engine.plain_files import read_file, remove_file
 from shoal.engine.process import lives, python_module
 

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from shoal.core.trial import Seconds
-from shoal.engine.own import own_folder
+from shoal.engine.ownership import own_folder
 from shoal.engine.plain_files import open_file
 from shoal.engine.process import python_module
 from shoal.harvest.allocation import Allocation, SlurmRefused, scontrol

@@ -18,7 +18,7 @@ from time import sleep
 from typing import Any, TypeVar
 
 from shoal.engine.files import whole, write_whole
-from shoal.engine.own import check_own_file, make_folder
+from shoal.engine.ownership import check_own_file, make_folder
 from shoal.engine.plain_files import (
     NotPlainFile,
     TooLarge,

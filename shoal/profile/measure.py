@@ -11,7 +11,7 @@ from shoal.core.profile import SHARED, Cost, Place, Profile
 from shoal.core.state import Figures, News, State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.profile.all_reduce import Beside, Sums, curve_by_links, mean_beside, sums_of
-from shoal.profile.given import Given
+from shoal.profile.overrides import Given
 from shoal.profile.pace import (
     WORTH_FUSING,
     fused_seconds,

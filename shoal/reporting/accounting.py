@@ -25,8 +25,8 @@ from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, TrialId, Value
 from shoal.engine.journal import Line
 from shoal.engine.snapshot import Snapshot
-from shoal.profile.given import Given
 from shoal.profile.measure import believe, measured
+from shoal.profile.overrides import Given
 from shoal.reporting.gantt import KINDS, Chart, Drawing, SteadyClock, seconds, waiting
 from shoal.reporting.harvest import Harvest, OutcomeTally, Speeds, harvested
 from shoal.reporting.idle import IdleTally

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from shoal.engine.files import write_whole
 from shoal.engine.journal import Line, read
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import check_plain
 from shoal.reporting.accounting import Account, account
 from shoal.reporting.charts import learning, parallel, parameters, scatters

@@ -13,7 +13,7 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import Stalled, run
-from shoal.profile.given import Given
+from shoal.profile.overrides import Given
 from shoal.reporting import account
 from shoal.simulate.arrivals import Arrivals
 from shoal.simulate.idle_log import IdleLog

@@ -18,7 +18,7 @@ from shoal.core.trial import shown
 from shoal.engine.files import is_remote, whole, write_whole
 from shoal.engine.journal import Line, newest, read
 from shoal.engine.lock import Taken, held
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import (
     NotPlainFile,
     is_there,

@@ -26,7 +26,7 @@ from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
 from shoal.engine.journal import WRONG, as_read
 from shoal.engine.lock import alone
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import (
     NotPlainFile,
     TooLarge,

@@ -23,7 +23,7 @@ from shoal.engine.files import whole
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
 from shoal.engine.snapshot import History, runs_in
-from shoal.profile.given import Given, given_rows, tells_of_hops
+from shoal.profile.overrides import Given, given_rows, tells_of_hops
 from shoal.reporting.format import plural
 from shoal.study import control
 from shoal.study.auto import hops, is_auto, study_policy

@@ -7,8 +7,8 @@ from shoal.core.errors import StudyError
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.engine.files import read_named, whole
-from shoal.profile.given import Given, load
 from shoal.profile.measure import Believer
+from shoal.profile.overrides import Given, load
 from shoal.profile.table import Table
 
 

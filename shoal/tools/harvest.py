@@ -18,7 +18,7 @@ import typer
 
 import shoal
 from shoal.engine.lock import Taken, alone
-from shoal.engine.own import own_folder
+from shoal.engine.ownership import own_folder
 from shoal.engine.plain_files import open_file
 from shoal.engine.process import python_module
 from shoal.harvest.harvester import Harvester

@@ -29,7 +29,7 @@ from shoal.engine.run import run
 from shoal.options import Options, check_used, check_widths
 from shoal.policy.fifo import Fifo
 from shoal.policy.registry import AUTO, CANDIDATES, POLICIES
-from shoal.profile.given import Given, given_rows, tells_of_hops
+from shoal.profile.overrides import Given, given_rows, tells_of_hops
 from shoal.profile.pace import FORM
 from shoal.profile.table import Table
 from shoal.profile.widths import AT, WIDER

@@ -12,7 +12,7 @@ from shoal.engine import plain_files
 from shoal.engine.files import write_durably
 from shoal.engine.journal import Journal, JournalError, read
 from shoal.engine.lock import alone
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import (
     NotPlainFile,
     TooLarge,

@@ -13,7 +13,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from shoal.core.cluster import ShardId
-from shoal.profile.given import load as load_profile
+from shoal.profile.overrides import load as load_profile
 from shoal.search.registry import parse as parse_searcher
 from shoal.simulate.fields import SpecError
 from shoal.simulate.idle_log import TraceError

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.engine.own import check_own_file, make_folder, own_folder, token_file
+from shoal.engine.ownership import check_own_file, make_folder, own_folder, token_file
 from shoal.pool.folder import OpenPool, PoolFolder
 from shoal.study.inbox import Inbox
 

@@ -25,7 +25,7 @@ from shoal.core.cluster import ShardId
 from shoal.core.state import State
 from shoal.engine.journal import JournalError, read
 from shoal.pool.folder import PoolError, PoolFolder
-from shoal.profile.given import load as load_profile
+from shoal.profile.overrides import load as load_profile
 from shoal.reporting.optuna_log import OptunaLog
 from shoal.simulate.log_files import read_log
 from shoal.simulate.spec import load_spec

@@ -39,7 +39,7 @@ SCRATCH = "a folder in the temporary folder that belongs to this user alone"
 OPEN_OTHERWISE = {
     "backend/node/": SCRATCH,
     "backend/ray/": SCRATCH,
-    "engine/own.py": "locks, after a look at their files; folders of this user alone",
+    "engine/ownership.py": "locks, after a look at their files; folders of this user alone",
     "engine/process.py": "what the system says of processes",
     "harvest/": "a folder of this user alone; what the system says of processes",
     "profile/": NAMED,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.engine.own import token_file
+from shoal.engine.ownership import token_file
 from shoal.pool.folder import OpenPool, PoolError
 from shoal.study import backends
 

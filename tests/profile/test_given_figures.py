@@ -11,8 +11,8 @@ from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import State
 from shoal.core.trial import TrialId
-from shoal.profile.given import Given, load, tells_of_hops
 from shoal.profile.measure import Believer, believe, measured
+from shoal.profile.overrides import Given, load, tells_of_hops
 from shoal.profile.table import Row, Table
 from shoal.testing import check_profile
 

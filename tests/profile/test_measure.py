@@ -14,8 +14,8 @@ from shoal.core.trial import TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import reopened, run
 from shoal.policy.hop.hop import Hop
-from shoal.profile.given import Given
 from shoal.profile.measure import RATE, Believer, believe
+from shoal.profile.overrides import Given
 from shoal.profile.signatures import Signatures
 from shoal.search.grid import Grid
 from shoal.search.space import grid

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from shoal.backend.ray.cluster import node_here
 from shoal.engine.files import replaced
-from shoal.engine.own import check_own_file, lock_file, own_folder
+from shoal.engine.ownership import check_own_file, lock_file, own_folder
 from shoal.engine.process import lives
 from shoal.train.data.catalogue import LOCAL
 from shoal.train.data.columns import DataError

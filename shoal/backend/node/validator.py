@@ -25,7 +25,7 @@ from shoal.backend.ray import cluster
 from shoal.backend.ray.node_tools import ask_holder
 from shoal.core.cluster import ShardId
 from shoal.engine.files import replaced
-from shoal.engine.own import lock_file, make_folder
+from shoal.engine.ownership import lock_file, make_folder
 from shoal.train.data import columns as cols
 from shoal.train.data.arrangement import Deal, Piece
 from shoal.train.data.catalogue import LOCAL

@@ -21,7 +21,7 @@ from shoal.backend.cluster_start import UNTIL, check_reached
 from shoal.backend.ray import reaper
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
-from shoal.engine.own import own_folder, token_file
+from shoal.engine.ownership import own_folder, token_file
 from shoal.engine.process import cpus_here
 
 # Nothing is reported to anyone, and there is no notice about it either.

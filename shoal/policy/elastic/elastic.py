@@ -45,7 +45,7 @@ from shoal.policy.elastic.table import (
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.hybrid import joint_unit, readers
 from shoal.policy.idle import idle_slots, with_more
-from shoal.profile.known import widest
+from shoal.profile.evidence import widest
 
 Lanes = Mapping[TrialId, tuple[SlotId, ...]]  # the slots that each trial holds
 Widths = tuple[int, int]  # the fewest and the most slots that a trial can have

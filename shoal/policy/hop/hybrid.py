@@ -24,7 +24,7 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.policy.hop.hop import Hop, at_the_barrier
 from shoal.policy.hop.live_rules import rate_alone, samples_in, samples_left
 from shoal.policy.idle import has_room, idle_trials, queue, with_more
-from shoal.profile.known import measured_rates, widest
+from shoal.profile.evidence import measured_rates, widest
 
 SOON = 0.25  # of its own unit's time: so long a trial waits for a group
 GAIN = 0.1  # of the time that plain hopping takes: groups must save more

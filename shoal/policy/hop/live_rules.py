@@ -16,7 +16,7 @@ from shoal.core.plan import solo
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.idle import fits
-from shoal.profile.known import clocked_as
+from shoal.profile.evidence import clocked_as
 from shoal.profile.slot_speeds import Links
 
 Choice = tuple[Slot, TrialId, ShardId]

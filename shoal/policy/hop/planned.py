@@ -23,7 +23,7 @@ from shoal.policy.hop.live_rules import by_links
 from shoal.policy.hop.schedules import best, candidates, quota, settled
 from shoal.policy.hop.shop import EPS, Flags, Floats, Running, Shop, ShopSchedule
 from shoal.policy.idle import fits
-from shoal.profile.known import clocked_as, links
+from shoal.profile.evidence import clocked_as, links
 from shoal.profile.slot_speeds import Links
 
 Step = Sequence[Any]  # a planned visit: (shard, slot, start)

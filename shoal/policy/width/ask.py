@@ -14,7 +14,7 @@ from shoal.core.plan import Gang, Lane
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.idle import queue
-from shoal.profile.known import paying_count
+from shoal.profile.evidence import paying_count
 
 Widths = Mapping[TrialId, int]
 Rung = dict[TrialId, int]  # for each trial, the place of its width among its rungs

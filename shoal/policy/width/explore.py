@@ -17,7 +17,7 @@ from shoal.policy.width.convergence import check_foretell, check_scores, left_by
 from shoal.policy.width.doubling import climb
 from shoal.policy.width.hysteresis import SOON, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
-from shoal.profile.known import known_widths
+from shoal.profile.evidence import known_widths
 
 Stamp = Sequence[float]  # time, samples done by then, and the width begun (0: none)
 Seen = Sequence[Stamp]

@@ -37,8 +37,8 @@ from shoal.policy.width.place import (
     seats,
     to_share,
 )
+from shoal.profile.evidence import kind_of, known_widths
 from shoal.profile.fleet import extrapolate, widths_to_profile
-from shoal.profile.known import kind_of, known_widths
 
 Scope = Literal["global", "local"]
 Paces = Mapping[TrialId, float]  # samples/s

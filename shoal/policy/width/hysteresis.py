@@ -17,7 +17,7 @@ from shoal.core.plan import Gang, Plan
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.width.ask import A_LITTLE, Ask, Left, Widths, change_seconds
-from shoal.profile.known import measured_rates
+from shoal.profile.evidence import measured_rates
 
 GAIN = 0.02  # of the seconds left of the trials concerned
 OFF = 0.1  # a rate that was measured again is another one if it is off by more than this part

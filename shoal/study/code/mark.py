@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.trial import is_in_file
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 
 KEY = "recipe.key"
 BYTES = 32

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shoal.engine.files import write_durably
-from shoal.engine.own import make_folder, why_foreign
+from shoal.engine.ownership import make_folder, why_foreign
 from shoal.engine.plain_files import (
     NotPlainFile,
     TooLarge,

@@ -16,7 +16,7 @@ import fsspec
 
 from shoal.core.cluster import GiB
 from shoal.engine.files import PARTIAL, replaced
-from shoal.engine.own import lock_file, make_folder, own_folder
+from shoal.engine.ownership import lock_file, make_folder, own_folder
 from shoal.train.data.columns import DataError
 
 

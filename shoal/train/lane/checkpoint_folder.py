@@ -15,7 +15,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from shoal.engine.files import is_remote, whole
-from shoal.engine.own import make_folder
+from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import (
     is_there,
     names_in,

@@ -15,7 +15,7 @@ import ray
 
 from shoal.backend.node import data_copy as ray_data
 from shoal.backend.node import process as ray_process
-from shoal.engine.own import own_folder
+from shoal.engine.ownership import own_folder
 from shoal.train.data.columns import DataError, parts
 from shoal.train.data.data import Data
 

@@ -10,7 +10,7 @@ from shoal.core.state import State, View, view
 from shoal.core.trial import TrialId, Visit
 from shoal.policy.width.ask import all_widths, asks
 from shoal.policy.width.flotilla import Flotilla, extended, missing
-from shoal.profile.known import known_widths
+from shoal.profile.evidence import known_widths
 from shoal.profile.measure import believe
 
 EIGHT = (10.0, 20.0, 30.0, 38.0, 47.0, 56.0, 65.0, 72.0)
