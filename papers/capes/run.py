@@ -24,10 +24,15 @@ from workload import EPOCH, LOADS, MINUTES, SLOTS, arrivals, minutes, speeds  # 
 
 from shoal.core.ports import Policy  # noqa: E402
 from shoal.core.trial import TrialId  # noqa: E402
-from shoal.policy.reference.baselines import HeSrpt, SrptK, Width  # noqa: E402
+from shoal.policy.reference.baselines import (  # noqa: E402
+    HeSrpt,
+    SrptK,
+    Width,
+    Wrate,
+)
 from shoal.policy.width.ask import Ask  # noqa: E402
 from shoal.policy.width.doubling import Doubling, best_widths, climb  # noqa: E402
-from shoal.policy.width.equi import Equi, Wrate  # noqa: E402
+from shoal.policy.width.equi import Equi  # noqa: E402
 from shoal.policy.width.explore import Explore  # noqa: E402
 from shoal.profile.ring import fit_speed  # noqa: E402
 

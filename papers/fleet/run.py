@@ -32,7 +32,8 @@ from noisy import noisy  # noqa: E402
 
 from shoal.core.ports import Policy  # noqa: E402
 from shoal.policy.fifo import Fifo  # noqa: E402
-from shoal.policy.width.flotilla import Flotilla, Rounds  # noqa: E402
+from shoal.policy.reference.baselines import Rounds  # noqa: E402
+from shoal.policy.width.flotilla import Flotilla  # noqa: E402
 from shoal.policy.width.waterfill import WaterFill  # noqa: E402
 
 Rows = list[dict[str, Any]]
