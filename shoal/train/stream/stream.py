@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import zip_longest
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from shoal.core.cluster import ShardId, own_name
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data import columns as cols
-from shoal.train.data.arrangement import stable
+from shoal.train.data.arrangement import stable, streams
 from shoal.train.data.collate import Collator, as_lot
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
@@ -25,26 +26,30 @@ from shoal.train.private import writes
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import FOLD, PART, DataKey, seen_by
 from shoal.train.stream.chunks import (
-    DRAWS,
-    EACH,
-    OF_PASS,
-    ONCE,
-    Blocks,
     ChunkCache,
-    ChunkMaker,
-    UnreadError,
+    Features,
+    LengthBuckets,
+    Order,
     as_numpy,
+    checked,
     copied,
-    draw,
     joined,
-    kept_name,
-    lasting,
-    mixes,
+    locked,
+    on_device,
+    taken,
 )
 
 # Of a chunk: shard, number, turn (None: it is the same in all passes), shuffle.
 Key = tuple[ShardId, int, int | None, str]
 Asked = tuple[DataKey, Key]  # the chunk of which stream
+# What is drawn: the order within a shard, or the order of one pass.
+ORDER = 1
+EACH = 2
+BUCKETS = 5
+ONCE = "once"
+DRAWS = "drawn:"  # begins an order that the data draws for one pass
+# Ends an order, before the number of the only pass that has these samples: see `Data.of_pass`.
+OF_PASS = "@"
 TIMED = 16  # chunks by which the time that training takes is estimated
 READING = 2  # parts whose blocks are kept at hand
 Chunks = Generator[Columns, None, None]
@@ -403,6 +408,209 @@ def feeding_streams(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> 
     if data.in_memory and not overrides(recipe, "prepare"):
         memory_gb = 0.0
     return Streams(recipe, data, seed=seed, device=device, memory_gb=memory_gb)
+
+
+# -- a block, and what the recipe makes of it -------------------------------------------------
+
+
+class Blocks:
+    """The raw blocks of one part.
+
+    Of data that can be read by rows a block is read alone, and not kept. Of other data the whole
+    part is read when its first block is asked for. `seed`: of the random order of the samples;
+    None: they are in the order of the data. `order`: "once", "sequential", "streams:N" (each row
+    of a batch of N samples continues that row of the batch before), or "drawn:TURN" (as the data
+    draws them for that pass). With "@TURN" at its end the part has the samples that the data gives
+    to that pass.
+
+    `name`: of what is made of these blocks, in a cache. `lasts`: they are the same in all passes.
+    `trained`: they are of a training shard.
+    """
+
+    def __init__(self, data: Data, part: ShardId, seed: int | None, order: str = ONCE) -> None:
+        self._kind, _, turn = order.partition(OF_PASS)
+        if turn:
+            assert seed is not None, "training shards have passes"
+            data = data.of_pass(seed, int(turn))
+        self._data = data
+        self._seed = seed
+        self._size = data.size(part)  # samples in the part
+        self._chunk = data.chunk  # samples in a block
+        self._raw: Columns | None = None  # the whole part
+        self._brought: dict[int, Columns] = {}  # blocks that were read and not yet taken
+        self._took: dict[int, Seconds] = {}  # for bringing blocks
+        self.part = part
+        self.order = order
+        self.name = kept_name(part, order)
+        self.trained = seed is not None
+        self.lasts = not (order.startswith(DRAWS) or (turn and data.anew))
+        self.count = -(-self._size // self._chunk)
+        self.missed: set[int] = set()  # blocks that the feed did not have
+
+    @cached_property
+    def _order(self) -> Order:
+        """The samples in the order of the blocks."""
+        kind, _, number = self._kind.partition(":")
+        if kind == "streams":
+            return streams(self._size, min(int(number), self._size))
+        if kind == "drawn":
+            draws = self._data.arrangement.draws
+            assert draws is not None and self._seed is not None, "the data draws"
+            return draws.order(self.part, self._seed, int(number))
+        if self._seed is None or kind == "sequential":
+            return np.arange(self._size)
+        return draw(ORDER, self._seed, self.part).permutation(self._size)
+
+    def lacks(self, number: int) -> bool:
+        """Whether the block has still to be read."""
+        return self._raw is None and number not in self._brought
+
+    def bring(self, number: int) -> None:
+        """Read what the block is made of, in this thread.
+
+        Raises:
+            DataError: the part cannot be read.
+        """
+        if not self.lacks(number):
+            return
+        begin = perf_counter()
+        if self._data.by_rows:
+            self._brought[number] = self._read(number)
+        else:
+            self._raw = self._data.read(self.part)
+        self._took[number] = perf_counter() - begin
+
+    def forget(self, number: int) -> Seconds:
+        """Drop what was brought for the block; returns the seconds that bringing it took."""
+        self._brought.pop(number, None)
+        return self._took.pop(number, 0.0)
+
+    def _read(self, number: int) -> Columns:
+        return self._data.rows(self.part, self._chosen(number))
+
+    def _chosen(self, number: int) -> Order:
+        """The samples of a block, by their places in the part."""
+        start = number * self._chunk
+        return self._order[start : start + self._chunk]
+
+    def rows(self, number: int) -> int:
+        """Samples in a block: the last may have fewer."""
+        return min(self._chunk, self._size - number * self._chunk)
+
+    def block(self, number: int) -> Columns:
+        """The samples of a block.
+
+        Raises:
+            DataError: the part cannot be read.
+            UnreadError: it was not read yet, and may only be read by `bring`.
+        """
+        if self._data.serial and self.lacks(number):
+            raise UnreadError
+        if number in self._brought:
+            return self._brought.pop(number)
+        if self._data.by_rows:
+            return self._read(number)
+        self.bring(number)
+        chosen = self._chosen(number)
+        raw = self._raw
+        assert raw is not None, "it was just brought"
+        return cols.apply(raw, lambda column: column[chosen])
+
+
+def draw(what: int, seed: int, shard: ShardId, *more: int) -> np.random.Generator:
+    """A generator for one of the draws (`ORDER`, `EACH`) of a shard."""
+    return np.random.default_rng([what, seed, stable(shard), *more])
+
+
+class ChunkMaker:
+    """Makes chunks of blocks: prepares, mixes and augments them, and moves them to the device.
+
+    `prepares`, `augments`: whether the recipe does so.
+    """
+
+    def __init__(self, recipe: Recipe, data: Data, seed: int, device: torch.device) -> None:
+        self._recipe = recipe
+        self._whole = data.collates
+        self._buckets: LengthBuckets | None = None
+        if data.arrangement.buckets is not None:
+            self._buckets = LengthBuckets(data, recipe.batch_size)
+        self._seed = seed
+        self._device = device
+        self._features = Features(recipe, seed, device)
+        self._copies: Any = None  # the CUDA stream on which chunks are copied
+        if device.type == "cuda":
+            self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.prepares = overrides(recipe, "prepare")
+        self.augments = overrides(recipe, "augment")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether chunks may be finished in another thread: see `Features`."""
+        return self._features.ready
+
+    def prepared(self, blocks: Blocks, number: int) -> Columns:
+        """The block as the recipe prepares it.
+
+        Raises:
+            ValueError: `prepare` gave another number of samples.
+        """
+        chunk = blocks.block(number)
+        if self.prepares:
+            made = self._recipe.prepare(chunk)
+            chunk = checked(made, cols.rows(chunk), "prepare", self._whole)
+        if self._buckets is None or not blocks.trained:
+            return chunk
+        return self._buckets.sorted(chunk, draw(BUCKETS, self._seed, blocks.part, number))
+
+    def mixed(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
+        """The chunk's samples in the random order of one pass."""
+        drawn = draw(EACH, self._seed, blocks.part, turn, number + 1)
+        mixed = taken(chunk, drawn.permutation(cols.rows(chunk)))
+        if self._buckets is None:
+            return mixed
+        return self._buckets.sorted(mixed, drawn)
+
+    def augmented(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
+        """The chunk as the recipe augments it in one pass.
+
+        Raises:
+            ValueError: `augment` gave another number of samples.
+        """
+        rng = np.random.default_rng([self._seed, stable(blocks.part), turn, number])
+        given = cols.apply(chunk, locked)
+        made = self._recipe.augment(given, rng)
+        return checked(made, cols.rows(chunk), "augment", self._whole)
+
+    def finished(self, chunk: Columns) -> Columns:
+        """The chunk on the device, as steps see it; items that collate puts together stay here."""
+        if self._whole:
+            return cols.apply(chunk, as_numpy)
+        moved = on_device(chunk, self._device, self._copies)
+        if self._features.there:
+            return self._features.of(moved)
+        return moved
+
+
+def kept_name(part: ShardId, order: str) -> ShardId:
+    """The name in a cache of what is made of the part's blocks in that order."""
+    if order == ONCE:
+        return part
+    return ShardId(f"{part}/{order}")
+
+
+def lasting(shuffle: str) -> str:
+    """The order in which the chunks of such passes are kept."""
+    kind, *turn = shuffle.split(OF_PASS)
+    return OF_PASS.join([ONCE if kind == "each" else kind, *turn])
+
+
+def mixes(shuffle: str) -> bool:
+    """Whether each pass of this order has the samples in an order of its own."""
+    return shuffle.partition(OF_PASS)[0] == "each"
+
+
+class UnreadError(Exception):
+    """A block was not read yet, and only the thread that trains may read the data."""
 
 
 # -- the order of a pass ------------------------------------------------------------------

@@ -10,10 +10,11 @@ from device_kit import HERE
 from train_kit import S0, S1, Small, blobs, drive, go, planned, trainer, trial
 
 from shoal.core.trial import Visit
+from shoal.train.data.arrangement import stable
 from shoal.train.data.data import Data
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.trainer import Unit
-from shoal.train.stream.chunks import ChunkCache, stable
+from shoal.train.stream.chunks import ChunkCache
 from shoal.train.stream.stream import Stream
 
 
