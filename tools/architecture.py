@@ -4,10 +4,13 @@
 
 A room is a folder of the package, or one of training's; single files count as rooms, and lesser
 ones are left out. A room lies below all that import it. Arrows are imports; those that follow from
-others are left out. `--check` draws nothing and fails if the picture is not up to date.
+others are left out. It also sets the line numbers of docs/architecture.md, where a path is followed
+by the name of what is there. `--check` writes nothing, and fails where a name is not there or the
+picture has other rooms or arrows.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -17,6 +20,7 @@ from statistics import fmean
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "architecture.svg"
+PAGE = ROOT / "docs" / "architecture.md"
 SPLIT = {"train"}  # folders each folder of which is a room
 LEAST = 300  # lines of a room that is drawn
 WIDTH, ROW, BOX, HEIGHT = 1080, 92, 150, 46
@@ -127,17 +131,42 @@ text {{ font: 11px sans-serif; text-anchor: middle; fill: #456; }}
 """
 
 
+PLACE = re.compile(r"`(shoal/[\w/]+\.py):(\d+)` `(\w+)`")
+
+
+def placed(page: str) -> tuple[str, list[str]]:
+    """The page with the lines of today, and the places that are not there."""
+    lost: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        path, _, name = match.groups()
+        text = (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else ""
+        there = re.search(rf"^( *(def|class) {name}\b|{name}( =|:))", text, re.MULTILINE)
+        if there is None:
+            lost.append(match.group())
+            return match.group()
+        line = text.count("\n", 0, there.start()) + 1
+        return f"`{path}:{line}` `{name}`"
+
+    return PLACE.sub(place, page), lost
+
+
 def main() -> int:
-    """Draws it, or compares it."""
+    """Draws the picture and sets the lines, or compares them."""
     drawn = picture()
+    page, lost = placed(PAGE.read_text(encoding="utf-8"))
+    for each in lost:
+        print(f"docs/architecture.md: {each} is not there")
     if "--check" in sys.argv:
-        if not PICTURE.exists() or PICTURE.read_text(encoding="utf-8") != drawn:
-            print("docs/architecture.svg is not up to date: run python tools/architecture.py")
-            return 1
-        return 0
+        counts = re.compile(r"\d+ files, [\d.]+k lines")
+        there = PICTURE.read_text(encoding="utf-8") if PICTURE.exists() else ""
+        other = counts.sub("", there) != counts.sub("", drawn)
+        if other:
+            print("docs/architecture.svg has other rooms: run python tools/architecture.py")
+        return int(other or bool(lost))
     PICTURE.write_text(drawn, encoding="utf-8")
-    print(f"{PICTURE.relative_to(ROOT)}: drawn")
-    return 0
+    PAGE.write_text(page, encoding="utf-8")
+    return int(bool(lost))
 
 
 if __name__ == "__main__":
