@@ -477,7 +477,7 @@ def test_ratios_of_feed_are_against_the_quicker_way_and_the_headline_is_the_leas
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["images", "arrow", "tar"])
 def test_feed_trains_out_of_each_format(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="pip install pyarrow")

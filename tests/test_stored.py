@@ -39,13 +39,13 @@ OFTEN = {  # replayed and resumed by the quick tests; the others go the same way
 
 
 def seldom(name: str) -> list[pytest.MarkDecorator]:
-    """The mark of a study that the slow tests look at."""
-    return [] if name in OFTEN or name.startswith("code-") else [pytest.mark.slow]
+    """The mark of studies that only the tests of a night look at: old schemas, or like others."""
+    return [] if name in OFTEN or name.startswith("code-") else [pytest.mark.nightly]
 
 
 REPLAYED = [pytest.param(name, marks=seldom(name)) for name in TRAINED]
 RESUMED = [
-    pytest.param(name, marks=[pytest.mark.slow] if SAID[name]["ray"] else seldom(name))
+    pytest.param(name, marks=seldom(name) or [pytest.mark.slow] * SAID[name]["ray"])
     for name in TRAINED
 ]
 

@@ -15,6 +15,6 @@ def test_a_bert_trains_packed_killed_and_resumed_as_alone(tmp_path: Path) -> Non
     kit.check_door("bert_classifier", tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plain_loop_runs() -> None:
     assert "accuracy 0." in kit.run_plain("bert_classifier")

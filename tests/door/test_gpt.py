@@ -15,7 +15,7 @@ def test_a_gpt_trains_packed_killed_and_resumed_as_alone(tmp_path: Path) -> None
     kit.check_door("gpt", tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plain_loop_runs() -> None:
     losses = [float(line.split()[-1]) for line in kit.run_plain("gpt").splitlines()]
     assert len(losses) == kit.TRIALS and max(losses) < 6, losses

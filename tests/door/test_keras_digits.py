@@ -18,7 +18,7 @@ def test_it_trains_packed_and_resumed_as_alone(tmp_path: Path) -> None:
     kit.check_door("keras_digits", tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plain_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BEST", str(tmp_path / "best.weights.h5"))
     assert "best accuracy 0." in kit.run_plain("keras_digits")

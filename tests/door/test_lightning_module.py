@@ -14,6 +14,6 @@ def test_a_module_trains_packed_killed_and_resumed_as_alone(tmp_path: Path) -> N
     kit.check_door("lightning_module", tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plain_loop_runs() -> None:
     assert "val_acc 0." in kit.run_plain("lightning_module")

@@ -40,7 +40,7 @@ def test_it_is_killed_and_resumed_as_alone(tmp_path: Path) -> None:
     assert scores[0] == scores[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plain_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed")
     monkeypatch.chdir(tmp_path)

@@ -36,7 +36,7 @@ def test_it_is_killed_and_resumed_as_alone(tmp_path: Path) -> None:
     assert scores[0] == scores[1] and len(scores[0][0]) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plain_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "best accuracy 0." in kit.run_plain("shell_command")

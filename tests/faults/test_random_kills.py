@@ -11,13 +11,13 @@ LOCAL = {name: kind for name, kind in KINDS.items() if "local" in name}
 ON_RAY = {name: kind for name, kind in KINDS.items() if "local" not in name}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_random_kills_on_local(tmp_path: Path) -> None:
     assert churn(tmp_path, LOCAL, deeds=9, seed=0, each=3).total() == 9
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_random_kills_on_ray(tmp_path: Path) -> None:
     kinds = {name: ON_RAY[name] for name in ("wide lanes",)}
     assert churn(tmp_path, kinds, deeds=4, seed=1, each=4).total() == 4

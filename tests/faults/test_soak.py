@@ -11,7 +11,7 @@ pytestmark = pytest.mark.faults
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_short_soak_on_local(tmp_path: Path) -> None:
     kinds = {name: kind for name, kind in KINDS.items() if not kind.on_ray}
     found = soak(tmp_path, minutes=0.3, seed=5, kinds=kinds)
@@ -19,7 +19,7 @@ def test_a_short_soak_on_local(tmp_path: Path) -> None:
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_short_soak_on_ray(tmp_path: Path) -> None:
     found = soak(tmp_path, minutes=0.1, seed=6, kinds={"hops": KINDS["hops"]})
     assert found["studies"] >= 1 and found.total() > 5, found

@@ -253,7 +253,7 @@ def test_small_files_that_say_anything(stage: Stage, name: str) -> None:
             assert "\x1b" not in answer.out + answer.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("trap", TRAPS)
 def test_every_command_on_every_trap(stage: Stage, trap: str) -> None:
@@ -269,7 +269,7 @@ def test_every_command_on_every_trap(stage: Stage, trap: str) -> None:
     assert not wrong, "\n".join([f"{len(wrong)} are wrong:", *wrong[:30]])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("command", ["status", "report", "resume", "repair", "run", "add"])
 def test_commands_on_every_forged_head(stage: Stage, command: str) -> None:

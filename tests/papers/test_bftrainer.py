@@ -35,7 +35,7 @@ def test_the_spec_is_one():
     assert set(spec.policies) == {"elastic", "spatial", "killable"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     not DATA.exists(),
     reason="the authors' log has no licence and is not part of Shoal: it is not here",

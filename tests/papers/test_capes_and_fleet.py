@@ -33,7 +33,7 @@ def test_every_table_and_figure_has_a_row(paper: str) -> None:
     assert rows == SHOWN[paper]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("paper", "goals"),

@@ -50,7 +50,7 @@ def test_packing_is_not_used_where_it_gains_nothing() -> None:
     assert figures["pack"]["makespan_s"] == figures["fifo"]["makespan_s"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("paper", "goals"),
     [("cerebro", {"A-1", "A-2", "A-3", "A-4", "A-5"}), ("pack", {"D-1"})],

@@ -17,7 +17,7 @@ def test_the_piece_to_break_is_there_once(mutant: Mutant) -> None:
     assert broken(text, mutant) != text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)  # two minutes on two cores
 def test_no_fault_survives() -> None:
     alive = [mutant.breaks for mutant, survives in survivors() if survives]

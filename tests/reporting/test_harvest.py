@@ -345,7 +345,7 @@ def test_of_a_made_up_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SUMMIT.is_dir(), reason="the log of Summit is not shared here")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_a_slice_of_summit(tmp_path: Path) -> None:
     from shoal.simulate.log_files import read_log
 

@@ -163,7 +163,7 @@ def test_a_raising_and_a_diverging_trial_harm_no_other(tmp_path: Path, blobs: An
     assert "Traceback" in text and "no such width" in text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_resume_from_every_prefix_of_the_journal(
     tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,7 +145,7 @@ def test_a_step_hook_is_seen() -> None:
         "fuse/test_moving.py::test_two_trials_taking_turns_at_one_trainer_equal_each_alone",
     ],
 )
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_holds_without_private_parts(tests: str) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]

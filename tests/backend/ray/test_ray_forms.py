@@ -18,7 +18,7 @@ from shoal.core.trial import TrialId
 from shoal.study.folder import Folder
 from shoal.train.lane.checkpoints import Checkpoints
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:feeders=1 has no")]
+pytestmark = pytest.mark.filterwarnings("ignore:feeders=1 has no")
 EACH: dict[str, Any] = {"progress": False, "checkpoint_every": 0, "fuse": False}
 HALVES = {"validate_every": 0.5}
 FORMS: dict[str, Callable[[Path], Any]] = {
@@ -50,6 +50,8 @@ FED = {
     *("files", "lightning", "huggingface"),
 }
 ONE_SHARD = {"DataLoader, weighted", "DataLoader, own sampler"}
+# Looked at with each change; the others go the same ways.
+OFTEN = {"DataLoader", "carried state", "two optimizers", "csv", "lightning", "huggingface"}
 # Points out of files: trials hop with them as with those of other forms.
 FILES = {"csv", "arrow", "images", "tar", "mapped arrays", "files"}
 
@@ -105,7 +107,13 @@ def moved(folder: Path) -> bool:
     return any(len(slots) > 1 for slots in places.values())
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(each, marks=pytest.mark.slow if each in OFTEN else pytest.mark.nightly)
+        for each in FORMS
+    ],
+)
 def test_it_trains_as_in_one_process(form: str, cluster: Path, tmp_path: Path) -> None:
     recipe = FORMS[form](tmp_path)
     more = HALVES if form == "metrics" else {}

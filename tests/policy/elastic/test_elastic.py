@@ -45,7 +45,7 @@ FEW = [
     *((name, 15) for name in POLICIES if name != "milp"),
     ("milp", 3),
 ]  # a solver's run a decision
-MANY = pytest.param("milp", 20, marks=pytest.mark.slow)
+MANY = pytest.param("milp", 20, marks=pytest.mark.nightly)
 
 
 @pytest.mark.parametrize(("name", "examples"), [*FEW, MANY])

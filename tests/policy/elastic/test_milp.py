@@ -36,7 +36,7 @@ def test_elastic_has_the_optimum_of_the_programs():
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_elastic_has_the_optimum_of_the_programs_on_500_instances():
     rng = np.random.default_rng(22)
     for _ in range(500):

@@ -236,7 +236,7 @@ def test_replicas_keep_the_invariants(copies, epochs):
     assert planned.schedule.makespan >= least * epochs * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("copies", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("copies", [pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_quota_beats_the_papers_rule(copies):
     """Goal A-3 of papers/cerebro: 1.12 times faster."""
     ratios = []

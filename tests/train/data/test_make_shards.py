@@ -230,7 +230,7 @@ print(sum(made["rows"].values()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_ten_million_rows_are_sharded_within_a_limit(tmp_path):
     rows = 10_000_000
