@@ -20,7 +20,8 @@ from shoal.policy.registry import POLICIES, SHOWN, full_name
 KNOWN = [name for name in POLICIES if full_name(name) == name]  # the others are short for these
 SPATIAL = "spatial"  # what a placement of `Elastic` is described as
 Fill = Callable[[Mapping[str, Any]], dict[str, Any]]  # of a policy's description
-FILE = r"""[^\s,()"'=]+\.py:\w+"""  # FILE.py:NAME without quotes
+# FILE.py:NAME without quotes; looked for where a word begins only, else long words take long
+FILE = r"""(?<![^\s,()"'=])[^\s,()"'=]+\.py:\w+"""
 OF_POLICIES = ("policy", "other")  # arguments that are policies
 
 

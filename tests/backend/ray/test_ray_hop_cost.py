@@ -60,10 +60,7 @@ class Answers:
     def __init__(self) -> None:
         self.given: list[Future[Any]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._ask))
-
-    def _ask(self, *_: Any) -> Any:
+    def call(self, *_: Any, results: int = 1) -> Any:
         future: Future[Any] = Future()
         self.given.append(future)
         return [SimpleNamespace(future=lambda: future), None, None]
@@ -74,7 +71,7 @@ def test_what_a_lane_took_that_left_its_pack_meanwhile_is_no_way(
 ) -> None:
     """Both lanes train in the round under way, though what comes of one does not count any more."""
     clock = [10.0]
-    monkeypatch.setattr("shoal.backend.ray.slots.monotonic", lambda: clock[0])
+    monkeypatch.setattr("shoal.backend.ray.slot_process.monotonic", lambda: clock[0])
     monkeypatch.setattr("shoal.backend.ray.gangs.monotonic", lambda: clock[0])
     slot, shard = SlotId("slot0"), ShardId("s0")
     actor = Answers()
@@ -88,11 +85,13 @@ def test_what_a_lane_took_that_left_its_pack_meanwhile_is_no_way(
         settle=lambda *_: None,
     )
     fleet: Any = SimpleNamespace(
-        processes={slot: process},
-        is_current=lambda _: True,
-        follow=lambda ref, then: ref.future().add_done_callback(then),
+        follow=lambda ref, then, at_once: (
+            ref.future().add_done_callback(at_once),
+            ref.future().add_done_callback(then),
+        ),
     )
-    work = Work(course, fleet, states, lambda _: [], lambda: None)
+    slots: Any = SimpleNamespace(processes={slot: process}, is_current=lambda _: True)
+    work = Work(course, fleet, slots, states, lambda _: [], lambda: None)
     gangs = OneSlotGangs(work)
     for name in (A, B):
         trial = Trial(name, 100.0, {}, shards=frozenset([shard]))
