@@ -141,6 +141,7 @@ def test_more_to_do_is_no_failure_and_goes_on(gpu_call: Any, tmp_path: Path) -> 
     assert (code, came["cells"]["result"]) == (0, "1 cells timed")
 
 
+@pytest.mark.slow
 def test_cells_that_are_cut_short_are_no_failure_while_there_are_more(
     gpu_call: Any,
 ) -> None:
@@ -178,6 +179,7 @@ def test_what_cannot_start_or_tries_nothing_has_failed(gpu_call: Any) -> None:
     assert "No such file" in came["absent"]["result"]
 
 
+@pytest.mark.slow
 def test_one_that_takes_too_long_is_killed_with_its_children(
     gpu_call: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -161,6 +161,7 @@ def aloud(*args: str) -> str:
     return " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_a_run_needs_no_output(tmp_path: Path) -> None:
     """Nobody reads, or the disk behind a log is full: that ends no training."""
     file = tmp_path / "net.py"
@@ -517,6 +518,7 @@ def test_check_says_what_it_was_tried_with(tmp_path: Path) -> None:
     assert "tried with {'lr': 0.5, 'size': 160} beside the same" in out
 
 
+@pytest.mark.slow
 def test_plan_compares_policies_and_leaves_nothing_behind(tmp_path: Path) -> None:
     found = json.loads(
         shoal(
@@ -649,6 +651,7 @@ LATE = """model: nn.Module, batch: Any, epoch: int) -> torch.Tensor:
             raise RuntimeError("no such net")"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) -> None:
     raising = tmp_path / "raising.py"

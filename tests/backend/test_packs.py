@@ -159,6 +159,7 @@ def test_trials_that_go_wrong_in_a_pack(tmp_path: Path, blobs: Any) -> None:
     check_equal(study, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fuse", [False, True])
 def test_contract(tmp_path: Path, blobs: Any, fuse: bool) -> None:
     make, data = maker(blobs(fail=6), tmp_path)

@@ -140,6 +140,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_its_files_say_what_the_journal_says_once_however_the_study_goes_on(
     tmp_path: Path, blobs: Any, name: str

@@ -128,6 +128,7 @@ def slow_down(patch: pytest.MonkeyPatch, seconds: float) -> list[float]:
     return made
 
 
+@pytest.mark.slow
 def test_a_slow_disk_only_takes_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: shoal.Study
 ) -> None:

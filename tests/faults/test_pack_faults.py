@@ -132,6 +132,7 @@ def test_resume_packed_hyperband_from_prefixes_of_the_journal(
 # ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_kill_9_of_a_packed_search_on_local(tmp_path: Path, packed: shoal.Study) -> None:
     endure(tmp_path / "s", PACK, ["driver"], 1, {"slow": 0.004, **DRAWN}, **HYPERBAND)
     check_same(study := check_sound(tmp_path / "s"), packed)

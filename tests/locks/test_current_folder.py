@@ -77,6 +77,7 @@ assert "PYTHONSAFEPATH" not in os.environ
     check(stranger, *script(text))
 
 
+@pytest.mark.slow
 def test_slots_of_ray(stranger: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     run = ("run", str(tmp_path / "own.py"), "--storage", str(stranger / "study"))

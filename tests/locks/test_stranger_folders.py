@@ -107,6 +107,7 @@ def stage() -> Iterator[Stage]:
         shutil.rmtree(place)
 
 
+@pytest.mark.slow
 def test_a_sound_folder_of_a_stranger_is_read_and_gone_on_with(stage: Stage) -> None:
     """What the commands do where nothing is wrong, so that the tests below try something."""
     codes = {

@@ -509,6 +509,7 @@ class EndsLater(Sim):
                 yield now, ends
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, derandomize=True, database=None)
 @given(
     st.integers(1, 12),

@@ -29,6 +29,7 @@ def manifest(folder: Path, name: str) -> dict:
     return json.loads(text)["recipe"]
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_with_each_kind_of_recipe(tmp_path: Path) -> None:
     names = made(tmp_path)
     for name in names:

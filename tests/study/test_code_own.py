@@ -480,6 +480,7 @@ def test_modules_are_not_imported_from_a_folder_that_has_become_somebody_elses(
         assert (tmp_path / "HACKED").exists() is (mode != 0o777)
 
 
+@pytest.mark.slow
 def test_a_module_that_is_put_into_a_package_after_it_was_trusted_is_not_imported(
     tmp_path: Path, another_user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,6 +258,7 @@ for number in range(9):
 """
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_as_undisturbed(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed")
     searcher = "optuna(options={'n_startup_trials': 3})"

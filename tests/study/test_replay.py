@@ -289,6 +289,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 def test_each_fault_is_found(tmp_path: Path, company: str) -> None:
     """And the other trials are as they were."""
     for recipe in (Net, Plain):

@@ -77,6 +77,7 @@ def test_no_wider_than_the_slowest_kind_needs_to_catch_up() -> None:
     assert profiling.every_width([100.0, 40.0], 1) == [1]
 
 
+@pytest.mark.slow
 def test_rates_are_drawn_against_width(found: dict[str, Any], tmp_path: Path) -> None:
     """A line for each kind that was timed at several widths, and what slots would give at best."""
     drawn = chart(found)

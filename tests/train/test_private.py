@@ -60,6 +60,7 @@ def test_it_stays_away() -> None:
     subprocess.run([sys.executable, "-c", BEGIN], check=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_whole_study_does_without_it(tmp_path: Path) -> None:
     digits = Path(__file__).parents[2] / "examples" / "digits.py"
     code = f"""

@@ -201,6 +201,7 @@ def test_ten_thousand_trials_are_paged_and_drawn(page: Any, tmp_path: Path) -> N
         page.wait_for_selector("#curves-drawing .main-svg")
 
 
+@pytest.mark.slow
 def test_without_the_token_the_browser_gets_nothing(page: Any, tmp_path: Path) -> None:
     with serving(many(tmp_path / "few", 3)) as server:
         plain = server.address.partition("?")[0]
@@ -254,6 +255,7 @@ class Neighbour(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow
 def test_another_port_gets_the_cookie_and_can_do_nothing(page: Any, tmp_path: Path) -> None:
     folder = many(tmp_path / "few", 3)
     neighbour = ThreadingHTTPServer(("127.0.0.1", 0), Neighbour)
@@ -306,6 +308,7 @@ def test_a_hostile_journal_makes_no_elements(page: Any, tmp_path: Path) -> None:
         assert page.locator("img").count() == 0
 
 
+@pytest.mark.slow
 def test_a_folder_of_studies_is_a_list(page: Any, tmp_path: Path) -> None:
     many(tmp_path / "one", 3)
     many(tmp_path / "deep" / "two", 4)

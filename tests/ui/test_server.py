@@ -729,6 +729,7 @@ class Bomb:
         return os.system, (f"touch {self.mark}",)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_foreign_study_runs_none_of_its_code(folder: Path) -> None:
     mark = folder.parent / "HACKED"
     (folder / "recipe.pkl").write_bytes(pickle.dumps(Bomb(mark)))

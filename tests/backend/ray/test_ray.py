@@ -49,6 +49,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_hop(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -126,6 +127,7 @@ def noted_ways(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return ways
 
 
+@pytest.mark.slow
 def test_small_states_lie_in_the_object_store_too(tmp_path: Path) -> None:
     """What is small Ray would return through the driver. Also: how a gang is stopped, with a
     quota and without, and what is said while slots open.
@@ -180,6 +182,7 @@ def test_small_states_lie_in_the_object_store_too(tmp_path: Path) -> None:
     assert len({visit.shard for visit in at.visits}) == 2
 
 
+@pytest.mark.slow
 def test_idle_states_make_room(tmp_path: Path) -> None:
     """What lies idle in the object store beyond `state_memory_gb` becomes durable, and goes on
     from there.
@@ -232,6 +235,7 @@ def test_contract(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_kill_9_while_hopping(tmp_path: Path) -> None:
     """A trial that fails is along, too."""
     bench = Bench(tmp_path, Tiny(slow=0.02))
@@ -282,6 +286,7 @@ def test_kill_9_while_hopping(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.slow
 def test_slots_come_die_and_go_under_fifo(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Tiny(slow=0.02))
     done: list[str] = []
@@ -396,6 +401,7 @@ def test_slots_end_with_their_driver_and_nothing_is_printed(tmp_path: Path) -> N
 # ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lost_data_a_broken_folder_and_a_newer_run(tmp_path: Path) -> None:
     (shards := tmp_path / "shards").mkdir()
     for i in range(3):

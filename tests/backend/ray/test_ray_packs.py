@@ -33,6 +33,7 @@ def packs(bench: Bench) -> list[tuple[str, ...]]:
     return [gang.trials for entry in bench.events(Planned) for gang in entry.start]
 
 
+@pytest.mark.slow
 def test_packs_on_two_slots(tmp_path: Path) -> None:
     """One fails; each other learns what it learns alone."""
     bench = Bench(tmp_path, Tiny())
@@ -130,6 +131,7 @@ class Hungry(Tiny):
         return super().training_step(model, batch)
 
 
+@pytest.mark.slow
 def test_a_pack_without_address_space_is_split(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Hungry())
     trials = trials_of(bench.data, [4, 5, 6, 7], 2)

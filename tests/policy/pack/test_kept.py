@@ -140,6 +140,7 @@ def studies(draw: st.DrawFn) -> tuple[Waves, Sim, Table]:
     return Waves(trials, draw(st.integers(2, count))), sim, table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKE)
 @pytest.mark.parametrize("most_kept", [30, figures.MOST_KEPT])
 def test_a_policy_that_keeps_nothing_decides_the_same(

@@ -117,6 +117,7 @@ def left(names: str = "shoal") -> set[str]:
     return {path.name for path in SHARED.glob(f"{names}*")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_give_the_bits_of_one_process(count: int) -> None:
     data = numbers()
@@ -171,6 +172,7 @@ def test_code_that_exits_does_so_where_it_trains() -> None:
         assert feed.pids == pids
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_once() -> None:
     data = numbers()
     alone = passes(Slow(), data, None)
