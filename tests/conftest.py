@@ -56,7 +56,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     called = yield
     took = monotonic() - _kept_waiting() - began
     if os.environ.get("CI") and took > MOST and not _is_slow(pyfuncitem):
-        pytest.fail(f"took {took:.1f} s; quick is {QUICK} s: mark it slow, or make it quicker", pytrace=False)
+        pytest.fail(
+            f"took {took:.1f} s; quick is {QUICK} s: mark it slow, or make it quicker",
+            pytrace=False,
+        )
     return called
 
 
