@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.callbacks.callback import Callback as Callback
+    from shoal.core.errors import StudyError as StudyError
     from shoal.policy.fifo import Fifo as Fifo
     from shoal.policy.hop.hop import Hop as Hop
     from shoal.search.asha import ASHA as ASHA
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from shoal.search.space import randint as randint
     from shoal.search.space import uniform as uniform
     from shoal.search.stopping import MedianStopping as MedianStopping
-    from shoal.study.folder import StudyError as StudyError
     from shoal.study.folder import StudyPaused as StudyPaused
     from shoal.study.study import Study as Study
     from shoal.study.study import create_study as create_study
@@ -60,7 +60,8 @@ _HOMES = {
     "shoal.search.pbt": ["PBT"],
     "shoal.search.random": ["Random"],
     "shoal.search.space": ["choice", "grid", "loguniform", "randint", "uniform"],
-    "shoal.study.folder": ["StudyError", "StudyPaused"],
+    "shoal.core.errors": ["StudyError"],
+    "shoal.study.folder": ["StudyPaused"],
     "shoal.study.study": ["Study", "create_study", "load_study"],
     "shoal.train.adapt.huggingface": ["huggingface"],
     "shoal.train.adapt.lightning": ["lightning"],

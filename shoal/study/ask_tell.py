@@ -13,6 +13,7 @@ from typing import Any
 from weakref import finalize
 
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import (
     Advanced,
     Entry,
@@ -43,7 +44,7 @@ from shoal.study.code.mark import places_mark
 from shoal.study.code.recipe_file import code_name, function_in
 from shoal.study.code.recipe_store import save
 from shoal.study.control import note_reader
-from shoal.study.folder import StudyError, last_head
+from shoal.study.folder import last_head
 from shoal.study.head import Deciders, Head, check_same_study, head
 from shoal.study.inbox import Inbox, note_entries
 from shoal.study.results import check_known

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from shoal.backend.sim.lookahead import Ahead
+from shoal.core.errors import StudyError
 from shoal.core.ports import Policy
 from shoal.core.visits import LEAST, ValidateEvery
 from shoal.options import Options
@@ -22,7 +23,6 @@ from shoal.policy.width.convergence import rises
 from shoal.search.optuna import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.simulate.policy_files import with_files
-from shoal.study.folder import StudyError
 from shoal.study.setup import Setup, trains_itself
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.data import Data

@@ -13,6 +13,7 @@ from shoal.backend.cluster_start import MOST_EACH, ray_starts
 from shoal.backend.local import Local
 from shoal.backend.positions import Positions
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.install import install
 from shoal.core.profile import Profile
 from shoal.core.state import State
@@ -23,7 +24,6 @@ from shoal.options import Options
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, check_token
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
-from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.study.slurm_job import RunPlace
 from shoal.train.data.data import Data

@@ -11,13 +11,13 @@ from typing import Any
 from shoal.backend.local import Local
 from shoal.callbacks.callback import METHODS, Callback
 from shoal.core.cluster import epoch_size
+from shoal.core.errors import StudyError
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Kept, Planned, Retired
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId, shown
 from shoal.core.visits import EPS
 from shoal.options import Options, check_whole_visits
 from shoal.study.backends import WiredBackend
-from shoal.study.folder import StudyError
 from shoal.study.results import result_of
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import FunctionRecipe

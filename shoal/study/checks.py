@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from shoal.core.cluster import RECIPE
+from shoal.core.errors import StudyError
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, shown
@@ -16,7 +17,6 @@ from shoal.policy.description import objectives_of
 from shoal.policy.elastic.objective import MADE_UP, try_objective
 from shoal.search import Random
 from shoal.search.space import dimensions, validated
-from shoal.study.folder import StudyError
 from shoal.study.searcher import most_slots, space_of, widths_of
 from shoal.study.setup import Setup, Space, each_recipe
 from shoal.train.data.data import Data

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from shoal.core.cluster import ShardId, epoch_size, shards_of
+from shoal.core.errors import StudyError
 from shoal.core.event import Commanded, Entry, Kept, Retired, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
@@ -21,7 +22,7 @@ from shoal.options import Options, check_for_width, check_widths
 from shoal.reporting.format import plural
 from shoal.search.space import value_of
 from shoal.study.checks import check_added, check_one_slot
-from shoal.study.folder import StudyBusy, StudyError
+from shoal.study.folder import StudyBusy
 from shoal.study.inbox import Inbox, Meaning, Note, note_entries
 from shoal.study.results import check_known
 from shoal.study.schedules import check_schedule_end

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.cluster import fits_utf8, is_name
-from shoal.core.errors import StudyError as StudyError  # noqa: PLC0414 - as all know it
+from shoal.core.errors import StudyError
 from shoal.core.event import Opened
 from shoal.core.state import State
 from shoal.core.trial import shown

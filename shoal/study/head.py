@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal import policy as policies
 from shoal import search
+from shoal.core.errors import StudyError
 from shoal.core.event import Advanced, Entry, Opened
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
@@ -24,7 +25,7 @@ from shoal.search.space import describe_space, rebuild_space
 from shoal.simulate.policy_files import with_objective
 from shoal.study import auto
 from shoal.study.code.recipe_file import describe_recipe
-from shoal.study.folder import StudyError, foreign_head_error, timestamp, versions
+from shoal.study.folder import foreign_head_error, timestamp, versions
 from shoal.study.search_extension import failed_trials, refused_changes
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data

@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import inf, isclose, isnan
 from typing import TYPE_CHECKING, Any
 
+from shoal.core.errors import StudyError
 from shoal.core.event import Kept, Opened, Planned
 from shoal.core.plan import Gang
 from shoal.core.state import State
@@ -22,7 +23,7 @@ from shoal.reporting.format import plural
 from shoal.study.backends import Perform, perform_here
 from shoal.study.checkpoint_retention import Retention
 from shoal.study.code.recipe_file import function_in
-from shoal.study.folder import StudyError, last_head, versions
+from shoal.study.folder import last_head, versions
 from shoal.study.head import code_now, platform_facts, trained_by_other_code
 from shoal.study.results import data_as_trained
 from shoal.study.setup import Setup

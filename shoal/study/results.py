@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.cluster import RECIPE
+from shoal.core.errors import StudyError
 from shoal.core.state import Score, State
 from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.engine.journal import Line
 from shoal.reporting.tally import TRAINING, Tally
 from shoal.study.checkpoint_retention import Retention
 from shoal.study.code.arguments import check_recipe_type
-from shoal.study.folder import StudyError
 from shoal.study.setup import Setup, data_of, explain_missing_data
 from shoal.train.data.data import Data
 from shoal.train.function.checkpoint import unpacked

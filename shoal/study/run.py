@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.callbacks.logger import listed, loggers_of
+from shoal.core.errors import StudyError
 from shoal.core.event import Entry, Left, Remembered, Submitted
 from shoal.core.fold import fold
 from shoal.core.ports import Policy
@@ -33,7 +34,7 @@ from shoal.study.checkpoint_retention import Retention
 from shoal.study.checks import check_by_rehearsal, check_recipe, check_search
 from shoal.study.code.mark import with_places_mark
 from shoal.study.code.recipe_store import save
-from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
+from shoal.study.folder import Folder, TrialsFailed, last_head
 from shoal.study.head import (
     Deciders,
     Head,

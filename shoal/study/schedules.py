@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
+from shoal.core.errors import StudyError
 from shoal.core.ports import Searcher
 from shoal.core.state import State
 from shoal.core.visits import EPS
 from shoal.search.registry import nested
-from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.recipe import Recipe

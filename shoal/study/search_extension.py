@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.core.cluster import epoch_size
+from shoal.core.errors import StudyError
 from shoal.core.event import Opened
 from shoal.core.ports import Searcher
 from shoal.core.state import State
@@ -21,7 +22,6 @@ from shoal.search import ASHA, PBT, Grid, Random, SuccessiveHalving, describe, n
 from shoal.search.draws import SOBOL, Draws
 from shoal.search.membership import outside
 from shoal.search.space import Space, rebuild_space
-from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.recipes import own_config, own_recipe

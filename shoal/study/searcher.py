@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.core.errors import StudyError
 from shoal.core.ports import Policy, Searcher
 from shoal.core.trial import Trial, is_number, is_whole, shown
 from shoal.options import Options
@@ -27,7 +28,6 @@ from shoal.search.space import dimensions, validated
 from shoal.study.auto import check_methods
 from shoal.study.backends import slots_on_this_machine
 from shoal.study.code.recipe_file import function_in
-from shoal.study.folder import StudyError
 from shoal.study.search_extension import with_core
 from shoal.study.setup import Setup, Space
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing

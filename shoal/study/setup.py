@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.core.cluster import RECIPE
+from shoal.core.errors import StudyError
 from shoal.engine.files import current_folder
 from shoal.engine.process import Training, training
 from shoal.engine.run import DataMissing
 from shoal.search.optuna import instead
 from shoal.study.code.recipe_file import parts_of
 from shoal.study.code.recipe_store import UnreadRecipe
-from shoal.study.folder import Folder, StudyError, StudyPaused
+from shoal.study.folder import Folder, StudyPaused
 from shoal.train.data.data import Data, DataError
 from shoal.train.data.node_shards import Survey
 from shoal.train.function.recipe import FunctionRecipe

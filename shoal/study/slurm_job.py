@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from shoal.core.errors import StudyError
 from shoal.core.event import (
     Advanced,
     Commanded,
@@ -39,7 +40,6 @@ from shoal.harvest.allocation import (
     requeue,
 )
 from shoal.reporting.format import plural
-from shoal.study.folder import StudyError
 from shoal.study.inbox import WARNING
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal import reporting
+from shoal.core.errors import StudyError
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
@@ -24,7 +25,7 @@ from shoal.study.checks import check_one_slot
 from shoal.study.code.arguments import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
 from shoal.study.code.recipe_file import code_name, function_in, parts_of
 from shoal.study.code.recipe_store import UnreadRecipe, load
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder
 from shoal.study.head import Deciders, head_space, rebuild
 from shoal.study.replay import replayed
 from shoal.study.results import TrialResult, curve_rows, id_of

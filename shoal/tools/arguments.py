@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import shoal
 from shoal.core.cluster import RECIPE
+from shoal.core.errors import StudyError
 from shoal.core.trial import parsed
 from shoal.options import Options
 from shoal.study.code.recipe_file import (
@@ -17,7 +18,6 @@ from shoal.study.code.recipe_file import (
     parts_of,
     recipe_class,
 )
-from shoal.study.folder import StudyError
 
 if TYPE_CHECKING:
     from shoal.study.study import Study

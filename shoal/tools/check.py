@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.core.masking import masked_config
 from shoal.options import Options
 from shoal.reporting.format import plural
 from shoal.study.backends import Perform, at_holders, perform_here
 from shoal.study.checks import check_by_rehearsal, check_metric, first_config, unlike_config
 from shoal.study.checks import check_recipe as check_configured
-from shoal.study.folder import StudyError
 from shoal.study.schedules import plan_to_measure
 from shoal.study.setup import data_of, each_recipe
 from shoal.tools.arguments import (

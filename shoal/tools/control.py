@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.study import control
-from shoal.study.folder import StudyError
 from shoal.tools.arguments import parse_config
 from shoal.tools.outcome import errors, show
 

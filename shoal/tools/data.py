@@ -9,6 +9,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from shoal.core.cluster import ShardId, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import Joined
 from shoal.engine.files import write_durably
 from shoal.engine.journal import Line, replay
@@ -16,7 +17,7 @@ from shoal.options import Options, number_in
 from shoal.profile.slot_speeds import SlotSpeeds
 from shoal.reporting.format import plural, size
 from shoal.study.backends import survey_for
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder
 from shoal.tools.outcome import errors, show
 from shoal.train.data.catalogue import (
     Catalogue,

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+from shoal.core.errors import StudyError
 from shoal.core.install import install
 from shoal.engine.process import cpus_here
 from shoal.options import Options
-from shoal.study.folder import StudyError
 from shoal.study.slurm_job import run_place
 from shoal.tools.outcome import (
     errors,

@@ -14,11 +14,11 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.cluster import ShardId
+from shoal.core.errors import StudyError
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.core.visits import next_visit
 from shoal.options import Options
 from shoal.study.code.arguments import check_recipe_type
-from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
 from shoal.train.lane.blame import add
 from shoal.train.lane.device import device_of

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.engine.lock import Taken, alone
 from shoal.engine.ownership import own_folder
 from shoal.engine.plain_files import open_file
@@ -34,7 +35,7 @@ from shoal.simulate.policy_files import elastic_for
 from shoal.study.auto import policy_of
 from shoal.study.checks import try_objectives
 from shoal.study.code.recipe_file import function_in
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder
 from shoal.study.head import rebuild
 from shoal.study.holder import HARVEST
 from shoal.study.run import Request, train

@@ -13,6 +13,7 @@ import typer
 
 from shoal import reporting
 from shoal.core.check import PlanError
+from shoal.core.errors import StudyError
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
 from shoal.harvest.head import HeadError
@@ -22,7 +23,7 @@ from shoal.pool.folder import PoolError
 from shoal.reporting.format import plural, printable
 from shoal.reporting.progress import into_nothing
 from shoal.study.code.recipe_file import function_in
-from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
+from shoal.study.folder import StudyPaused, TrialsFailed
 
 if TYPE_CHECKING:
     from shoal.study.study import Study

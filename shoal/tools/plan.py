@@ -16,6 +16,7 @@ from shoal import reporting
 from shoal.backend.sim.sim import Sim
 from shoal.backend.sim.units import SimulatedRecipe
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import Finished, Joined, Measured, Opened, Planned
 from shoal.core.fold import fold
 from shoal.core.masking import masked_config
@@ -36,7 +37,6 @@ from shoal.profile.widths import AT, WIDER
 from shoal.study.auto import about_every, is_auto, needs_hops, policy_of
 from shoal.study.backends import Perform, at_holders, perform_here, slots_on_this_machine
 from shoal.study.checks import check_validate_every
-from shoal.study.folder import StudyError
 from shoal.study.head import Deciders, Head, head
 from shoal.study.schedules import plan_to_measure
 from shoal.study.searcher import SearcherArguments, most_slots, searcher_of

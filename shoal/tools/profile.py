@@ -20,6 +20,7 @@ import typer
 
 import shoal
 from shoal.core.cluster import RECIPE, shards_of
+from shoal.core.errors import StudyError
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.process import away_from_folder, cpus_here
 from shoal.profile.fleet import feeders as enough
@@ -30,7 +31,6 @@ from shoal.search.space import grid
 from shoal.study.backends import Perform, at_holders, perform_here, slots_here
 from shoal.study.checks import first_config
 from shoal.study.code.recipe_file import parts_of
-from shoal.study.folder import StudyError
 from shoal.study.schedules import plan_to_measure
 from shoal.study.searcher import SearcherArguments, default_searcher
 from shoal.study.setup import Setup, data_of

@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
+from shoal.core.errors import StudyError
 from shoal.core.install import install
 from shoal.core.trial import is_in_file
 from shoal.pool.folder import PoolFolder
-from shoal.study.folder import StudyError
 from shoal.tools.outcome import (
     errors,
 )

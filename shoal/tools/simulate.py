@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
+from shoal.core.errors import StudyError
 from shoal.simulate import command
-from shoal.study.folder import StudyError
 from shoal.tools.outcome import (
     errors,
     show,

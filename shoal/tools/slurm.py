@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
+from shoal.core.errors import StudyError
 from shoal.engine.process import python_module
 from shoal.harvest.script import batch_script, check_time
-from shoal.study.folder import StudyError
 from shoal.tools.arguments import file_and_name, parse_space
 from shoal.tools.outcome import echo, errors
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal import reporting
+from shoal.core.errors import StudyError
 from shoal.pool.folder import summary, summary_lines
 from shoal.reporting.format import score
-from shoal.study.folder import Folder, StudyError, studies_in
+from shoal.study.folder import Folder, studies_in
 from shoal.study.holder import process_of
 from shoal.tools.outcome import errors, show
 

@@ -14,7 +14,7 @@ import uvicorn
 from h11 import ProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 from shoal.ui.app import application
 from shoal.ui.guard import PATIENCE, Connections, Guard
 from shoal.ui.studies import Shelf

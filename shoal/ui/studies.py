@@ -7,13 +7,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from shoal.core.errors import StudyError
 from shoal.core.trial import Seconds
 from shoal.engine.journal import JournalError, Tail
 from shoal.engine.plain_files import is_there, status_of
 from shoal.reporting.accounting import Account, Accounting
 from shoal.reporting.charts import Parameter, painted_by, parameters
 from shoal.reporting.tally import TrialRow
-from shoal.study.folder import Folder, StudyError, studies_in
+from shoal.study.folder import Folder, studies_in
 from shoal.study.holder import is_held
 from shoal.ui.feed import NewsFeed
 

@@ -22,6 +22,7 @@ from readers_of_studies import CHECKPOINT, checkpoint, journal
 
 import shoal
 from shoal.core.cluster import ShardId
+from shoal.core.errors import StudyError
 from shoal.core.state import State
 from shoal.engine.journal import JournalError, read
 from shoal.pool.folder import PoolError, PoolFolder
@@ -29,7 +30,7 @@ from shoal.profile.overrides import load as load_profile
 from shoal.reporting.optuna_log import OptunaLog
 from shoal.simulate.log_files import read_log
 from shoal.simulate.spec import load_spec
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder
 from shoal.study.holder import is_held, process_of
 from shoal.study.inbox import Inbox, note_entries
 from shoal.study.speeds import profile_of

@@ -6,6 +6,7 @@ import pytest
 
 from shoal import policy as policies
 from shoal.core.cluster import SlotId
+from shoal.core.errors import StudyError
 from shoal.core.trial import TrialId
 from shoal.policy import (
     Doubling,
@@ -24,7 +25,6 @@ from shoal.policy.elastic.placement import Spatial
 from shoal.policy.hop.hop import RULES
 from shoal.policy.registry import POLICIES, SHOWN
 from shoal.study.auto import policy_of
-from shoal.study.folder import StudyError
 
 
 @pytest.mark.parametrize(

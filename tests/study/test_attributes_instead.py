@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 
 X = np.random.default_rng(3).normal(size=(48, 6)).astype("float32")
 Y = (X.sum(1) > 0).astype("int64")

@@ -25,6 +25,7 @@ from shoal.backend.sim.lookahead import Ahead
 from shoal.backend.sim.sim import Sim
 from shoal.core.check import check
 from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import Finished, Opened, Planned, Remembered
 from shoal.core.fold import fold
 from shoal.core.plan import Plan
@@ -39,7 +40,7 @@ from shoal.profile.table import Row, Table
 from shoal.reporting import accounting as metrics
 from shoal.search import Grid
 from shoal.study import auto as candidates
-from shoal.study.folder import StudyError, last_head
+from shoal.study.folder import last_head
 from shoal.study.speeds import believer
 from shoal.testing import check_policy
 from shoal.testing.journals import check_journal

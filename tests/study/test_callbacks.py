@@ -12,7 +12,7 @@ import torch
 from test_study import same_weights
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 
 ONE = {"width": 4, "lr": shoal.grid([1e-2, 1e-3])}
 

@@ -16,9 +16,10 @@ from journal_kit import unsealed
 from torch import nn
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.options import Options
 from shoal.study.backends import check_slots, slots_here
-from shoal.study.folder import StudyError, TrialsFailed
+from shoal.study.folder import TrialsFailed
 from shoal.tools.check import replay_lines
 
 

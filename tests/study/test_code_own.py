@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 import shoal
 from shoal import reporting
 from shoal.cli import app
+from shoal.core.errors import StudyError
 from shoal.core.event import Opened
 from shoal.engine.journal import Journal, read
 from shoal.study.code.mark import key_file
 from shoal.study.code.recipe_store import NotOwn
-from shoal.study.folder import StudyError
 
 NET = """
 import helper

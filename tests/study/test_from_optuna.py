@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed")
 

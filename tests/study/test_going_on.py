@@ -10,8 +10,8 @@ import torch
 from test_study import same_weights
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.core.event import Advanced
-from shoal.study.folder import StudyError
 
 LR = shoal.loguniform(1e-3, 1e-1)
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 
 SPACE = {"lr": shoal.grid([0.01, 0.1]), "margin": shoal.grid([1.0])}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
+from shoal.core.errors import StudyError
 from shoal.core.event import Opened
-from shoal.study.folder import StudyBusy, StudyError
+from shoal.study.folder import StudyBusy
 
 SPACE = {"x": shoal.uniform(-1.0, 1.0), "kind": shoal.choice(["a", "b"])}
 

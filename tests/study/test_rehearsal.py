@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy, mse_loss, pad
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.study import run
-from shoal.study.folder import StudyError
 from shoal.train.data import columns as cols
 from shoal.train.lane.blame import SHOAL
 from shoal.train.lane.lane import TrainingLane

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
+from shoal.core.errors import StudyError
 from shoal.core.event import Kept
 from shoal.study import replay
-from shoal.study.folder import StudyError
 from shoal.train.fuse import gauge
 from shoal.train.fuse.fused import Fused
 from shoal.train.lane import optimizers

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
+from shoal.core.errors import StudyError
 from shoal.study.code.recipe_file import load_module
-from shoal.study.folder import StudyError
 
 TWO = """
 import numpy as np

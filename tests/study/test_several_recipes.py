@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.core.event import Planned
 from shoal.core.plan import Gang
 from shoal.engine.journal import read
 from shoal.study.code.recipe_file import describe_recipe
-from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
 from shoal.tools.arguments import space_of
 from shoal.tools.profile import trials_of

@@ -16,12 +16,13 @@ from fault_kit import Steady
 
 import shoal
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import Commanded, Joined, Left
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.study import inbox
 from shoal.study.control import SlotResizer, slot_count, slot_entries
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder
 from shoal.study.watchers import SlotBoard
 
 RECIPE = """

@@ -14,6 +14,7 @@ import pytest
 import shoal
 from shoal import reporting
 from shoal.backend.local import Local
+from shoal.core.errors import StudyError
 from shoal.core.event import (
     Advanced,
     Commanded,
@@ -26,7 +27,7 @@ from shoal.core.event import (
 )
 from shoal.core.plan import Proposal
 from shoal.engine.journal import Line, encode, read, replay
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder
 from shoal.study.speeds import believer, profile_of
 
 

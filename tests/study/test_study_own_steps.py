@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 
 
 class Two(shoal.Recipe):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import app
 from shoal.core.cluster import SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import (
     Advanced,
     Commanded,
@@ -33,7 +34,6 @@ from shoal.engine.journal import Line
 from shoal.harvest.allocation import Allocation
 from shoal.options import Options
 from shoal.study.backends import check_slots
-from shoal.study.folder import StudyError
 from shoal.study.slurm_job import (
     AllocatedNodes,
     LongestVisit,

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.core.event import Evaluated
-from shoal.study.folder import StudyError
 from shoal.train.lane.checkpoints import Checkpoints
 
 

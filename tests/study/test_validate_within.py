@@ -11,10 +11,10 @@ from torch import nn
 
 import shoal
 from shoal.backend.local import Local
+from shoal.core.errors import StudyError
 from shoal.core.event import Evaluated
 from shoal.core.trial import TrialId
 from shoal.study.checkpoint_retention import Retention
-from shoal.study.folder import StudyError
 from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.tools.verify import differences
 

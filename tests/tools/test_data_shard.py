@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from shoal.cli import app
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import Advanced, Ended, Joined, Planned, Submitted
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
-from shoal.study.folder import StudyError
 from shoal.tools.data import measured_speeds, speeds_of
 
 RATES = {"large": {"a": 100.0, "b": 50.0}, "small": {"a": 4000.0, "b": 2000.0}}

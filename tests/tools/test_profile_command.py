@@ -13,10 +13,10 @@ from torch import nn
 
 import shoal as package
 from shoal.core.cluster import SlotId
+from shoal.core.errors import StudyError
 from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId
 from shoal.profile.table import Table
-from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
 from shoal.tools import profile as profiling
 from shoal.tools.profile import CAUSES, Kind, time_rescales, time_width

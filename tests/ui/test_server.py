@@ -32,6 +32,7 @@ from ui_kit import (
 
 from shoal.cli import app
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import (
     Commanded,
     Evaluated,
@@ -44,7 +45,6 @@ from shoal.core.event import (
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.reporting.format import UNSEEN
-from shoal.study.folder import StudyError
 from shoal.ui import actions, serve
 from shoal.ui.guard import KEY, Connections
 from shoal.ui.serve import listening

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.cluster import fits_utf8
+from shoal.core.errors import StudyError
 from shoal.core.trial import is_whole, shown
 from shoal.policy.width.convergence import more_is_better
-from shoal.study.folder import StudyError
 from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
 from shoal.train.recipe.adapter import Adapted

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 from shoal.train.recipe.pickling import import_from
 from shoal.train.recipe.text_modules import RECIPE, Text, imported, text_of
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from shoal.core.errors import StudyError
 from shoal.engine.files import write_durably
 from shoal.engine.ownership import make_folder, why_foreign
 from shoal.engine.plain_files import (
@@ -47,7 +48,7 @@ from shoal.study.code.recipe_file import (
     recipe_class,
     sha256,
 )
-from shoal.study.folder import Folder, StudyError, versions
+from shoal.study.folder import Folder, versions
 from shoal.train.recipe.pickling import ENVIRONMENT, culprit, dumps, import_from, loads
 from shoal.train.recipe.plain_form import NotPlain, restored
 from shoal.train.recipe.recipe_source import RecipeSource, source_of

@@ -27,6 +27,7 @@ from shoal.backend.ray.node_survey import survey_of
 from shoal.backend.ray.node_tools import best_holder
 from shoal.cli import app
 from shoal.core.cluster import ShardId
+from shoal.core.errors import StudyError
 from shoal.core.event import Advanced, Evaluated
 from shoal.core.trial import TrialId
 from shoal.engine import journal
@@ -34,7 +35,6 @@ from shoal.engine.process import lives, python_module
 from shoal.policy import Hop
 from shoal.study import replay
 from shoal.study.backends import at_holders
-from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
 from shoal.train.data.arrangement import Deal
 from shoal.train.data.catalogue import catalogue_of

@@ -18,10 +18,10 @@ from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import slots as ray_slots
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.node_survey import survey_of
+from shoal.core.errors import StudyError
 from shoal.core.event import Joined, Left, Unread
 from shoal.core.trial import TrialId
 from shoal.policy import Hop
-from shoal.study.folder import StudyError
 from shoal.train.recipe.recipe_data import bring
 
 pytestmark = pytest.mark.slow

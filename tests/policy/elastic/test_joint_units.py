@@ -7,6 +7,7 @@ import pytest
 from shoal.backend.sim.sim import Sim
 from shoal.core.check import check
 from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.errors import StudyError
 from shoal.core.event import Finished, Joined, Left, Opened, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.plan import Proposal
@@ -20,7 +21,6 @@ from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
 from shoal.profile.table import Row, Table
 from shoal.study.auto import check_place_of_data, hops, over_placed
-from shoal.study.folder import StudyError
 from shoal.testing.journals import check_journal
 from shoal.train.data.catalogue import Catalogue
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 
 SPACE = {"lr": shoal.grid([0.05])}
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 
 EPOCHS = 3
 CLASSES = {"task": "multiclass", "num_classes": 2}

@@ -15,8 +15,9 @@ import torch
 
 import shoal
 from shoal.core.cluster import ShardId
+from shoal.core.errors import StudyError
 from shoal.study.auto import check_place_of_data, policy_of
-from shoal.study.folder import StudyError, StudyPaused
+from shoal.study.folder import StudyPaused
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.node_shards import Survey, surveying

@@ -14,8 +14,8 @@ import pytest
 
 import shoal
 from shoal.cli import app
+from shoal.core.errors import StudyError
 from shoal.engine import printed
-from shoal.study.folder import StudyError
 from shoal.train.function import command as commands
 from shoal.train.function.command import CommandRecipe, scores
 

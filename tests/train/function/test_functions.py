@@ -19,8 +19,8 @@ import torch
 from function_kit import losses, train
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.core.event import Fell
-from shoal.study.folder import StudyError
 from shoal.train.lane.checkpoints import Checkpoints
 
 SPACE = {"lr": shoal.grid([0.1, 0.01, 0.001])}

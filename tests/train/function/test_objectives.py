@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.core.event import Submitted
-from shoal.study.folder import StudyError
 
 
 class TrialPruned(Exception):  # noqa: N818 - Optuna's name

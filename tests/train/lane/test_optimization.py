@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import (
 from train_kit import Linear, blobs, go, planned, trainer, trial
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.recipe import LRSchedule
 from shoal.train.recipe.unit import TrialError

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from train_kit import blobs, drive, planned, trainer, trial
 
 import shoal
-from shoal.study.folder import StudyError
+from shoal.core.errors import StudyError
 from shoal.train.fuse.fused import Fused
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import TrialError, Unit

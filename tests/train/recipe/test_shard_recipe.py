@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.core.errors import StudyError
 from shoal.core.trial import TrialId
-from shoal.study.folder import StudyError, TrialsFailed
+from shoal.study.folder import TrialsFailed
 from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.shard import ShardModel, ValueSum, arrays
 from shoal.train.tools.check import check_recipe
