@@ -16,7 +16,7 @@ LIMIT = 144 * MIB  # beyond what the process takes when it begins to train
 SHARDS, ROWS, WIDTH = 4, 590_000, 64  # float32: four times the limit
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's"),
 ]
 

@@ -201,7 +201,7 @@ def test_idle_states_make_room(tmp_path: Path) -> None:
     bench.check_weights()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_contract(tmp_path: Path) -> None:
     recipe = Tiny()
     data = recipe.data()

@@ -78,6 +78,7 @@ class TakesModels(shoal.Callback):
         self.seen[trial.id, None] = model.state_dict()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "rounding"),
     [({"policy": "fifo"}, 0.0), ({"policy": "doubling", "widths": (2, 2)}, 1e-4)],
@@ -129,6 +130,7 @@ class LoadsModels(shoal.Callback):
         study.load_model(trial)
 
 
+@pytest.mark.nightly
 def test_a_state_that_no_slot_kept_is_said_with_the_remedy(tmp_path: Path, blobs: Any) -> None:
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     says = "the state of t.* after 1 epochs is at its slot.*let on_epoch name an argument `model`"

@@ -17,7 +17,7 @@ from shoal.core.plan import goes_on
 from shoal.policy.width.flotilla import Flotilla
 from shoal.search.stopping import Patience
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 EPOCHS, GOING, STUCK = 8, 8, 4
 
 

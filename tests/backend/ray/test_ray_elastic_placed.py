@@ -11,7 +11,7 @@ from test_ray_placed import NODES, at_local, placed, written
 
 import shoal
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 __all__ = ["head"]  # a fixture
 
 

@@ -88,7 +88,7 @@ def test_each_chunk_is_made_once_for_all(tmp_path: Path) -> None:
     bench.check_weights()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_chunks")
 def test_feeders_work_ahead_within_their_memory(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Costly(shards=2, pause=0.01, slow=0.005))
@@ -108,7 +108,7 @@ def test_feeders_work_ahead_within_their_memory(tmp_path: Path) -> None:
     bench.check_weights()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_chunks")
 def test_a_lane_that_stands_still_holds_up_no_other(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
@@ -140,7 +140,7 @@ def test_a_lane_that_stands_still_holds_up_no_other(tmp_path: Path) -> None:
     bench.check_weights()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_chunks")
 def test_feeders_are_started_as_they_are_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,7 +168,7 @@ def test_feeders_are_started_as_they_are_needed(
     bench.check_weights()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_chunks")
 def test_none_is_started_where_preparing_costs_nothing(tmp_path: Path) -> None:
     # A step takes much longer than a slice of a busy machine's processor.

@@ -10,7 +10,7 @@ from test_ray_shared_chunks import NotedWide, Notes
 import shoal
 from shoal.policy.width.flotilla import Flotilla
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -51,7 +51,7 @@ FED = {
 }
 ONE_SHARD = {"DataLoader, weighted", "DataLoader, own sampler"}
 # Looked at with each change; the others go the same ways.
-OFTEN = {"DataLoader", "carried state", "two optimizers", "csv", "lightning", "huggingface"}
+OFTEN = {"DataLoader", "carried state", "two optimizers", "csv"}
 # Points out of files: trials hop with them as with those of other forms.
 FILES = {"csv", "arrow", "images", "tar", "mapped arrays", "files"}
 

@@ -26,6 +26,7 @@ def train(config: dict[str, Any]) -> None:
         shoal.report({"loss": config["x"] / count}, checkpoint=kept)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("every", [1, 2, 100])
 def test_rungs_and_returns_on_two_slots(tmp_path: Path, every: int) -> None:
     """What changes slots goes on from its checkpoint, or from the beginning."""

@@ -122,6 +122,7 @@ class Compiles(Tiny):
 COMPILED: set[int] = set()  # this process, once it made a step
 
 
+@pytest.mark.nightly
 def test_a_slot_that_stops_in_its_first_call_is_not_taken_for_a_slow_one(
     tmp_path: Path,
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_slot_that_stops_in_its_first_call_is_not_taken_for_a_slow_one(
     bench.check_visits(1)
 
 
+@pytest.mark.nightly
 def test_a_stopped_slot_on_another_node_is_ended_there(tmp_path: Path) -> None:
     """Also: two slots train one trial, and the one that goes on does not wait for ever."""
     cluster = headed()

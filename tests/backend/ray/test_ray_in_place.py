@@ -94,6 +94,7 @@ def scored(bench, trial, visits):
     return done.scores["accuracy"]
 
 
+@pytest.mark.nightly
 def test_scores_are_those_of_the_undivided_set(tmp_path: Path, head: Cluster) -> None:  # noqa: F811
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
@@ -130,6 +131,7 @@ class Dealing(Tiny):
         return shoal.Data.shards(self.catalogue).reshuffle("across")
 
 
+@pytest.mark.nightly
 def test_samples_are_dealt_between_nodes_at_a_barrier(
     tmp_path: Path,
     head: Cluster,  # noqa: F811
@@ -229,6 +231,7 @@ def steps_in(folder: Path) -> list[tuple[int, int, str]]:
     return [(int(own), int(above), node) for own, above, node in lines]
 
 
+@pytest.mark.nightly
 def test_tools_work_where_no_node_holds_all(
     tmp_path: Path,
     head: Cluster,  # noqa: F811
@@ -317,6 +320,7 @@ def test_which_node_does_a_tools_work(monkeypatch: pytest.MonkeyPatch) -> None:
         best_holder(catalogue, "cpu", 1, 0)
 
 
+@pytest.mark.nightly
 def test_the_end_of_a_tools_process_is_one_error(
     tmp_path: Path,
     head: Cluster,  # noqa: F811
@@ -331,6 +335,7 @@ def test_the_end_of_a_tools_process_is_one_error(
     assert not ray.is_initialized()
 
 
+@pytest.mark.nightly
 def test_an_interrupt_ends_what_a_tool_does_at_a_node(
     tmp_path: Path,
     head: Cluster,  # noqa: F811

@@ -105,6 +105,7 @@ def test_a_searchs_last_trials_read_shards_of_several_nodes_together(
     ), rows
 
 
+@pytest.mark.nightly
 def test_a_joint_unit_that_loses_a_slot_is_void(tmp_path: Path, head: Cluster) -> None:
     """A node dies while two trials read shards of all nodes; others hold what it held. What the
     unit had made does not count, and each trial learns what it learns alone.

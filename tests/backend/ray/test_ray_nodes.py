@@ -107,6 +107,7 @@ def test_a_node_that_left_before_slots_opened_is_followed_by_others(
     assert bench.state.ended == {"t4": "finished"}
 
 
+@pytest.mark.nightly
 def test_nodes_that_are_taken_back_are_no_strikes_against_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_nodes_that_are_taken_back_are_no_strikes_against_trials(
     assert bench.state.ended == {"t4": "finished"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("why", ["asked for", "timeout"])
 def test_a_run_left_without_nodes_can_be_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
@@ -182,6 +184,7 @@ def test_a_run_left_without_nodes_can_be_ended(
     assert not bench.events(Failed)
 
 
+@pytest.mark.nightly
 def test_with_copies_a_lost_node_costs_no_finished_visit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,7 @@ def test_packs_on_two_slots(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_contract(tmp_path: Path) -> None:
     recipe = Tiny()
     data = recipe.data()

@@ -178,6 +178,7 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
     bench.check_weights()
 
 
+@pytest.mark.nightly
 def test_one_error_before_any_work(tmp_path: Path, head: Cluster) -> None:
     for name in NODES[:2]:
         head.add_node(num_cpus=1, node_name=name)

@@ -19,7 +19,7 @@ from shoal.backend.ray import backend
 from shoal.core.event import Joined, Planned
 from shoal.engine.run import Stalled
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 __all__ = ["head"]  # the fixture
 NODES = ("n0", "n1", "n2")
 

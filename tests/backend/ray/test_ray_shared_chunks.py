@@ -111,6 +111,7 @@ def test_each_chunk_is_made_once_for_two_nodes(tmp_path: Path, pair: Cluster) ->
     bench.check_weights()
 
 
+@pytest.mark.nightly
 def test_a_wide_lane_over_two_nodes_shares_the_preparing(tmp_path: Path, pair: Cluster) -> None:
     """In a flotilla with another trial. `replay` trains each trial alone, and prepares all."""
     recipe = NotedWide(tmp_path / "traces", samples=803, shards=2, slow=0.01)

@@ -16,7 +16,7 @@ from test_ray_placed import Placed, head, placed, written
 
 import shoal
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 __all__ = ["head"]
 NODES = ("n0", "n1")
 Rows = list[dict[str, Any]]

@@ -138,7 +138,7 @@ def test_a_batch_for_each_slot(tmp_path: Path) -> None:
     check_equal(bench, 2, follow=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_batch_for_each_slot_and_then_for_one(tmp_path: Path) -> None:
     """Visits at width 1 after wider ones are made, and made again, with the batch and the rate
     of width 1.
@@ -186,7 +186,7 @@ class Borrowed:
         return Plan(frozenset(gangs), view.now + 0.03), memory
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_slot_that_is_busy_joins_when_it_comes_free(tmp_path: Path, kill: bool) -> None:
     """The lane trains on meanwhile, beyond the end of its unit; also when another of its slots

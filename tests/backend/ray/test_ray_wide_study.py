@@ -58,7 +58,7 @@ def test_wide_trials_finish_and_learn_as_on_one_slot(tmp_path: Path, policy: str
     assert study.report().exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_flotillas_measure_in_fewer_batches_than_a_visit_has(tmp_path: Path) -> None:
     """Four kinds on two slots: those measured first make room at once, with nothing kept of it."""
     recipe = Exact(tmp_path / "traces", samples=3003, shards=1, slow=0.005)
@@ -88,7 +88,7 @@ def test_flotillas_measure_in_fewer_batches_than_a_visit_has(tmp_path: Path) -> 
     check_replay(study, trials=4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_packs_and_a_wide_lane_run_at_one_moment(tmp_path: Path) -> None:
     """The profile says that small models gain by a pack, and the large one by more slots."""
     small = Packing.shared(0.9, 1000.0, 10)
@@ -118,7 +118,7 @@ def test_packs_and_a_wide_lane_run_at_one_moment(tmp_path: Path) -> None:
     check_replay(study, trials=5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
     """How far a unit is comes while it is made, so that speeds are seen at every width."""
     recipe = Exact(tmp_path / "traces", samples=12003, slow=0.01)
@@ -154,7 +154,7 @@ def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
     assert set(study.state.ended.values()) == {"finished"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
     """The hybrid of hopping and data-parallel training: each group of slots reads the shards
     that lie there. The profile says that two slots pay.
