@@ -4,6 +4,7 @@ milliseconds.
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import sys
@@ -32,14 +33,29 @@ from shoal.engine.process import STOPPING
 # Seconds that a quick test may take: longer ones are marked slow. Machines of CI differ by two.
 QUICK = 5.0
 MOST = 2 * QUICK
+ALONE = ("slurm", "ray")
+STARTS_RAY = re.compile(
+    r"(?<![a-zA-Z])ray(?![a-z])|test_processes|test_pool|test_pilots|test_slots"
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Longest first: Slurm's, which one process runs, and then the slow ones."""
-    items.sort(key=lambda item: (not item.get_closest_marker("slurm"), not _is_slow(item)))
+    """Longest first: Slurm's tests, and those that start Ray, each in one process; then slow ones.
+
+    Two tests that start Ray at one time keep a small machine so busy that limits pass.
+    """
+    items.sort(key=_rank)
     for item in items:
-        if item.get_closest_marker("slurm"):
-            item.add_marker(pytest.mark.xdist_group("slurm"))
+        if _rank(item) < len(ALONE):
+            item.add_marker(pytest.mark.xdist_group(ALONE[_rank(item)]))
+
+
+def _rank(item: pytest.Item) -> int:
+    if item.get_closest_marker("slurm"):
+        return 0
+    if not _is_slow(item):
+        return 3
+    return 1 if STARTS_RAY.search(item.nodeid) else 2
 
 
 def _is_slow(item: pytest.Item) -> bool:

@@ -52,7 +52,13 @@ def finish(folder: Path, undisturbed: shoal.Study, **options: Any) -> None:
     check_whole(folder, undisturbed)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param(signal.SIGKILL, id="kill"),
+        pytest.param(signal.SIGSTOP, id="stop", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_without_its_own_cluster_a_run_pauses(
     tmp_path: Path, undisturbed: shoal.Study, name: str, sign: signal.Signals
@@ -112,6 +118,7 @@ def feeders(driver: Driver, what: str) -> list[int]:
     return [pid for pid in driver.pids() if content(Path(f"/proc/{pid}/cmdline")).startswith(name)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", ["Feeder", "Window"])
 def test_a_feeder_that_stands_still_holds_up_no_slot(tmp_path: Path, what: str) -> None:
     folder = tmp_path / "s"
@@ -192,6 +199,7 @@ def slots_of(raylet: int) -> list[int]:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
 @pytest.mark.parametrize(
     "lost",
