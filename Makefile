@@ -65,6 +65,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/house.py
+	$(BIN)/python tools/architecture.py --check
 
 house: $(VENV)/.base  ## the seams of the package: what a reader pays for; and three rules
 	$(BIN)/python tools/house.py --places 8

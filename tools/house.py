@@ -310,7 +310,7 @@ def walks(page: str) -> list[tuple[str, list[str]]]:
     sections = re.split(r"^#+ ", page, flags=re.M)[1:]
     told = [(section.partition("\n")[0], section) for section in sections]
     return [
-        (heading, list(dict.fromkeys(re.findall(rf"\b{PACKAGE}/[\w/]+\.py\b", section))))
+        (heading, list(dict.fromkeys(re.findall(rf"\b({PACKAGE}/[\w/]+\.py):\d", section))))
         for heading, section in told
         if "walk" in heading.lower()
     ]
