@@ -49,16 +49,10 @@ class MedianStopping:
             )
 
     def start(self) -> Any:
-        return self._within().start()
-
-    def _within(self) -> Searcher[Any]:
-        """The searcher whose trials stop early; ValueError if there is none."""
-        needed(self, "inner")
-        assert self.inner is not None
-        return self.inner
+        return _inner_of(self).start()
 
     def propose(self, view: View, memory: Any) -> tuple[Proposal, Any]:
-        inner = self._within()
+        inner = _inner_of(self)
         check_scores(view, self.metric)
         proposal, memory = inner.propose(view, memory)
         return retiring(proposal, self._stopped(view)), memory
@@ -141,16 +135,10 @@ class Patience:
             )
 
     def start(self) -> Any:
-        return self._within().start()
-
-    def _within(self) -> Searcher[Any]:
-        """The searcher whose trials stop early; ValueError if there is none."""
-        needed(self, "inner")
-        assert self.inner is not None
-        return self.inner
+        return _inner_of(self).start()
 
     def propose(self, view: View, memory: Any) -> tuple[Proposal, Any]:
-        inner = self._within()
+        inner = _inner_of(self)
         check_scores(view, self.metric)
         proposal, memory = inner.propose(view, memory)
         return retiring(proposal, self._stopped(view)), memory
@@ -173,3 +161,14 @@ class Patience:
                 best = now
                 since = epoch
         return scores[-1][0] - since >= self.epochs - EPOCH
+
+
+def _inner_of(rule: "MedianStopping | Patience") -> Searcher[Any]:
+    """The searcher whose trials the rule stops early.
+
+    Raises:
+        ValueError: the rule has none.
+    """
+    needed(rule, "inner")
+    assert rule.inner is not None
+    return rule.inner
