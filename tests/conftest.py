@@ -33,6 +33,7 @@ from shoal.engine.process import STOPPING
 # Seconds that a quick test may take: longer ones are marked slow. Machines of CI differ by two.
 QUICK = 5.0
 MOST = 2 * QUICK
+HANDLERS = {each: signal.getsignal(each) for each in STOPPING}
 ALONE = ("slurm", "ray")
 STARTS_RAY = re.compile(
     r"(?<![a-zA-Z])ray(?![a-z])|test_processes|test_pool|test_pilots|test_slots"
@@ -98,14 +99,31 @@ def nothing_is_watched() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def signals_do_what_they_did() -> Iterator[None]:
-    """A run gives the handlers back. Ray's own of SIGTERM, which its test cluster sets, goes."""
-    before = {each: signal.getsignal(each) for each in STOPPING}
+    """A run gives the handlers back. Ray's own of SIGTERM, which a test's cluster or that of a
+    whole file sets, goes: tests close over handlers, and Ray's cannot be pickled.
+    """
+    _reset_signals()
+    before = signal.getsignal(signal.SIGINT)
     yield
     after = signal.getsignal(signal.SIGINT)
-    for each, handler in before.items():
+    _reset_signals()
+    assert after == before
+
+
+def _reset_signals() -> None:
+    for each, handler in HANDLERS.items():
         if handler is not None:  # one that was not set from Python stays as it is
             signal.signal(each, handler)
-    assert after == before[signal.SIGINT]
+
+
+@pytest.fixture(autouse=True)
+def folders_of_recipes_are_forgotten() -> Iterator[None]:
+    """What a test pickles names the folders of its own recipes, not those of all tests before."""
+    from shoal.train.recipe import pickling
+
+    count = len(pickling._found)
+    yield
+    del pickling._found[count:]
 
 
 class Blobs(shoal.Recipe):
