@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe as Recipe
     from shoal.train.recipe.shard import ShardRecipe as ShardRecipe
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "shoal.callbacks.callback": ["Callback"],
