@@ -12,6 +12,8 @@ import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+# Ray's processes would get what the other tests leave of the processors, which is next to nothing.
+os.environ.setdefault("RAY_worker_niceness", "0")
 if "PYTEST_XDIST_WORKER" not in os.environ:
     # The key that marks the tests' studies as their own is no file of the user's.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shoal-state-")
