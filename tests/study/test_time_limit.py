@@ -1,15 +1,12 @@
 """A run in an allocation of Slurm: it stops before the end, and may go on."""
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import preloaded
 import pytest
 from typer.testing import CliRunner
 
@@ -46,8 +43,10 @@ from shoal.study.slurm_job import (
 
 A, B = TrialId("a"), TrialId("b")
 OURS = "Slurm job 7 ends at 12:00:00"
-SLOW = '''
+SLOW = """
+import os
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -58,9 +57,9 @@ steps = 0
 
 
 class Slow(shoal.Recipe):
-    """Two visits of {visit} s an epoch."""
+    '''Two visits of a step an epoch. With the first real one the job's end comes near.'''
 
-    search_space = {{"lr": shoal.grid([0.1, 0.01])}}
+    search_space = {"lr": shoal.grid([0.1, 0.01])}
     metric, mode, max_epochs, batch_size = "loss", "min", 4, 8
 
     def data(self):
@@ -76,12 +75,17 @@ class Slow(shoal.Recipe):
     def training_step(self, model, batch):
         global steps
         steps += 1
-        time.sleep({visit} if steps > 8 else 0)  # the first ones are a rehearsal
+        if steps > 8 and "TEST_VISIT" in os.environ:  # the first ones are a rehearsal
+            Path(os.environ["TEST_LEFT"]).write_text(os.environ["TEST_NEAR"])
+            time.sleep(float(os.environ["TEST_VISIT"]))
         return ((model(batch[0]) - batch[1]) ** 2).mean()
 
     def validation_step(self, model, batch):
-        return {{"loss": ((model(batch[0]) - batch[1]) ** 2).mean(1)}}
-'''
+        return {"loss": ((model(batch[0]) - batch[1]) ** 2).mean(1)}
+"""
+# Seconds that the job has at each look until a trial has begun, and seconds before its end at which
+# a run stops: the first looks come soon, and nothing depends on how soon a trial begins.
+FAR, STOP = 606, 600
 Lab = Callable[..., None]
 
 
@@ -92,19 +96,22 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     def begin(seconds: float, nodes: str = "n1", **record: str) -> None:
         programs = tmp_path / "programs"
         programs.mkdir(exist_ok=True)
-        end = datetime.fromtimestamp(time.time() + seconds)
         fields = {
             "JobState": "RUNNING",
             "BatchFlag": "1",
             "NodeAddr": "127.0.0.1",
         } | record
-        fields["EndTime"] = f"{end:%Y-%m-%dT%H:%M:%S}"
         said = " ".join(f"{name}={value}" for name, value in fields.items())
+        left = programs / "left"
+        left.write_text(str(seconds))
         program = programs / "scontrol"
         program.write_text(
-            f"#!/bin/bash\necho \"$*\" >> {programs}/asked\n[ $1 = -o ] && echo '{said}'\nexit 0\n"
+            f'#!/bin/bash\necho "$*" >> {programs}/asked\n'
+            f'end=$(date -d "+$(cat {left}) seconds" +%FT%T)\n'
+            f'[ $1 = -o ] && echo "{said} EndTime=$end"\nexit 0\n'
         )
         program.chmod(0o755)
+        monkeypatch.setenv("TEST_LEFT", str(left))
         monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         monkeypatch.setenv("SLURMD_NODENAME", "n1")
@@ -119,17 +126,12 @@ def asked_of_slurm(tmp_path: Path) -> list[str]:
     return (tmp_path / "programs" / "asked").read_text().splitlines()
 
 
-def typed(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return preloaded.run(
-        [
-            *(sys.executable, "-m", "shoal.cli", "run", str(folder / "slow.py")),
-            *("--storage", str(folder / "study"), "--policy", "fifo", *words),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+def typed(folder: Path, *words: str) -> Any:
+    """`shoal run` of the slow recipe, in this process."""
+    file = folder / "slow.py"
+    file.write_text(SLOW)
+    given = ("run", str(file), "--storage", str(folder / "study"), "--policy", "fifo")
+    return CliRunner().invoke(app, [*given, *words])
 
 
 def weights(folder: Path) -> Any:
@@ -142,48 +144,60 @@ def weights(folder: Path) -> Any:
 # -- the end
 
 
+@pytest.mark.slow
 def test_a_run_stops_before_the_end(job: Lab, tmp_path: Path, blobs: Any) -> None:
-    job(5)
-    study = shoal.create_study(blobs(), storage=tmp_path / "study")
-    study.optimize(progress=False, policy="fifo", max_epochs=100_000, stop_before=3)
+    class Trained(blobs):
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            (tmp_path / "programs" / "left").write_text(str(STOP - 1))
+            return super().validation_step(model, batch)
+
+    job(FAR)
+    study = shoal.create_study(Trained(), storage=tmp_path / "study")
+    study.optimize(progress=False, policy="fifo", max_epochs=100_000, stop_before=STOP)
     assert study.state.stopped.startswith("Slurm job 7 ends at ")
     assert study.state.trials and study.state.kept, "what was trained is durable"
     assert "Slurm job 7: 1 node, 2 CPUs" in (tmp_path / "study" / "log.txt").read_text()
 
 
 @pytest.mark.slow
-def test_a_run_stops_before_the_end_and_its_job_starts_again(job: Lab, tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW.format(visit=1.5))
-    job(25)
-    first = typed(tmp_path, "--stop-before", "12", "--requeue")
-    assert first.returncode == 3, first.stderr  # work is left
+def test_a_run_stops_before_the_end_and_its_job_starts_again(
+    job: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as slow:
+        job(FAR)
+        slow.setenv("TEST_NEAR", str(STOP - 1))
+        slow.setenv("TEST_VISIT", "1")
+        first = typed(tmp_path, "--stop-before", str(STOP), "--requeue")
+    assert first.exit_code == 3, first.output  # work is left
     study = shoal.load_study(tmp_path / "study")
     assert study.state.stopped.startswith("Slurm job 7 ends at ")
     assert study.state.trials and study.state.kept
-    assert "Slurm job 7: 1 node, 2 CPUs, ends at " in first.stdout + first.stderr
+    assert "Slurm job 7: 1 node, 2 CPUs, ends at " in first.output
     assert "the job is submitted again" in first.stderr
     assert "requeue 7" in asked_of_slurm(tmp_path)
     (tmp_path / "programs" / "asked").unlink()
 
     job(600)
     second = typed(tmp_path, "--requeue")
-    assert second.returncode == 0, second.stderr
+    assert second.exit_code == 0, second.output
     assert "not submitted again: the study is done" in second.stderr
     assert "requeue 7" not in asked_of_slurm(tmp_path)
 
     undisturbed = tmp_path / "undisturbed"
     undisturbed.mkdir()
-    (undisturbed / "slow.py").write_text(SLOW.format(visit=0))
-    assert typed(undisturbed).returncode == 0
+    assert typed(undisturbed).exit_code == 0
     assert weights(tmp_path / "study") == weights(undisturbed / "study")
 
 
 @pytest.mark.slow
-def test_visits_that_take_too_long_are_given_up(job: Lab, tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW.format(visit=300))
-    job(25)
-    done = typed(tmp_path, "--stop-before", "10")
-    assert done.returncode == 3, done.stderr
+def test_visits_that_take_too_long_are_given_up(
+    job: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job(FAR)
+    monkeypatch.setenv("TEST_NEAR", "3")
+    monkeypatch.setenv("TEST_VISIT", "250")
+    done = typed(tmp_path, "--stop-before", str(STOP))
+    assert done.exit_code == 3, done.output
     study = shoal.load_study(tmp_path / "study")
     assert study.state.stopped.startswith("Slurm job 7 ends at ")
 
@@ -296,7 +310,7 @@ def test_runs_without_progress_end_the_loop() -> None:
 
 
 def test_requeue_is_for_batch_jobs(job: Lab, tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "slow.py").write_text(SLOW.format(visit=0))
+    (tmp_path / "slow.py").write_text(SLOW)
     words = ["run", str(tmp_path / "slow.py"), "--storage", str(tmp_path / "s")]
     words.append("--requeue")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
@@ -369,13 +383,12 @@ def test_what_a_slot_takes_of_a_node(cpus, gpus, slots, threads, shares) -> None
 @pytest.mark.slow
 def test_nodes_that_cannot_be_reached(job: Lab, tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    (tmp_path / "slow.py").write_text(SLOW.format(visit=0))
     job(600, nodes="n[1-2]")
     srun = tmp_path / "programs" / "srun"
     srun.write_text("#!/bin/bash\necho 'srun: error: node n2 is down' >&2; exit 1\n")
     srun.chmod(0o755)
     done = typed(tmp_path, "--backend", "ray")
-    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.exit_code == 2, done.output
     assert "error: no node of Slurm job 7 joined Ray within" in done.stderr
     assert "srun: error: node n2 is down" in done.stderr
     assert not (tmp_path / "study" / "nodes").exists()
