@@ -130,13 +130,18 @@ class FakeActor:
         train, control, news = (self.queues[name] for name in ("train", "control", "news"))
         if self.round is not None:
             yield self._finish_round
-        elif self.wide is None and train and _ready(train[0]):
+        elif self.wide is None and train and _ready(train[0]) and self._has_room():
             yield self._begin
         if control and _ready(control[0]):
             yield self._control
         late = self.fleet.clock >= self.said_at + PULSE
         if news and (self.progress != self.said or late):
             yield self._tell
+
+    def _has_room(self) -> bool:
+        """Whether the process runs: Ray starts it once its node has room beside older ones."""
+        older = [each for each in self.fleet.actors if each.alive and each.node == self.node]
+        return older.index(self) < self.fleet.rooms.get(self.node, 0)
 
     def _tell(self) -> None:
         self.said = self.progress[0], dict(self.progress[1])

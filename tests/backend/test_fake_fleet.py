@@ -21,7 +21,7 @@ from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
 from shoal.core.check import in_order
 from shoal.core.cluster import ShardId, SlotId
-from shoal.core.event import Left
+from shoal.core.event import Advanced, Fell, Left
 from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import State, View
@@ -167,6 +167,18 @@ class FakeStudy:
     def count(self, kind: type) -> int:
         return len(self.lines(kind))
 
+    def trained_again(self) -> list[TrialId]:
+        """The trials that fell back behind visits that they had made."""
+        made: Counter[TrialId] = Counter()
+        fell = []
+        for line in self.journal.lines:
+            if isinstance(line.entry, Advanced):
+                made.update({trial: len(own) for trial, own in line.entry.visits.items()})
+            elif isinstance(line.entry, Fell) and line.entry.visits < made[line.entry.trial]:
+                made[line.entry.trial] = line.entry.visits
+                fell.append(line.entry.trial)
+        return fell
+
     def check(self) -> None:
         """Every trial made each visit once, and its durable state says so."""
         for trial in self.trials:
@@ -229,14 +241,27 @@ def test_also_where_slots_nodes_and_plans_come_and_go(kinds: Sequence[str], seed
     study.check()
 
 
-@pytest.mark.parametrize("kinds", [["one"], ["one", "pack"]], ids=["one", "packs"])
-@many
+@in_any_order
 def test_slots_that_are_asked_to_leave_do_so_in_good_order(kinds: Sequence[str], seed: int) -> None:
     study = FakeStudy(seed, kinds)
     study.fleet.faults = [study.remove_any] * 2
     study.run()
     study.check()
     assert not any(line.entry.died for line in study.lines(Left))
+    assert study.trained_again() == []
+
+
+@many
+def test_slots_come_back_when_all_were_told_to_leave(seed: int) -> None:
+    study = FakeStudy(seed, ["one"])
+
+    def renew() -> None:
+        study.backend.remove_slots(study.backend.pids())
+        study.backend.resize(study.rng.randint(1, 4))
+
+    study.fleet.faults = [renew]
+    study.run()
+    study.check()
 
 
 @many

@@ -91,6 +91,8 @@ class SlotProcess:
     # It leaves because its time is over: another one may take its place.
     ends: bool = False
     worked: bool = False  # it made a round, or a part of one
+    # The answer to the newest call to give a state away; it comes after all earlier ones'.
+    handover: Any = None
     # What was heard of the process, since it is ready.
     signs: Signs = field(default_factory=lambda: Signs.at(monotonic()))
     # Calls that it answered, and the longest silence in each; `Hangs` learns from them.
@@ -134,6 +136,11 @@ class SlotProcess:
     def forget(self, trial: TrialId) -> None:
         """The trial goes on elsewhere."""
         self.call("train", "forget", trial)
+
+    def give(self, trial: TrialId, forget: bool) -> Any:
+        """A reference to the trial's state here; with `forget` it lives on elsewhere."""
+        self.handover, state = self.call("train", "give", trial, forget, results=2)
+        return state
 
     def opened(self, hello: Hello) -> None:
         """The process is ready."""

@@ -178,12 +178,16 @@ class Slots:
         return {name: node for name, node in nodes.items() if self.shards.suits(node.names)}
 
     def add(self, n: int) -> Events:
-        """Start so many slots, or as many as there is room for."""
+        """Start so many slots, or as many as there is room for.
+
+        A slot that leaves makes room, unless its node leaves with it.
+        """
         if self._fleet.own:
             places = [self._fleet.here] * n
         else:
             suited = self._suited().values()
-            places = _room(suited, self.processes.values())[:n]
+            taken = [each for each in self.processes.values() if not each.leaving or each.ends]
+            places = _room(suited, taken)[:n]
         for node in places:
             self.start(node)
         return []

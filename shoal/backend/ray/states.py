@@ -1,6 +1,7 @@
 """Waiting for the answer of a process, as long as it lives."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, cycle
@@ -81,8 +82,7 @@ class States:
             return None
 
         holder = carried.processes[0]
-        elsewhere = holder is not process
-        _, ref = holder.call("train", "give", trial, elsewhere, results=2)
+        ref = holder.give(trial, forget=holder is not process)
         return self.store(trial, ref, 0, holder.id)
 
     # -- units that were made -----------------------------------------------------------------
@@ -150,7 +150,7 @@ class States:
         return False
 
     def secure(self, process: SlotProcess) -> Events:
-        """Make durable what is only at this process.
+        """Make durable what is only at this process, which first gives what others asked it for.
 
         If it is the last one, what lies in the object store becomes durable, too; and what it
         stored there, if it leaves because its node will.
@@ -159,6 +159,9 @@ class States:
             RayError: its process died meanwhile.
             OSError: the storage failed.
         """
+        if process.handover is not None:
+            with suppress(LookupError):  # it was given up here: whoever wants it is told so, too
+                self._fleet.answer(process, process.handover, self._patience)
         events: Events = []
         for trial in self._only_at(process):
             try:
