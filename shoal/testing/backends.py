@@ -93,7 +93,9 @@ def check_study(setting: Setting, policy: Policy[Any]) -> None:
     for trial in state.known:
         _check_trained(setting, state, trial)
     assert not state.plan.gangs, f"gangs are left: {state.plan}"
-    _check_first_moment(lines)
+    first = min(line.time for line in lines[1:])
+    joined = _lines_of(Joined, lines)
+    assert joined[0].time == first, "slots join at the first moment"
 
 
 def _check_trained(setting: Setting, state: State, trial: TrialId) -> None:
@@ -103,20 +105,8 @@ def _check_trained(setting: Setting, state: State, trial: TrialId) -> None:
     assert count == wanted, f"{trial}: {count} visits in {setting.epochs} epochs"
     measured = state.signature.get(trial)
     assert measured, f"{trial} has no signature: it was never measured"
-    _check_evaluations(state, trial)
-
-
-def _check_evaluations(state: State, trial: TrialId) -> None:
-    """The trial was evaluated in the order of its epochs."""
     epochs = [epoch for epoch, _ in state.scores[trial]]
     assert epochs == sorted(epochs), f"{trial} was evaluated at {epochs}"
-
-
-def _check_first_moment(lines: Sequence[Line]) -> None:
-    """Slots join at the first moment of a run."""
-    first = min(line.time for line in lines[1:])
-    joined = _lines_of(Joined, lines)
-    assert joined[0].time == first, "slots join at the first moment"
 
 
 def _check_all_finished(state: State) -> None:

@@ -47,15 +47,10 @@ def check_policy(
             assert not stalled, (
                 f"stalled with {sorted(state.trials)} unfinished on {sorted(state.slots)}"
             )
-            _check_ended(state)
+            for trial, how in state.ended.items():
+                assert how == "finished" or "died under it" in how, f"{trial}: {how}"
 
     in_random_worlds(examples, holds)
-
-
-def _check_ended(state: State) -> None:
-    """No trial failed, unless too many slots died under it."""
-    for trial, how in state.ended.items():
-        assert how == "finished" or "died under it" in how, f"{trial}: {how}"
 
 
 class WatchedPolicy:
@@ -79,16 +74,11 @@ class WatchedPolicy:
             f"asked twice about the same view, it answered {plan} and {again[0]}"
         )
         check(plan, view)
-        _check_since(plan, view)
+        old = view.plan.gangs
+        turns = {view.turn, *(gang.since for gang in old)}
+        for gang in plan.gangs - old:
+            assert gang.since in turns, f"new gangs must have since={view.turn}; got {gang}"
         return plan, remembered
-
-
-def _check_since(plan: Plan, view: View) -> None:
-    """New gangs say the turn that made them, or that of a gang which goes on as they."""
-    old = view.plan.gangs
-    turns = {view.turn, *(gang.since for gang in old)}
-    for gang in plan.gangs - old:
-        assert gang.since in turns, f"new gangs must have since={view.turn}; got {gang}"
 
 
 # One profile for all configurations: a row that holds for every one of them.
@@ -186,21 +176,16 @@ class WatchedSearcher:
         assert again == (proposal, remembered), (
             f"asked twice about the same view, it answered {proposal} and {again[0]}"
         )
-        _check_proposal(proposal, view)
+        names = [trial.id for trial in proposal.submit]
+        assert len(set(names)) == len(names), f"trials submitted twice at once: {names}"
+        for trial in proposal.submit:
+            known = view.known.get(trial.id)
+            if known is not None:
+                extended = known.samples < trial.samples
+                assert extended, f"{trial.id} submitted again, but not extended"
+        unknown = sorted(proposal.retire - view.known.keys())
+        assert not unknown, f"retires unknown trials: {unknown}"
         return proposal, remembered
-
-
-def _check_proposal(proposal: Proposal, view: View) -> None:
-    """Trials are new or extended, each once; and only known ones are retired."""
-    names = [trial.id for trial in proposal.submit]
-    assert len(set(names)) == len(names), f"trials submitted twice at once: {names}"
-    for trial in proposal.submit:
-        known = view.known.get(trial.id)
-        if known is not None:
-            extended = known.samples < trial.samples
-            assert extended, f"{trial.id} submitted again, but not extended"
-    unknown = sorted(proposal.retire - view.known.keys())
-    assert not unknown, f"retires unknown trials: {unknown}"
 
 
 def check_profile(profile: Profile, trials: Sequence[TrialId], slots: Sequence[SlotId]) -> None:
@@ -211,7 +196,9 @@ def check_profile(profile: Profile, trials: Sequence[TrialId], slots: Sequence[S
     """
     for trial in trials:
         _check_curve(profile, trial, len(slots))
-        _check_cost(profile, trial)
+        cost = profile.cost(trial)
+        for part in (cost.memory, cost.build, cost.evaluate, cost.save, cost.first):
+            assert 0 <= part < inf, f"{trial}: {cost}"
         for width in range(1, len(slots) + 1):
             lane = Lane(trial, tuple(slots[:width]))
             _check_gang(profile, Gang((lane,)))
@@ -232,13 +219,6 @@ def _check_curve(profile: Profile, trial: TrialId, upto: int) -> None:
 def _check_rates(what: object, rates: Collection[float]) -> None:
     positive = all(isfinite(rate) and rate > 0 for rate in rates)
     assert positive, f"{what}: rates {rates}"
-
-
-def _check_cost(profile: Profile, trial: TrialId) -> None:
-    """Each part of the trial's cost is finite, and not below 0."""
-    cost = profile.cost(trial)
-    for part in (cost.memory, cost.build, cost.evaluate, cost.save, cost.first):
-        assert 0 <= part < inf, f"{trial}: {cost}"
 
 
 def _check_gang(profile: Profile, gang: Gang) -> None:

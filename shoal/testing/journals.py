@@ -114,30 +114,20 @@ def check_visits(state: State, trial: TrialId) -> None:
         _check_epoch(trial, number, visits[first : first + count], shards)
     assert all(visit.samples > 0 for visit in visits), f"{trial}: a visit of no samples in {visits}"
     finished = state.ended.get(trial) == "finished"
-    _check_samples(state, trial, finished)
-    if finished:
-        _check_finished(state, trial)
-
-
-def _check_samples(state: State, trial: TrialId, finished: bool) -> None:
-    """A trial has the samples of its visits; a unit under way may have reported more."""
     done = state.done[trial]
     visited = _samples(state.visits[trial])
     most = visited
     if not finished:
         most += max(state.shards.values())
     assert visited - EPS <= done <= most + EPS, f"{trial}: {visited} samples visited, {done} done"
+    if finished:
+        _check_finished(state, trial)
 
 
 def _check_finished(state: State, trial: TrialId) -> None:
     """A finished trial has all its samples, and its last state is durable."""
     done = state.done[trial]
     assert done >= state.known[trial].samples - EPS, f"{trial} finished early: {done} samples"
-    _check_durable(state, trial)
-
-
-def _check_durable(state: State, trial: TrialId) -> None:
-    """The last state of a finished trial is durable."""
     kept = state.kept.get(trial)
     visits = len(state.visits[trial])
     assert kept is not None, f"{trial} finished without a durable state"

@@ -429,7 +429,9 @@ def is_ignored(kind: type, name: str) -> bool:
     """Whether the class's __init__ takes this argument, by name, and its code never reads it."""
     constructor: Any = inspect.getattr_static(kind, "__init__", None)
     code = getattr(constructor, "__code__", None)
-    if code is None or name not in code.co_varnames[: _arguments_of(code)]:
+    if code is None:
+        return False
+    if name not in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
         return False
     if set(code.co_names) & {"save_hyperparameters", "locals", "vars"}:
         return False
@@ -441,10 +443,6 @@ def is_ignored(kind: type, name: str) -> bool:
         for each in dis.get_instructions(code)
         if each.opname.startswith("LOAD_") and "CONST" not in each.opname
     )
-
-
-def _arguments_of(code: CodeType) -> int:
-    return code.co_argcount + code.co_kwonlyargcount
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

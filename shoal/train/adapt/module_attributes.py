@@ -70,7 +70,12 @@ class _Plain:
                 delattr(module, name)
         for name, value in {**self._begun, **_attributes_in(kept)}.items():
             if name == HYPER_PARAMETERS:
-                _set_hyper_parameters(vars(module)[name], copied(value))
+                held = vars(module)[name]
+                values = copied(value)
+                for key in [key for key, value in held.items() if is_plain(value)]:
+                    if key not in values:
+                        del held[key]
+                held.update(values)
             else:
                 vars(module)[name] = copied(value)
         for name in kept.get("gone", ()):
@@ -91,14 +96,6 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, {key: each for key, each in value.items() if is_plain(each)}
         elif name not in THEIRS and is_plain(value):
             yield name, value
-
-
-def _set_hyper_parameters(held: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Let these be the plain ones among a module's hyper-parameters."""
-    for key in [key for key, value in held.items() if is_plain(value)]:
-        if key not in values:
-            del held[key]
-    held.update(values)
 
 
 def is_plain(value: Any) -> bool:

@@ -363,7 +363,11 @@ def attach_seat(module: nn.Module, seat: ModuleSeat) -> None:
         if is_module(each):
             vars(each)["shoal_seat"] = weakref.ref(seat)
             vars(each)["shoal_read"] = _read_hyper_parameters(each)
-            each.__class__ = _attached_class(type(each))
+            kind = type(each)
+            if kind not in _classes:  # one for each, so that lanes have the same
+                names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+                _classes[kind] = type(kind.__name__, (Attached, kind), names)
+            each.__class__ = _classes[kind]
 
 
 def own_class(module: Any) -> type:
@@ -379,14 +383,6 @@ def detached(module: nn.Module) -> nn.Module:
             del vars(each)["shoal_seat"], vars(each)["shoal_read"]
             each.__class__ = own_class(each)
     return module
-
-
-def _attached_class(kind: type) -> type:
-    """The class of attached modules of this class: one for each, so that lanes have the same."""
-    if kind not in _classes:
-        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        _classes[kind] = type(kind.__name__, (Attached, kind), names)
-    return _classes[kind]
 
 
 def _read_hyper_parameters(module: Any) -> dict[str, Any]:

@@ -305,7 +305,11 @@ class DealtRows:
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of the shard."""
-        pieces = self._of(part)
+        if part not in self._pieces:
+            self._pieces[part] = self.deal.pieces(part)
+            while len(self._pieces) > KEPT:
+                self._pieces.popitem(last=False)
+        pieces = self._pieces[part]
         ends = np.cumsum([len(piece.rows) for piece in pieces])
         which = np.searchsorted(ends, index, side="right")
         order = np.argsort(which, kind="stable")
@@ -317,13 +321,6 @@ class DealtRows:
         back = np.empty(len(index), np.int64)
         back[order] = np.arange(len(index))
         return cols.apply(cols.combine(found, joined_rows), lambda column: column[back])
-
-    def _of(self, part: ShardId) -> list[Piece]:
-        if part not in self._pieces:
-            self._pieces[part] = self.deal.pieces(part)
-            while len(self._pieces) > KEPT:
-                self._pieces.popitem(last=False)
-        return self._pieces[part]
 
 
 class Exchange(Protocol):

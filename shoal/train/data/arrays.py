@@ -89,7 +89,15 @@ def from_arrays(
         labels = _labels(training, stratify)
         train, test = how.aside(order, float(validation), labels)
     elif validation is not None:
-        others = _like(training, validation)
+        if isinstance(training, dict):
+            others = _like_named(training, validation)
+        else:
+            others = _like_placed(training, validation)
+        if not cols.rows(others):
+            raise DataError(
+                "validation data needs at least one sample; got none: give None to do without"
+            )
+        alike(training, others, "training", "validation")
         test = np.arange(cols.rows(others))
 
     row_bytes = cols.nbytes(training) / max(1, count)
@@ -152,24 +160,6 @@ def _labels(training: Columns, stratify: int | str | Array | None) -> Array | No
             f"column {stratify} has shape {column.shape}"
         )
     return column
-
-
-def _like(training: Columns, validation: Any) -> Columns:
-    """The validation columns, in the form of the training columns.
-
-    Raises:
-        DataError: they have another form, or no samples.
-    """
-    if isinstance(training, dict):
-        others = _like_named(training, validation)
-    else:
-        others = _like_placed(training, validation)
-    if not cols.rows(others):
-        raise DataError(
-            "validation data needs at least one sample; got none: give None to do without"
-        )
-    alike(training, others, "training", "validation")
-    return others
 
 
 def _like_named(training: Mapping[str, Any], validation: Any) -> Columns:

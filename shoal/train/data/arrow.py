@@ -92,7 +92,11 @@ class ArrowRows:
             if made is None:
                 made = np.empty((count, *column.shape[1:]), column.dtype)
             if column.shape[1:] != made.shape[1:]:
-                raise _unequal(name, made.shape[1:], column.shape[1:])
+                raise DataError(
+                    f"lists of column {name} must be equally long; got shapes {made.shape[1:]} and "
+                    f"{column.shape[1:]}: for unequal ones give the rows to "
+                    "Data.dataset(…, collate=…)"
+                )
             _copy_rows(made, places, column, rows)
         assert made is not None, "a chunk has rows"
         return made
@@ -149,13 +153,6 @@ def _whole(name: str, column: Any) -> Any:
     if column.null_count:
         raise DataError(f"column {name} lacks values: fill them in, or leave the rows out")
     return column
-
-
-def _unequal(name: str, one: Any, other: Any) -> DataError:
-    return DataError(
-        f"lists of column {name} must be equally long; got shapes {one} and {other}: for unequal "
-        "ones give the rows to Data.dataset(…, collate=…)"
-    )
 
 
 def _value(value: Any, decoder: Decoder) -> Array:

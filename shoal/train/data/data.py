@@ -1119,7 +1119,11 @@ def joined(of: Mapping[str, Data]) -> Data:
         DataError: some of it lies at nodes, or is dealt anew in each epoch.
     """
     for name, data in of.items():
-        _check(name, data)
+        if data.catalogue is not None or data.arrangement.reshuffles:
+            raise DataError(
+                f"recipe {name!r}: Data.shards that lie at nodes, and reshuffle, are for studies "
+                "of one recipe: give the others a study of their own"
+            )
     hashed = blake2b(digest_size=16)
     for name, data in of.items():
         hashed.update(f"{name}\0{data.fingerprint}\0".encode())
@@ -1143,12 +1147,3 @@ def _sizes(of: Mapping[str, Data], kind: str) -> dict[ShardId, int]:
         for part in getattr(data, kind):
             found[of_recipe(name, part)] = data.size(part)
     return found
-
-
-def _check(name: str, data: Data) -> None:
-    """Raise DataError unless the data can stand beside that of other recipes."""
-    if data.catalogue is not None or data.arrangement.reshuffles:
-        raise DataError(
-            f"recipe {name!r}: Data.shards that lie at nodes, and reshuffle, are for studies of "
-            "one recipe: give the others a study of their own"
-        )

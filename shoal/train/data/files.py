@@ -142,7 +142,14 @@ def from_files(paths: Any, read: Read, validation: Any, seed: int) -> Parts:
         columns = _tried(source, part)
         if first is None:
             first = cols.apply(columns, lambda column: column[:1].copy())
-        _check_form(first, columns, path)
+        unlike = isinstance(first, dict) != isinstance(columns, dict)
+        if (
+            unlike
+            or len(first) != len(columns)
+            or (isinstance(first, dict) and list(first) != list(columns))
+        ):
+            raise DataError(f"all files must give the same columns; {path.name} gives others")
+        alike(first, columns, "the first file", path.name)
         sizes[part] = cols.rows(columns)
         total += cols.nbytes(columns)
     about = [(part, looked_at_file(path), sizes[part]) for part, path in named.items()]
@@ -174,15 +181,3 @@ def own_columns(path: Path, function: Read) -> Columns:
     if isinstance(columns, dict):
         return {name: as_array(column, name) for name, column in columns.items()}
     return tuple(as_array(column, str(i)) for i, column in enumerate(columns))
-
-
-def _check_form(first: Columns, other: Columns, path: Path) -> None:
-    """Raise DataError unless both have the same columns."""
-    unlike = isinstance(first, dict) != isinstance(other, dict)
-    if (
-        unlike
-        or len(first) != len(other)
-        or (isinstance(first, dict) and list(first) != list(other))
-    ):
-        raise DataError(f"all files must give the same columns; {path.name} gives others")
-    alike(first, other, "the first file", path.name)

@@ -147,18 +147,13 @@ def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
     if read is not None:
         return _form(read_whole(path, read, part), by_rows=False, serial=True)
     with _reading(path):
-        return _own_form(path)
-
-
-def _own_form(path: Path) -> PartForm:
-    """What is in a file of a format that Shoal reads."""
-    parts = opened(path)
-    source = parts.source
-    if isinstance(source, RowSource) and not isinstance(source, Arrays):
-        rows = parts.training[ONLY]
-        found = _form(source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial)
-        return replace(found, rows=rows)
-    return _form(source.read(ONLY), by_rows=path.suffix == ".npy", serial=source.serial)
+        parts = opened(path)
+        source = parts.source
+        if isinstance(source, RowSource) and not isinstance(source, Arrays):
+            rows = parts.training[ONLY]
+            found = _form(source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial)
+            return replace(found, rows=rows)
+        return _form(source.read(ONLY), by_rows=path.suffix == ".npy", serial=source.serial)
 
 
 def _form(columns: Columns, by_rows: bool, serial: bool) -> PartForm:
@@ -300,7 +295,7 @@ def _kind(paths: Any) -> str:
     Raises:
         DataError: they have none, several, or one that no reader knows.
     """
-    if _is_folder(paths):
+    if isinstance(paths, str | Path) and Path(paths).is_dir():
         files = Path(paths).iterdir()
         found = {_kind_of(file) for file in files} & {*KINDS.values()}
         pictures = (p.suffix.lower() in PICTURES for p in Path(paths).glob("*/*"))
@@ -312,10 +307,6 @@ def _kind(paths: Any) -> str:
         named = ", ".join(sorted(found)) or "none"
         raise DataError(f"{paths} must be {READABLE}, of one kind; found {named}")
     return found.pop()
-
-
-def _is_folder(paths: Any) -> bool:
-    return isinstance(paths, str | Path) and Path(paths).is_dir()
 
 
 def _kind_of(file: Path) -> str:

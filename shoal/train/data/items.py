@@ -205,7 +205,14 @@ def _length(dataset: Any, name: str) -> int:
 def _items(dataset: Any, numbers: Iterable[int], seed: int) -> list[Any]:
     """These items, read under the seed."""
     with Rng(seed, torch.device("cpu")):
-        _seed_own(dataset, seed)
+        for generator in _generators_in(dataset, DEEP, set()):
+            if isinstance(generator, np.random.Generator):
+                bits: Any = generator.bit_generator
+                bits.state = type(bits)(seed).state
+            elif isinstance(generator, torch.Generator):
+                generator.manual_seed(seed)
+            else:
+                generator.seed(seed % 2**32)
         return [dataset[number] for number in numbers]
 
 
@@ -307,18 +314,6 @@ def _repeats(dataset: Any, seed: int) -> bool:
             )
             return False
     return True
-
-
-def _seed_own(dataset: Any, seed: int) -> None:
-    """Set the generators that the dataset holds, or a transform within it, to this seed."""
-    for generator in _generators_in(dataset, DEEP, set()):
-        if isinstance(generator, np.random.Generator):
-            bits: Any = generator.bit_generator
-            bits.state = type(bits)(seed).state
-        elif isinstance(generator, torch.Generator):
-            generator.manual_seed(seed)
-        else:
-            generator.seed(seed % 2**32)
 
 
 def _generators_in(thing: Any, deep: int, seen: set[int]) -> Iterator[Any]:

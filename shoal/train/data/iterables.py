@@ -124,7 +124,8 @@ class ReadItems:
                 f"the dataset should give samples={samples} items; it gave {self.count}"
             )
         self.digest = hashed.digest()
-        self._columns = self._joined()
+        joined = {name: spool.column() for name, spool in self._spools.items()}
+        self._columns = joined if self._named else tuple(joined.values())
 
     def _add(self, items: list[Any]) -> None:
         columns, form = columns_of(items, self.form)
@@ -138,10 +139,6 @@ class ReadItems:
         for name, column in named.items():
             self._spools.setdefault(name, Spool(name)).add(column)
         self.count += len(items)
-
-    def _joined(self) -> Columns:
-        joined = {name: spool.column() for name, spool in self._spools.items()}
-        return joined if self._named else tuple(joined.values())
 
     @property
     def is_plain(self) -> bool:
@@ -168,22 +165,17 @@ def _given(dataset: Any, samples: int | None) -> Iterator[Any]:
         DataError: the number is none, or these are no items.
     """
     if samples is None:
-        return _all(dataset)
+        is_iterable = isinstance(dataset, IterableDataset)
+        if not is_iterable and hasattr(dataset, "__getitem__"):
+            return (dataset[number] for number in range(len(dataset)))
+        if not hasattr(dataset, "__iter__"):
+            raise DataError(
+                f"validation must be a dataset, a fraction, or None; got {type(dataset).__name__}"
+            )
+        return iter(dataset)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise DataError(f"samples must be a whole number >= 1; got {samples!r}")
     return islice(iter(dataset), samples)
-
-
-def _all(dataset: Any) -> Iterator[Any]:
-    """All items, of a map-style dataset by their numbers."""
-    is_iterable = isinstance(dataset, IterableDataset)
-    if not is_iterable and hasattr(dataset, "__getitem__"):
-        return (dataset[number] for number in range(len(dataset)))
-    if not hasattr(dataset, "__iter__"):
-        raise DataError(
-            f"validation must be a dataset, a fraction, or None; got {type(dataset).__name__}"
-        )
-    return iter(dataset)
 
 
 def _grouped(items: Iterator[Any]) -> Iterator[list[Any]]:

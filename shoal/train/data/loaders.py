@@ -68,23 +68,19 @@ class LoaderParts:
         if self.weights is not None:
             data = data.weighted(self.weights)
         elif self.sampler is not None:
-            data = self._sampled(data)
+            if data.validation and is_fraction(self.validation):
+                raise DataError(
+                    f"{sampler_name(self.sampler)} orders all samples of the data set, so that no "
+                    "fraction of them can be set aside: give a validation loader"
+                )
+            (shard,) = data.shards
+            numbers = data.numbers()[shard]
+            places = np.empty(len(numbers), np.int64)
+            places[numbers] = np.arange(len(numbers))
+            draws = Sampled(self.sampler, places)
+            check_sampler(draws, shard)
+            data = data.drawn_by(draws, sampler_name(self.sampler))
         return data.with_defaults(self.workers, **self.defaults)
-
-    def _sampled(self, data: Any) -> Any:
-        """The data in the sampler's order."""
-        if data.validation and is_fraction(self.validation):
-            raise DataError(
-                f"{sampler_name(self.sampler)} orders all samples of the data set, so that no "
-                "fraction of them can be set aside: give a validation loader"
-            )
-        (shard,) = data.shards
-        numbers = data.numbers()[shard]
-        places = np.empty(len(numbers), np.int64)
-        places[numbers] = np.arange(len(numbers))
-        draws = Sampled(self.sampler, places)
-        check_sampler(draws, shard)
-        return data.drawn_by(draws, sampler_name(self.sampler))
 
 
 def loader_parts(train: DataLoader[Any], valid: Any) -> LoaderParts:
@@ -107,7 +103,23 @@ def loader_parts(train: DataLoader[Any], valid: Any) -> LoaderParts:
             "drop_last": train.drop_last,
         }
         return parts
-    _take_order(parts, _take_batches(parts, train.batch_sampler))
+    sampler = _take_batches(parts, train.batch_sampler)
+    count = len(parts.dataset)
+    if _is_torchs(sampler, SequentialSampler):
+        parts.sequential = True
+    elif _is_torchs(sampler, SubsetRandomSampler):
+        parts.dataset = Subset(parts.dataset, list(sampler.indices))
+        parts.defaults["shuffle"] = "each"
+    elif _is_torchs(sampler, WeightedRandomSampler) and sampler.replacement:
+        _check_count(sampler, count)
+        parts.weights = np.asarray(sampler.weights)
+    elif _is_torchs(sampler, RandomSampler):
+        _check_count(sampler, count)
+        if sampler.replacement:
+            parts.weights = np.ones(count)
+        parts.defaults["shuffle"] = "each"
+    else:
+        parts.sampler = sampler
     return parts
 
 
@@ -226,26 +238,6 @@ def _take_batches(parts: LoaderParts, batches: Any) -> Any:
     drops = 0 < missing < sizes[0] == sizes[-1]
     parts.defaults |= {"batch_size": sizes[0], "drop_last": drops}
     return BatchesInOrder(batches, count * drops)
-
-
-def _take_order(parts: LoaderParts, sampler: Any) -> None:
-    """Note in which order the loader gives the items."""
-    count = len(parts.dataset)
-    if _is_torchs(sampler, SequentialSampler):
-        parts.sequential = True
-    elif _is_torchs(sampler, SubsetRandomSampler):
-        parts.dataset = Subset(parts.dataset, list(sampler.indices))
-        parts.defaults["shuffle"] = "each"
-    elif _is_torchs(sampler, WeightedRandomSampler) and sampler.replacement:
-        _check_count(sampler, count)
-        parts.weights = np.asarray(sampler.weights)
-    elif _is_torchs(sampler, RandomSampler):
-        _check_count(sampler, count)
-        if sampler.replacement:
-            parts.weights = np.ones(count)
-        parts.defaults["shuffle"] = "each"
-    else:
-        parts.sampler = sampler
 
 
 def _check_count(sampler: Any, count: int) -> None:

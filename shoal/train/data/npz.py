@@ -73,7 +73,13 @@ def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
     train = _listed(path, pattern)
     test: list[Path] = []
     if is_fraction(validation):
-        train, test = _set_aside(train, float(validation), seed)
+        fraction = float(validation)
+        if not 0 < fraction < 1 or len(train) < 2:
+            raise DataError(
+                "validation must be a fraction between 0 and 1 of two files or more; "
+                f"got {fraction!r} of {len(train)}"
+            )
+        train, test = files_aside(train, fraction, seed)
     elif validation is not None:
         test = _listed(whole(validation), pattern)
     return of_files(train, test)
@@ -82,7 +88,14 @@ def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
 def of_files(train: Sequence[Path], test: Sequence[Path]) -> Parts:
     """These files as the training shards and the validation parts."""
     headers = {file: _header(file) for file in [*train, *test]}
-    _check_alike(train[0], headers)
+    first = train[0]  # all files must hold its columns
+    layout = [column.sample for column in headers[first].columns]
+    for path, header in headers.items():
+        if [column.sample for column in header.columns] != layout:
+            raise DataError(
+                f"all files must hold the same columns; {first.name} has {headers[first]}, "
+                f"{path.name} has {header}"
+            )
     paths = named_parts(train, test)
     contents = [(part, headers[file].content) for part, file in paths.items()]
     hashed = blake2b(repr(contents).encode(), digest_size=16)
@@ -101,17 +114,6 @@ def of_files(train: Sequence[Path], test: Sequence[Path]) -> Parts:
     )
 
 
-def _check_alike(first: Path, headers: Mapping[Path, FileHeader]) -> None:
-    """Raise DataError unless all files hold the columns that the first one holds."""
-    layout = [column.sample for column in headers[first].columns]
-    for file, header in headers.items():
-        if [column.sample for column in header.columns] != layout:
-            raise DataError(
-                f"all files must hold the same columns; {first.name} has {headers[first]}, "
-                f"{file.name} has {header}"
-            )
-
-
 def _listed(path: Path, pattern: str) -> list[Path]:
     """The files of the folder, by name.
 
@@ -124,20 +126,6 @@ def _listed(path: Path, pattern: str) -> list[Path]:
     if not files:
         raise DataError(f"{path} must be a folder with files {pattern}; none found")
     return files
-
-
-def _set_aside(files: list[Path], fraction: float, seed: int) -> tuple[list[Path], list[Path]]:
-    """Files to train and to validate on, drawn at random.
-
-    Raises:
-        DataError: the fraction is out of range, or there are fewer than two files.
-    """
-    if not 0 < fraction < 1 or len(files) < 2:
-        raise DataError(
-            "validation must be a fraction between 0 and 1 of two files or more; "
-            f"got {fraction!r} of {len(files)}"
-        )
-    return files_aside(files, fraction, seed)
 
 
 # -- what a file holds, by its headers ---------------------------------------------------------

@@ -75,14 +75,12 @@ class ShardPlan:
                 f"got {self.validation!r}"
             )
         if self.speeds is not None:
-            self._check_speeds(self.speeds)
-
-    def _check_speeds(self, speeds: Mapping[str, float]) -> None:
-        if set(speeds) != set(self.places) or not all(0 < s < np.inf for s in speeds.values()):
-            raise DataError(
-                "proportional shards need a speed > 0 for each node, "
-                f"{', '.join(self.places)}; got {dict(speeds)}"
-            )
+            speeds = self.speeds
+            if set(speeds) != set(self.places) or not all(0 < s < np.inf for s in speeds.values()):
+                raise DataError(
+                    "proportional shards need a speed > 0 for each node, "
+                    f"{', '.join(self.places)}; got {dict(speeds)}"
+                )
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -252,17 +250,15 @@ class RowBuckets:
             order = np.argsort(to, kind="stable")
             counts = np.bincount(to, minlength=self.count)
             for place, column in enumerate(cols.parts(batch)):
-                self._append(place, column, order, counts)
+                begin = 0
+                for bucket in np.flatnonzero(counts).tolist():
+                    rows = order[begin : begin + counts[bucket]]
+                    begin += counts[bucket]
+                    with self._file(bucket, place).open("ab") as file:
+                        file.write(
+                            np.ascontiguousarray(column[rows]).reshape(-1).view(np.uint8).data
+                        )
             self.counts += counts
-
-    def _append(self, place: int, column: Array, order: Array, counts: Array) -> None:
-        """Add a batch's column, whose rows in this order are bucket by bucket."""
-        begin = 0
-        for bucket in np.flatnonzero(counts).tolist():
-            rows = order[begin : begin + counts[bucket]]
-            begin += counts[bucket]
-            with self._file(bucket, place).open("ab") as file:
-                file.write(np.ascontiguousarray(column[rows]).reshape(-1).view(np.uint8).data)
 
     def _file(self, bucket: int, place: int) -> Path:
         return self.folder / f"{bucket}-{place}"

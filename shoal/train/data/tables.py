@@ -52,7 +52,13 @@ def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: 
         labels = label_numbers(setup.stratify, first.table.column(setup.stratify))
     rows = _training(len(first.table), validation, how, labels)
     fills = _fillings(first.table, rows, setup)
-    floating = _floating(tables, fills, setup)
+    floating = frozenset(
+        name
+        for name, filling in fills.items()
+        if name not in setup.encode
+        and any(table.column(name).null_count for table in tables)
+        and not _stays_whole(filling)
+    )
     columns, *others = [_columns(table, setup, fills, floating) for table in tables]
     encoders = {
         name: fitted(name, rule, [columns[name][row] for row in rows])
@@ -72,16 +78,12 @@ def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: 
     parts = from_arrays(given, made, validation, labels, how)
     types = dict(zip(first.table.schema.names, first.table.schema.types, strict=True))
     form = TableForm(kind, setup, encoders, fills, floating, types, shapes)
-    return replace(parts, names=_categories(encoders), table=form)
-
-
-def _categories(encoders: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """The texts by number, of each column that has such."""
-    return {
+    texts: dict[str, Sequence[str]] = {
         name: tuple(map(str, encoder.known))
         for name, encoder in encoders.items()
         if isinstance(encoder, Categories)
     }
+    return replace(parts, names=texts, table=form)
 
 
 def _opened(paths: Any, kind: str, setup: TableSetup, like: Any | None = None) -> TableFiles:
@@ -98,7 +100,11 @@ def _opened(paths: Any, kind: str, setup: TableSetup, like: Any | None = None) -
     if not found.table.num_rows:
         raise DataError(f"no row has a value in {', '.join(setup.dropna)}, of dropna")
     if like is not None:
-        _check_names(like.schema.names, found.table.schema.names, setup)
+        wanted, got = setup.names(like.schema.names), setup.names(found.table.schema.names)
+        if wanted != got:
+            raise DataError(
+                f"validation must have the columns {', '.join(wanted)}; got {', '.join(got)}"
+            )
         found = found.of_kinds(like)
     check_columns(found, setup)
     return found
@@ -122,14 +128,6 @@ def _check_asked(names: Sequence[str], setup: TableSetup) -> None:
         raise DataError(no_column(wrong, names))
     if setup.label in setup.drop:
         raise DataError(f"drop must leave the label; got {setup.label}")
-
-
-def _check_names(one: Sequence[str], other: Sequence[str], setup: TableSetup) -> None:
-    wanted, got = setup.names(one), setup.names(other)
-    if wanted != got:
-        raise DataError(
-            f"validation must have the columns {', '.join(wanted)}; got {', '.join(got)}"
-        )
 
 
 def _columns(
@@ -166,30 +164,16 @@ def _fillings(table: Any, rows: Index, setup: TableSetup) -> dict[str, Any]:
         if filling is None:
             continue
         if filling in FITTED and name not in setup.encode and of_numbers(column.type):
-            filling = _fit(name, filling, column.take(pa.array(rows)).drop_null())
+            values = column.take(pa.array(rows)).drop_null()
+            if not len(values):
+                raise DataError(
+                    f"column {name} has no value in the training part, of which fill={filling!r} "
+                    "could be made: give a number, or drop the column"
+                )
+            fit = np.mean if filling == "mean" else np.median
+            filling = np.float64(fit(values.cast(pa.float64(), safe=False).to_numpy()))
         made[name] = filling
     return made
-
-
-def _fit(name: str, filling: str, values: Any) -> Any:
-    if not len(values):
-        raise DataError(
-            f"column {name} has no value in the training part, of which fill={filling!r} could "
-            "be made: give a number, or drop the column"
-        )
-    fit = np.mean if filling == "mean" else np.median
-    return np.float64(fit(values.cast(pa.float64(), safe=False).to_numpy()))
-
-
-def _floating(tables: Sequence[Any], fills: Mapping[str, Any], setup: TableSetup) -> frozenset[str]:
-    """Columns that are no whole numbers once they are filled."""
-    return frozenset(
-        name
-        for name, filling in fills.items()
-        if name not in setup.encode
-        and any(table.column(name).null_count for table in tables)
-        and not _stays_whole(filling)
-    )
 
 
 def _filled(column: Any, filling: Any) -> Any:
@@ -197,7 +181,8 @@ def _filled(column: Any, filling: Any) -> Any:
     if not column.null_count:
         return column
     kind = pa.int64()
-    if not _is_whole(column.type) or not _stays_whole(filling):
+    whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+    if not whole or not _stays_whole(filling):
         kind = pa.float64()
     filling = pa.scalar(filling).cast(kind, safe=False)
     return column.cast(kind, safe=False).fill_null(filling)
@@ -214,10 +199,6 @@ def _array(name: str, column: Any) -> Array:
     if array.dtype.kind == "f":
         return array.astype(np.float32)
     return array.astype(np.int64)
-
-
-def _is_whole(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
 def _stays_whole(filling: Any) -> bool:
@@ -327,7 +308,12 @@ class TableForm:
         self._warn_of_unknown(read)
         made = _numbers(read, self.encoders)
         for name, column in made.items():
-            self._check_shape(name, column.shape[1:])
+            shape = column.shape[1:]
+            if shape != self.shapes[name]:
+                raise DataError(
+                    f"column {name} must have values of shape {self.shapes[name]}, as the data "
+                    f"has; got {shape}"
+                )
         if self.label is not None and not columns:
             return _beside(made)
         return made
@@ -358,13 +344,6 @@ class TableForm:
                     f"({', '.join(unknown[:3])}): their rows are all 0",
                     stacklevel=4,
                 )
-
-    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        if shape != self.shapes[name]:
-            raise DataError(
-                f"column {name} must have values of shape {self.shapes[name]}, as the data has; "
-                f"got {shape}"
-            )
 
 
 # -- encoders ----------------------------------------------------------------------------------

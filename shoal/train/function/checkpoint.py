@@ -28,7 +28,21 @@ def packed(checkpoint: Any) -> dict[str, Any]:
         ValueError: it is a path, and nothing is there.
     """
     if isinstance(checkpoint, str | os.PathLike):
-        return _packed_path(Path(checkpoint))
+        path = Path(checkpoint)
+        if path.is_file():
+            files = {path.name: _content(path)}
+            return {"kind": "file", "name": path.name, "files": files}
+        if not path.is_dir():
+            raise ValueError(
+                f"a checkpoint given as text is a path, and there is nothing at {path}: "
+                "write it first, or give a dict"
+            )
+        files = {}
+        for place in sorted(path.rglob("*")):
+            if place.is_file():
+                name = Path(path.name) / place.relative_to(path)
+                files[name.as_posix()] = _content(place)
+        return {"kind": "folder", "name": path.name, "files": files}
     return {"kind": "tree", "tree": tree.to_numpy(_marked(checkpoint))}
 
 
@@ -97,24 +111,6 @@ def _unmarked(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_unmarked(each) for each in value)
     return value
-
-
-def _packed_path(path: Path) -> dict[str, Any]:
-    """What lies at a path."""
-    if path.is_file():
-        files = {path.name: _content(path)}
-        return {"kind": "file", "name": path.name, "files": files}
-    if not path.is_dir():
-        raise ValueError(
-            f"a checkpoint given as text is a path, and there is nothing at {path}: "
-            "write it first, or give a dict"
-        )
-    files = {}
-    for place in sorted(path.rglob("*")):
-        if place.is_file():
-            name = Path(path.name) / place.relative_to(path)
-            files[name.as_posix()] = _content(place)
-    return {"kind": "folder", "name": path.name, "files": files}
 
 
 def _content(path: Path) -> np.ndarray[Any, Any]:

@@ -223,7 +223,10 @@ class FunctionTrainer:
                 run.stop()
             run = self._started(unit)
         self._runs[trial] = run
-        self._make_room()
+        while len(self._runs) > AT_REST + 1:  # these are too many: one ends
+            *waiting, _ = self._runs
+            safe = [trial for trial in waiting if self._is_durable(trial)]
+            self.forget((safe or waiting)[0])
         return run
 
     def _started(self, unit: Unit) -> FunctionRun:
@@ -252,13 +255,6 @@ class FunctionTrainer:
             spread=self._recipe.spread,
         )
         return FunctionRun(self._recipe, context, self._setup.options.threads, self._device, kept)
-
-    def _make_room(self) -> None:
-        """End the functions that are too many."""
-        while len(self._runs) > AT_REST + 1:
-            *waiting, _ = self._runs
-            safe = [trial for trial in waiting if self._is_durable(trial)]
-            self.forget((safe or waiting)[0])
 
     def _is_durable(self, trial: TrialId) -> bool:
         """Whether the trial's last report gave a checkpoint."""
@@ -474,20 +470,16 @@ class FunctionRun:
         try:
             result = self._recipe.run(self.context)
             _check_ran(result)
-            values = self._returned(result)
+            metric = self.context.metric
+            scores = result if isinstance(result, Mapping) else {metric: result}
+            numbers = numbers_in(scores, metric)
+            values = {name: value for name, value in numbers.items() if value is not None}
             self._news = End(values, "" if result is None else shown(result))
         except (TrialStopped, Pruned):
             self._news = End(pruned=True)
         except BaseException as error:  # noqa: BLE001 the slot raises it
             self._news = error
         self._came.release()
-
-    def _returned(self, result: Any) -> Values:
-        """The numbers among what the function returned."""
-        if not isinstance(result, Mapping):
-            result = {self.context.metric: result}
-        found = numbers_in(result, self.context.metric)
-        return {name: value for name, value in found.items() if value is not None}
 
     def report(self, values: Any, checkpoint: Any) -> None:
         """See `talk.report`."""

@@ -224,19 +224,16 @@ class LaneProgress:
         lane = self._of_lane()
         if self._visits is not lane.visits:
             self._visits = lane.visits
-            self._made = self._counted(lane)
+            samples = steps = batches = 0
+            for visit in lane.visits:
+                own = self._batches(visit.samples)
+                samples += visit.samples
+                batches += own
+                steps += self._steps(own)
+                if samples % lane.epoch_samples == 0:
+                    batches = 0
+            self._made = samples, steps, batches
         return self._made
-
-    def _counted(self, lane: ToldOf) -> tuple[int, int, int]:
-        samples = steps = batches = 0
-        for visit in lane.visits:
-            own = self._batches(visit.samples)
-            samples += visit.samples
-            batches += own
-            steps += self._steps(own)
-            if samples % lane.epoch_samples == 0:
-                batches = 0
-        return samples, steps, batches
 
     def _batches(self, samples: float) -> int:
         """Batches of a pass over so many samples, or of the part of it that was made."""

@@ -54,7 +54,8 @@ def dumps(
     filed = [module for module in modules if text_of(module.__name__) is None]
     folders = dict.fromkeys([*filter(None, map(root_of, filed)), *_found])
     carried = _Carried(tuple(folders), thing)
-    own = {module for module in modules if _is_pickled(module)}
+    # cloudpickle sees to `__main__` itself
+    own = {module for module in modules if module.__name__ != MAIN}
     try:
         blob, buffers = _pickled(carried, own, aside is not None)
     except Exception as error:  # whatever a class's own reduction raises
@@ -235,11 +236,6 @@ def _functions_of(thing: Any) -> Iterable[FunctionType]:
     for kind in type(thing).__mro__:
         held += vars(kind).values()
     return [each for each in held if isinstance(each, FunctionType)]
-
-
-def _is_pickled(module: ModuleType) -> bool:
-    """Whether the module's code goes into the pickle; cloudpickle sees to `__main__` itself."""
-    return module.__name__ != MAIN
 
 
 # -- reading -----------------------------------------------------------------------------------

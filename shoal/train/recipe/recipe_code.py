@@ -184,7 +184,7 @@ def functions_of_users(value: Any) -> Iterator[FunctionType]:
         parts += vars(value).values()
     for part in parts:
         for function in functions_of(part):
-            if _is_users(function):
+            if not _is_of_library(str(function.__module__), function.__code__.co_filename):
                 yield function
 
 
@@ -245,10 +245,6 @@ def _is_subscript(instruction: dis.Instruction) -> bool:
 def _inner(code: CodeType) -> list[CodeType]:
     """The code of functions that the code defines."""
     return [part for part in code.co_consts if isinstance(part, CodeType)]
-
-
-def _is_users(function: FunctionType) -> bool:
-    return not _is_of_library(str(function.__module__), function.__code__.co_filename)
 
 
 def _is_of_library(module: str, file: str) -> bool:

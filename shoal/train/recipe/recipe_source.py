@@ -107,17 +107,14 @@ class _Script:
             elif name in vars(self._main):
                 encoder = Encoder(self.name)
                 form = encoder.form(vars(self._main)[name], f"the variable {name}")
-                self._check(encoder)
+                for main in encoder.of_main:
+                    if main not in self._sources:
+                        raise NotPlain(f"{main} is no definition at the top level of the script")
                 modules.update(encoder.modules)
                 todo += encoder.of_main
                 (later if encoder.of_main else values)[name] = form
         part = ScriptPart(tuple(self._kept), values, later)
         return Text(str(self.name), str(self._file), content, part=part)
-
-    def _check(self, encoder: Encoder) -> None:
-        for name in encoder.of_main:
-            if name not in self._sources:
-                raise NotPlain(f"{name} is no definition at the top level of the script")
 
 
 # Of modules beyond these, the texts are not stored: they are imported from where they lie.

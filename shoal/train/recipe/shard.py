@@ -194,7 +194,10 @@ class ShardModel(nn.Module):
         Raises:
             TypeError: it is not what a checkpoint can hold.
         """
-        return _tree(self._recipe.save(self.state))
+        saved = self._recipe.save(self.state)
+        if isinstance(saved, bytes | bytearray):
+            return {BYTES: np.frombuffer(bytes(saved), np.uint8)}
+        return _mapped(saved, _leaf)
 
     def set_extra_state(self, state: Any) -> None:
         """Take over what was saved."""
@@ -275,17 +278,6 @@ def checked(method: str, found: Any) -> dict[str, Sum]:
 
 
 # -- states --------------------------------------------------------------------------------------
-
-
-def _tree(saved: Any) -> Any:
-    """What `save` returned, with an array for bytes.
-
-    Raises:
-        TypeError: it holds something else.
-    """
-    if isinstance(saved, bytes | bytearray):
-        return {BYTES: np.frombuffer(bytes(saved), np.uint8)}
-    return _mapped(saved, _leaf)
 
 
 def _untree(state: Any) -> Any:

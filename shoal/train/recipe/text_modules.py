@@ -254,13 +254,9 @@ def chosen(content: bytes, wanted: Iterable[str], given: Collection[str]) -> ast
                 todo += names_read(_source(each, lines))
     tree = ast.Module(body=[], type_ignores=[])
     for at, each in enumerate(body):
-        if at in keep or _is_future(each):
+        if at in keep or (isinstance(each, ast.ImportFrom) and each.module == "__future__"):
             tree.body.append(each)
     return tree
-
-
-def _is_future(each: ast.stmt) -> bool:
-    return isinstance(each, ast.ImportFrom) and each.module == "__future__"
 
 
 def _lines(content: bytes) -> list[str]:

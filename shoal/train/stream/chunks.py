@@ -279,11 +279,6 @@ def tensor(column: Any) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _kept(column: Any, name: Any) -> Any:
-    """A column of items: an array or a `Ragged`."""
-    return as_numpy(as_column(column, name))
-
-
 def checked(made: Any, rows: int, hook: str, whole: bool = False) -> Columns:
     """What a recipe's hook returned, as columns. `whole`: of items that collate puts together.
 
@@ -292,7 +287,8 @@ def checked(made: Any, rows: int, hook: str, whole: bool = False) -> Columns:
     """
     columns = cols.form(made)
     if whole:
-        made = {name: _kept(column, name) for name, column in cols.named(columns).items()}
+        named = cols.named(columns)
+        made = {name: as_numpy(as_column(column, name)) for name, column in named.items()}
         columns = made if isinstance(columns, dict) else tuple(made.values())
     got = {len(column) for column in cols.parts(columns)}
     if got != {rows}:

@@ -376,20 +376,16 @@ class Streams:
     def of(self, key: DataKey = ()) -> Stream:
         """The stream of trials with this key."""
         if key not in self._made:
-            self._made[key] = self._make(key)
+            feed = self._feed
+            if feed is not None:
+                feed = feed.of(key)
+            cache = self._cache.of(key)
+            data = self._data.of_recipe(str(dict(key).get(PART)))
+            if data.arrangement.folds is not None:
+                data = data.of_fold(dict(key)[FOLD])
+            recipe = seen_by(self._recipe, key)
+            self._made[key] = self._stream(recipe, data, memory_gb=cache, feed=feed)
         return self._made[key]
-
-    def _make(self, key: DataKey) -> Stream:
-        """A new stream, of the recipe as trials with this key see it."""
-        feed = self._feed
-        if feed is not None:
-            feed = feed.of(key)
-        cache = self._cache.of(key)
-        data = self._data.of_recipe(str(dict(key).get(PART)))
-        if data.arrangement.folds is not None:
-            data = data.of_fold(dict(key)[FOLD])
-        recipe = seen_by(self._recipe, key)
-        return self._stream(recipe, data, memory_gb=cache, feed=feed)
 
 
 def feeding(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> Stream:
@@ -784,7 +780,9 @@ class FeedClient:
             return make()
         blocks = order.blocks
         if number not in blocks.missed:
-            fed = self._ask(self._feed, order, number)
+            more = int(-(-self._feed.ahead // self._data.chunk))
+            fed = self._feed.chunk(order.keys(number, more), self._seconds())
+            self.answered = fed is not None
             if fed is not None:
                 blocks.forget(number)
                 return fed
@@ -796,13 +794,6 @@ class FeedClient:
         seconds = perf_counter() - begin + blocks.forget(number)
         self._feed.made(seconds / blocks.rows(number))
         return chunk
-
-    def _ask(self, feed: Feed, order: PassOrder, number: int) -> Columns | None:
-        """Ask for the chunk, and say which are wanted after it."""
-        more = int(-(-feed.ahead // self._data.chunk))
-        fed = feed.chunk(order.keys(number, more), self._seconds())
-        self.answered = fed is not None
-        return fed
 
     def _seconds(self) -> Seconds | None:
         """Seconds per sample of the training on the last chunks; None if there was none."""
@@ -867,7 +858,10 @@ class Batches:
         count = cols.rows(chunk)
         start = 0
         if self._rest is not None:
-            start = self._fill(self._rest, chunk)
+            missing = self._size - cols.rows(self._rest)
+            start = min(missing, cols.rows(chunk))
+            head = cols.cut(chunk, 0, start)
+            self._rest = cols.combine([self._rest, head], joined)
             if cols.rows(self._rest) < size:
                 return
             batch = self._rest
@@ -879,14 +873,6 @@ class Batches:
             yield cols.cut(chunk, at, at + size), size
         if end < count:
             self._rest = cols.apply(cols.cut(chunk, end, count), copied)
-
-    def _fill(self, rest: Columns, chunk: Columns) -> int:
-        """Add the first samples of the chunk to those that wait; returns how many."""
-        missing = self._size - cols.rows(rest)
-        count = min(missing, cols.rows(chunk))
-        head = cols.cut(chunk, 0, count)
-        self._rest = cols.combine([rest, head], joined)
-        return count
 
     def end(self) -> Batch | None:
         """The smaller batch that is left at the end of the pass; None if there is none."""

@@ -205,14 +205,11 @@ class Worker:
             if result.placed is not None:
                 self._pieces.add(result.placed.name)
             if result.key in self._lent:
-                self._end_loan(self._lent.pop(result.key), result)
+                block = self._lent.pop(result.key)
+                block.close()
+                if result.placed is None:
+                    remove(block.name)
         return result
-
-    def _end_loan(self, block: SharedMemory, result: Result) -> None:
-        """Let go of a block's piece, which a worker that could not take it over has left."""
-        block.close()
-        if result.placed is None:
-            remove(block.name)
 
     def end(self) -> None:
         """End the process, which keeps nothing that would be lost."""

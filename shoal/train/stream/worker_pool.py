@@ -217,13 +217,9 @@ class Workers:
                 if worker is not None:
                     room -= 1
                     wanted.remove(key)
-                    self._give(key, worker)
-
-    def _give(self, key: Asked, worker: Worker) -> None:
-        """Have the worker make the chunk."""
-        self._count += 1
-        worker.give(key, f"{self._names}-{self._count}", self.handed(key))
-        self._homes[home_of(key, self._data)] = worker
+                    self._count += 1
+                    worker.give(key, f"{self._names}-{self._count}", self.handed(key))
+                    self._homes[home_of(key, self._data)] = worker
 
     def _drop_others(self, keys: set[Asked], coming: int) -> None:
         """Drop ready chunks that are not wanted any more, oldest first, to make room."""
@@ -262,17 +258,13 @@ class Workers:
             if result is None:
                 self._revive(worker)
             elif result.key is None:
-                self._begin(worker, result)
+                worker.is_ready = not result.why
+                if result.why:
+                    self._give_up(result.why)
             else:
                 self._take(worker, result.key, result)
             if not self._workers:
                 return
-
-    def _begin(self, worker: Worker, result: Result) -> None:
-        """The worker says that it is ready, or why it is not."""
-        worker.is_ready = not result.why
-        if result.why:
-            self._give_up(result.why)
 
     def _take(self, worker: Worker, key: Asked, result: Result) -> None:
         """Take a chunk that a worker made."""

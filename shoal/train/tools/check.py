@@ -137,13 +137,6 @@ class _Bench:
             device=self._device,
             memory_gb=0.0,
         )
-        self.batches = self._first_batches(stream)
-        self._checked: list[Columns] = []
-        if is_scored(recipe):
-            self._checked = list(stream.validation())[:1]
-
-    def _first_batches(self, stream: Stream) -> list[Columns]:
-        """The batches of `STEPS` steps: the whole ones of the first chunk, over and over."""
         settings = self.lane().settings
         size = settings.batch_size
         shard = self._data.shards[0]
@@ -151,7 +144,10 @@ class _Bench:
             chunk = next(chunks)
         whole = max(1, cols.rows(chunk) // size)
         batches = [cols.cut(chunk, at * size, (at + 1) * size) for at in range(whole)]
-        return list(islice(cycle(batches), STEPS * settings.accumulate_grad_batches))
+        self.batches = list(islice(cycle(batches), STEPS * settings.accumulate_grad_batches))
+        self._checked: list[Columns] = []
+        if is_scored(recipe):
+            self._checked = list(stream.validation())[:1]
 
     def lane(self) -> TrainingLane:
         """A new lane of the trial."""

@@ -76,12 +76,9 @@ def _own_attributes(recipe: Recipe) -> set[str]:
     found = dict(vars(recipe))
     for kind in own_classes(recipe):
         found |= vars(kind)
-    plain = {name for name, value in found.items() if _is_plain(value)}
+    kinds = (bool, int, float, str, tuple, list, dict, type(None))
+    plain = {name for name, value in found.items() if isinstance(value, kinds)}
     return {name for name in plain if not name.startswith("_")}
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str, tuple, list, dict, type(None)))
 
 
 def check_values(

@@ -181,7 +181,22 @@ class Timed:
         with closing(steps), suppress(Halted):
             if batches is None:
                 return self._rescaled(wide, steps)
-            return _last_steps(wide, steps, batches)
+            group = wide.lane.settings.accumulate_grad_batches
+            last = max(1, min(COUNTED, batches - 1) // group)
+            for _ in range(max(1, batches // group - last)):
+                next(steps)
+            wide.clock.take()
+            begin = wide.clock.now()
+            samples = sum(next(steps) for _ in range(last))
+            seconds = wide.clock.now() - begin
+            made, spent = wide.clock.take()
+            return {
+                "samples": samples,
+                "seconds": seconds,
+                "steps": made,
+                "spent": dict(spent),
+                "batch": wide.lane.size * group,
+            }
         return {}
 
     def feed(self, trial: Trial, batch: int, number: int, of: int) -> tuple[int, float]:
@@ -302,23 +317,3 @@ def _probed(trainer: SlotTrainer, trial: Trial) -> Outcome:
         trainer.forget(trial.id)
         return error.signature, {}, explained(error)
     return signature, figures, None
-
-
-def _last_steps(wide: WideLane, steps: Iterator[int], batches: int) -> dict[str, Any]:
-    """Train so many batches, and time the last `COUNTED`."""
-    group = wide.lane.settings.accumulate_grad_batches
-    last = max(1, min(COUNTED, batches - 1) // group)
-    for _ in range(max(1, batches // group - last)):
-        next(steps)
-    wide.clock.take()
-    begin = wide.clock.now()
-    samples = sum(next(steps) for _ in range(last))
-    seconds = wide.clock.now() - begin
-    made, spent = wide.clock.take()
-    return {
-        "samples": samples,
-        "seconds": seconds,
-        "steps": made,
-        "spent": dict(spent),
-        "batch": wide.lane.size * group,
-    }

@@ -231,8 +231,11 @@ def _judged(
     if drawn:
         return Verdict("not comparable", gap, drawn)
     for path, one, other in places:
-        if not np.isfinite(other).all() or not np.isfinite(one).all():
-            return _not_finite(path, one, other, gap)
+        finite = np.isfinite(one).all(), np.isfinite(other).all()
+        if not all(finite):
+            if any(finite):
+                return Verdict("differs", gap, f"{path} is not finite in one of both")
+            return Verdict("not comparable", gap, f"{path} is not finite")
     return _near(again, twins, places, moved, gap)
 
 
@@ -257,13 +260,6 @@ def _other(path: str, one: Any, other: Any) -> str:
             return f"{path} has the shape {one.shape}, and {other.shape} trained again"
         return f"{path}, which no rounding changes, is another one"
     return f"{path} is {one!r:.60}, and {other!r:.60} trained again"
-
-
-def _not_finite(path: str, one: Any, other: Any, gap: float) -> Verdict:
-    """Of numbers that are infinite or NaN, in one state or in both."""
-    if np.isfinite(one).all() or np.isfinite(other).all():
-        return Verdict("differs", gap, f"{path} is not finite in one of both")
-    return Verdict("not comparable", gap, f"{path} is not finite")
 
 
 def _near(
@@ -451,7 +447,7 @@ def _make(trainer: SlotTrainer, unit: Unit) -> Mapping[str, float]:
     Returns its scores, where it had one.
     """
     if unit.visit.widths or unit.visit.beside:
-        trainer.gang.run(unit, _alone(unit.trial), Orders())
+        trainer.gang.run(unit, Seat(unit.trial.id, generation=1, rank=0, width=1), Orders())
         return {}
     training = trainer.train(unit)
     while True:
@@ -460,11 +456,6 @@ def _make(trainer: SlotTrainer, unit: Unit) -> Mapping[str, float]:
         except StopIteration as end:
             done: Done = end.value
             return done.scores or {}
-
-
-def _alone(trial: Trial) -> Seat:
-    """The seat of the only process that trains the trial."""
-    return Seat(trial.id, generation=1, rank=0, width=1)
 
 
 def _is_evaluated(epoch: float, evaluated: Collection[float] | None) -> bool:
