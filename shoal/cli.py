@@ -18,16 +18,12 @@ import typer
 
 from shoal import __version__
 from shoal.core.install import NEEDED, install
-from shoal.options import Options, typed_default
+from shoal.options import TYPED, Options, SearchArguments, typed_default
 from shoal.policy.registry import SHOWN
 
 # The first line of the list keeps typer from joining the others.
 POLICIES = "\b\nPolicies, and when to use each:\n" + "".join(
     f"  {name:10} {use}\n" for name, use in SHOWN.items()
-)
-POLICY_HELP = (
-    f"{', '.join([*SHOWN][:-1])} or {[*SHOWN][-1]}, with arguments as in explore(seconds=60); "
-    "auto:fifo,pack chooses among these (below: when to use which)"
 )
 
 
@@ -100,15 +96,17 @@ def _parameter(name: str, kind: Any, default: Any) -> Parameter:
 
 
 def run_options(names: Iterable[str]) -> list[Parameter]:
-    """The options of a study's run with these names, as `Options` has them."""
-    kinds = get_type_hints(Options)
+    """The options of a study's run with these names, as `shoal.options` has them."""
+    kinds = get_type_hints(SearchArguments) | get_type_hints(Options)
 
-    def made(each: Field[Any]) -> Parameter:
+    def parameter(each: Field[Any]) -> Parameter:
+        about = each.metadata
         # What is no plain number may be a word as well: it is text until it is parsed.
-        kind = str if each.metadata["typed"] else kinds[each.name]
-        return option(each.name, kind, each.metadata["help"], default=typed_default(each))
+        kind = str if about["typed"] else about["typed_as"] or kinds[each.name]
+        default = typed_default(each)
+        return option(each.name, kind, about["help"], *about["flags"], default=default)
 
-    return [made(OPTIONS[name]) for name in names]
+    return [parameter(TYPED[name]) for name in names]
 
 
 def command(
@@ -133,7 +131,6 @@ def command(
 
 # -- parameters of several commands ----------------------------------------------------------------
 
-OPTIONS = {each.name: each for each in fields(Options)}
 # In the order in which help lists them; an option that is new comes last.
 OF_PLACE = ("backend", "slots", "threads", "device", "address", "copies")
 OF_TRAINING: tuple[str, ...] = (
@@ -147,10 +144,14 @@ OF_TRAINING: tuple[str, ...] = (
 )
 OF_TRAINING += tuple(
     name
-    for name, each in OPTIONS.items()
-    if each.metadata["help"] and name not in (*OF_PLACE, "stop_before", *OF_TRAINING)
+    for name in (each.name for each in fields(Options))
+    if name in TYPED and name not in (*OF_PLACE, "stop_before", *OF_TRAINING)
 )
 SLOTS, THREADS, DEVICE, ADDRESS = run_options(("slots", "threads", "device", "address"))
+NUM_SAMPLES, MAX_EPOCHS, SEARCHER = run_options(("num_samples", "max_epochs", "searcher"))
+WIDTHS, PRIORITY, MAX_CONCURRENT = run_options(("widths", "priority", "max_concurrent"))
+TIMEOUT, PROFILE = run_options(("timeout", "profile"))
+LOGGERS, RETRY_FAILED = run_options(("loggers", "retry_failed"))
 
 FILE = argument(
     "file",
@@ -170,29 +171,8 @@ SPACE = option(
     list[str],
     "a dimension, e.g. 'lr=loguniform(1e-4,1e-1)' or 'width=grid([64,128])'; repeat",
 )
-NUM_SAMPLES = option(
-    "num_samples", int, "configurations to draw", "--num-samples", "--n-trials", show_default=False
-)
-MAX_EPOCHS = option("max_epochs", int, "epochs of each trial")
-SEARCHER = option(
-    "searcher",
-    str,
-    "grid, random, halving, hyperband, asha, pbt, median, patience, optuna; "
-    "or as 'asha(grace_period=2)'",
-)
-WIDTHS = option("widths", tuple[int, int], "fewest and most slots of a trial [default: 1 1]")
-PRIORITY = option("priority", float, "of a trial against others [default: 1]")
 METRIC = option("metric", str, "what to rank by")
 MODE = option("mode", str, "min or max")
-MAX_CONCURRENT = option("max_concurrent", int, "trials under way at once")
-TIMEOUT = option("timeout", float, "stop after so many seconds; run again to go on")
-PROFILE = option("profile", Path, "given speeds (TOML) instead of measured ones")
-LOGGERS = option(
-    "loggers",
-    list[str],
-    "csv, tensorboard, mlflow or wandb, perhaps with a place as csv:FOLDER; repeat",
-    "--logger",
-)
 SEED = option("seed", int, "the study's seed", default=0)
 OUT = option("out", Path, "write each simulated journal and report there")
 SHARD_ADDRESS = option(
@@ -205,9 +185,6 @@ VALUES = argument("values", list[str] | None, "the trial's configuration", "NAME
 CATALOGUE = argument("file", Path, "a TOML file, such as shards.toml", "CATALOGUE")
 REQUEUE = flag(
     "requeue", "in a batch job of Slurm that its time limit stops: have Slurm start it again"
-)
-RETRY_FAILED = flag(
-    "retry_failed", "failed trials go on from their newest durable state, or begin again"
 )
 TRUST = flag(
     "trust",
@@ -238,8 +215,7 @@ command(
     NUM_SAMPLES,
     MAX_EPOCHS,
     SEARCHER,
-    option("policy", str, POLICY_HELP, default="auto"),
-    *run_options(OF_PLACE),
+    *run_options(("policy", *OF_PLACE)),
     WIDTHS,
     PRIORITY,
     METRIC,
@@ -250,7 +226,7 @@ command(
     REQUEUE,
     *run_options(OF_TRAINING),
     PROFILE,
-    flag("optuna_log", "write optuna.log, too, for optuna-dashboard"),
+    *run_options(("optuna_log",)),
     LOGGERS,
     RETRY_FAILED,
     SEED,
@@ -392,7 +368,7 @@ command(
     "check:check",
     FILE,
     SPACE,
-    option("device", str, OPTIONS["device"].metadata["help"], default="cpu"),
+    option("device", str, TYPED["device"].metadata["help"], default="cpu"),
     SHARD_ADDRESS,
     JSON,
 )
@@ -552,7 +528,7 @@ command(
     MODE,
     MAX_CONCURRENT,
     TIMEOUT,
-    *run_options(name for name in OF_TRAINING if OPTIONS[name].metadata["backend"] != "local"),
+    *run_options(name for name in OF_TRAINING if TYPED[name].metadata["backend"] != "local"),
     PROFILE,
     LOGGERS,
     RETRY_FAILED,

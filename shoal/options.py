@@ -1,23 +1,30 @@
-"""How a study runs: one value with all options, from the door to the slot.
+"""How a study runs: a value with what to search, and one with all options, from door to slot.
 
 An option is one field of `Options`: its name, type, default, what the command line says of it, and
 its rules. `Study.optimize` takes the fields by name, the command line is made of those that have a
 help text (`shoal.cli`), the journal stores the value, and backends and slots read it: a trainer has
 it as `setup.options`. A new option needs its field here, and the line that uses it.
+
+What else `Study.optimize` takes is a field of `SearchArguments`, of which the command line is made
+in the same way: which trials there are, for how long they train, and what follows them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from math import inf
 from numbers import Number
+from pathlib import Path
 from typing import Any, Literal
 
 from shoal.core.errors import StudyError
+from shoal.core.ports import Policy, Searcher
+from shoal.core.profile import Profile
 from shoal.core.trial import is_number, is_whole, shown
 from shoal.core.visits import ValidateEvery
 from shoal.engine.files import whole
 from shoal.engine.process import cpus_here
+from shoal.policy.registry import SHOWN
 
 # What a value must be, in words and as a test.
 Rule = tuple[str, Callable[[Any], bool]]
@@ -74,13 +81,16 @@ def option(
     typed: Callable[[str], Any] | None = None,
     backend: str | None = None,
     instead: str = "",
+    typed_as: Any = None,
+    flags: Sequence[str] = (),
 ) -> Any:
-    """A field of `Options`.
+    """A field of `Options` or of `SearchArguments`.
 
     `kind`: of its value, None apart; its `rules` come after the kinds of all options. `help`: on
     the command line; options without one are for Python alone. `typed`: the value of what was typed
     (None: as its type says). `backend`: the only one that uses it, and what to write `instead` with
-    the other one.
+    the other one. `typed_as`: its type on the command line, if not the field's own. `flags`: its
+    names there, if not the field's.
     """
     about = {
         "kind": kind,
@@ -89,6 +99,8 @@ def option(
         "typed": typed,
         "backend": backend,
         "instead": instead,
+        "typed_as": typed_as,
+        "flags": flags,
     }
     return field(default=default, metadata=about)
 
@@ -109,6 +121,14 @@ def _check(name: str, value: Any, rule: Rule | None) -> None:
     words, holds = rule
     if not holds(value):
         raise StudyError(f"{name} must be {words}; got {shown(value)}")
+
+
+def _make_plain(options: Any) -> None:
+    """Make each value plain Python, and see that it is of its kind."""
+    for each in fields(options):
+        value = _plain(getattr(options, each.name), each.default)
+        object.__setattr__(options, each.name, value)
+        _check(each.name, value, each.metadata["kind"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +274,7 @@ class Options:
         return cls(**given)
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = _plain(getattr(self, each.name), each.default)
-            object.__setattr__(self, each.name, value)
-            _check(each.name, value, each.metadata["kind"])
+        _make_plain(self)
         if self.backend not in ("local", "ray"):
             raise StudyError(f'backend must be "local" or "ray"; got {self.backend!r}')
         if self.backend == "local" and self.slots not in (None, 1):
@@ -303,13 +320,87 @@ class Options:
 DEFAULTS = Options()
 
 
+@dataclass(frozen=True, slots=True)
+class SearchArguments:
+    """What `Study.optimize` takes beside `Options`. None leaves a value to searcher or study.
+
+    Raises:
+        StudyError: a value is of the wrong kind.
+    """
+
+    searcher: Searcher[Any] | str | None = option(
+        None,
+        None,
+        "grid, random, halving, hyperband, asha, pbt, median, patience, optuna; "
+        "or as 'asha(grace_period=2)'",
+        typed_as=str,
+    )
+    policy: Policy[Any] | str = option(
+        "auto",
+        None,
+        f"{', '.join([*SHOWN][:-1])} or {[*SHOWN][-1]}, with arguments as in explore(seconds=60); "
+        "auto:fifo,pack chooses among these (below: when to use which)",
+        typed_as=str,
+    )
+    num_samples: int | None = option(
+        None, WHOLE, "configurations to draw", flags=("--num-samples", "--n-trials")
+    )
+    max_epochs: float | None = option(None, NUMBER, "epochs of each trial", typed_as=int)
+    max_concurrent: int | None = option(None, WHOLE, "trials under way at once")
+    widths: tuple[int, int] | None = option(
+        None, None, "fewest and most slots of a trial [default: 1 1]"
+    )
+    priority: float | None = option(None, None, "of a trial against others [default: 1]")
+    timeout: float | None = option(
+        None,
+        seconds_or_none("for no limit"),
+        "stop after so many seconds; run again to go on",
+    )
+    profile: Profile | str | Path | None = option(
+        None, None, "given speeds (TOML) instead of measured ones", typed_as=Path
+    )
+    progress: bool = option(True, None)
+    optuna_log: bool | str | Path = option(
+        False,
+        None,
+        "write optuna.log, too, for optuna-dashboard",
+        typed_as=bool,
+        flags=("--optuna-log",),
+    )
+    callbacks: Sequence[Any] = option((), None)
+    loggers: Sequence[Any] = option(
+        (),
+        None,
+        "csv, tensorboard, mlflow or wandb, perhaps with a place as csv:FOLDER; repeat",
+        typed_as=list[str],
+        flags=("--logger",),
+    )
+    retry_failed: bool = option(
+        False,
+        None,
+        "failed trials go on from their newest durable state, or begin again",
+        flags=("--retry-failed",),
+    )
+
+    def __post_init__(self) -> None:
+        _make_plain(self)
+
+
+# What has a help text, and can be typed.
+TYPED: Mapping[str, Field[Any]] = {
+    each.name: each
+    for each in (*fields(SearchArguments), *fields(Options))
+    if each.metadata["help"]
+}
+
+
 def typed_default(each: Field[Any]) -> Any:
     """What a command passes on where the option was not typed.
 
-    None: the default of `Options`, or what the study or its recipe says. An option that may be a
-    word as well is text.
+    None: the field's default, or what the study or its recipe says. An option that may be a word as
+    well is text.
     """
-    if each.metadata["typed"] and not isinstance(each.default, str):
+    if each.default == () or (each.metadata["typed"] and not isinstance(each.default, str)):
         return None
     return each.default
 
@@ -366,11 +457,6 @@ def check_for_width(options: Options, shards: int, most: int) -> None:
         check_whole_visits(options, shards, why)
 
 
-def check_timeout(timeout: Any) -> None:
-    """Raise StudyError unless it is None or seconds from now on."""
-    _check("timeout", timeout, seconds_or_none("for no limit"))
-
-
 # -- names that are no option ----------------------------------------------------------------------
 
 # Arguments of `create_study`, which users may look for among the options.
@@ -385,22 +471,7 @@ OF_THE_STUDY = frozenset(
         "checkpoints",
     }
 )
-# Other arguments of `optimize`, and what users of other tools look for.
-OF_OPTIMIZE = (
-    "searcher",
-    "policy",
-    "num_samples",
-    "n_trials",
-    "max_epochs",
-    "max_concurrent",
-    "widths",
-    "priority",
-    "timeout",
-    "profile",
-    "progress",
-    "callbacks",
-    "loggers",
-)
+# What users of other tools look for.
 MEANT = {
     "n_jobs": "backend='ray' with slots=N, for N at once; on one slot recipes are packed",
     "num_workers": "workers=",
@@ -453,8 +524,9 @@ def _hint(name: str, known: Iterable[str]) -> str:
     if name in NEEDLESS:
         return f" (leave it out: {NEEDLESS[name]})"
     meant = MEANT.get(name)
+    others = ["n_trials", *(each.name for each in fields(SearchArguments))]
     if meant is None:
-        meant = " or ".join(get_close_matches(name, [*known, *OF_OPTIMIZE], 2))
+        meant = " or ".join(get_close_matches(name, [*known, *others], 2))
     if not meant:
         return ""
     return f" (did you mean {meant}?)"

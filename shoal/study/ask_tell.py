@@ -34,7 +34,7 @@ from shoal.core.state import State, View, view
 from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.core.visits import next_visit
 from shoal.engine.journal import Journal, Line, replay
-from shoal.options import Options
+from shoal.options import Options, SearchArguments
 from shoal.policy import Fifo
 from shoal.profile.measure import believe
 from shoal.search import ASHA, Trace, nested, rebuild
@@ -51,7 +51,6 @@ from shoal.study.results import check_known
 from shoal.study.search_extension import with_core, with_history
 from shoal.study.searcher import (
     BY_RUNGS,
-    SearcherArguments,
     check_space_known,
     grid_or_random,
     searcher_of,
@@ -508,7 +507,7 @@ def searcher_for(setup: Setup, asked: Searcher[Any] | str | None, before: Head) 
     usual = grid_or_random(setup.space)
     if asked is not None:
         usual = completed(asked, {}, lambda: grid_or_random(setup.space))
-    searcher = searcher_of(setup, usual, SearcherArguments(max_epochs=UNLIMITED))
+    searcher = searcher_of(setup, SearchArguments(searcher=usual, max_epochs=UNLIMITED))
     check_space_known(setup, searcher)
     for each in nested(searcher):
         _check_asks_once(each)

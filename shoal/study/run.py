@@ -24,6 +24,7 @@ from shoal.engine.files import whole
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
 from shoal.engine.snapshot import History, runs_in
+from shoal.options import SearchArguments
 from shoal.profile.overrides import Given, given_rows, tells_of_hops
 from shoal.reporting.format import plural
 from shoal.study import control
@@ -97,14 +98,8 @@ class Request:
     """What a run is asked to do; see `Study.optimize`."""
 
     deciders: Deciders  # the policy as the user named it
-    timeout: float | None
-    profile: Profile | str | Path | None
-    progress: bool = True
-    optuna_log: bool | str | Path = False
-    study: Any = None  # what callbacks are given
-    callbacks: Sequence[Any] = ()
-    loggers: Sequence[Any] = ()
-    retry_failed: bool = False
+    arguments: SearchArguments
+    study: Any  # what callbacks are given
 
 
 def train(setup: Setup, request: Request) -> None:
@@ -112,8 +107,8 @@ def train(setup: Setup, request: Request) -> None:
     with ExitStack() as stack:
         place = _open(setup, request, stack)
         callbacks = (
-            *checked_callbacks(request.callbacks),
-            *checked_callbacks(loggers_of(request.loggers)),
+            *checked_callbacks(request.arguments.callbacks),
+            *checked_callbacks(loggers_of(request.arguments.loggers)),
         )
         past = _restore(setup, request, place)
         choice = _choose(setup, request, place, past, callbacks)
@@ -186,7 +181,7 @@ def _choose(
 ) -> _Choice:
     """Make the searcher and the policy fit this study, its data and its slots."""
     asked = request.deciders
-    given = profile_of(request.profile)
+    given = profile_of(request.arguments.profile)
     if trains_itself(setup):
         check_function_search(setup, asked.searcher)
     policy = study_policy(setup, asked.policy, asked.options, past.data, tells_of_hops(given))
@@ -214,7 +209,7 @@ def _check(setup: Setup, request: Request, past: _Past, choice: _Choice) -> dict
     with refusing_foreign_head(past.head):
         described = {
             **head(setup, data, choice.deciders, past.head),
-            **_head_of_request(request, choice.given),
+            **_head_of_arguments(request.arguments, choice.given),
         }
         now = with_places_mark(described, setup.folder.path)
         check_same_study(past.head, now, state)
@@ -231,12 +226,12 @@ def _check(setup: Setup, request: Request, past: _Past, choice: _Choice) -> dict
     return now
 
 
-def _head_of_request(request: Request, given: Profile | Given | None) -> Head:
+def _head_of_arguments(arguments: SearchArguments, given: Profile | Given | None) -> Head:
     """What the head says of given speeds, and of loggers by name."""
     file = None
-    if isinstance(request.profile, (str, Path)):
-        file = str(whole(request.profile))
-    loggers = [each for each in listed(request.loggers) if isinstance(each, str)]
+    if isinstance(arguments.profile, (str, Path)):
+        file = str(whole(arguments.profile))
+    loggers = [each for each in listed(arguments.loggers) if isinstance(each, str)]
     return {"profile": file, "given": given_rows(given), "loggers": loggers}
 
 
@@ -270,12 +265,12 @@ def _begin(
 ) -> _Begun:
     """Write down what people asked for meanwhile, then that the run begins, with which trials."""
     searcher, folder = choice.deciders.searcher, setup.folder
-    logs = optuna_log(setup, request.optuna_log, searcher)
+    logs = optuna_log(setup, request.arguments.optuna_log, searcher)
     history = past.history
     if control.take_notes(setup):
         history = folder.past()
     state = history.state
-    retried = retried_trials(setup, state) if request.retry_failed else ()
+    retried = retried_trials(setup, state) if request.arguments.retry_failed else ()
     with_work = fold(state, [Submitted(trial) for trial in retried])
     extended = extended_trials(searcher, history.runs, with_work)
     check_extended(setup, state, extended, now[SCHEDULE])
@@ -370,7 +365,7 @@ def _loop(
 
     # The backend; what it waits for is shown, and logged.
     furthest = end_beyond_rungs(searcher)
-    displays = [Log(folder.log), *display(request.progress, setup, furthest)]
+    displays = [Log(folder.log), *display(request.arguments.progress, setup, furthest)]
 
     def tell(now: Seconds, text: str) -> None:
         for each in displays:
@@ -418,7 +413,8 @@ def _loop(
 
     limit = TimeLimit(allocation, options.stop_before, state, wired.backend.tell)
     snapshots = SnapshotWriter(folder.snapshots, journal, begun.history, retention.learnt)
-    deadline = None if request.timeout is None else start.since + request.timeout
+    timeout = request.arguments.timeout
+    deadline = None if timeout is None else start.since + timeout
     with limit:
         return run(
             searcher,

@@ -1,15 +1,13 @@
 """From what a user says of a search to a searcher that fits the study."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from shoal.core.errors import StudyError
 from shoal.core.ports import Policy, Searcher
-from shoal.core.trial import Trial, is_number, is_whole, shown
-from shoal.options import Options
+from shoal.core.trial import Trial, is_number
+from shoal.options import Options, SearchArguments
 from shoal.policy import Auto, Mixed, Pack, PacksAsTrials
 from shoal.search import (
     ASHA,
@@ -37,7 +35,9 @@ from shoal.train.recipe.recipes import Recipes, aims
 
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8
-# What `SearcherArguments` may ask for that not every searcher can do: why not, and which ones can.
+# The arguments of `Study.optimize` that are a searcher's fields where it leaves them open.
+OF_SEARCHERS = ("num_samples", "max_epochs", "max_concurrent", "widths", "priority")
+# Those of them that not every searcher has: why not, and which ones do.
 UNMET = {
     "widths": ("has no field widths", "one of Shoal's searchers, or add the field"),
     "priority": ("makes trials of one priority", "Grid or Random"),
@@ -48,25 +48,6 @@ UNMET = {
 }
 # Searchers whose trials stop at rungs, which lie before an end that must be known.
 BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
-
-
-@dataclass(frozen=True, slots=True)
-class SearcherArguments:
-    """What `optimize` was given for the searcher; None leaves a value to the searcher."""
-
-    num_samples: int | None = None
-    max_epochs: Any = None
-    max_concurrent: int | None = None
-    widths: tuple[int, int] | None = None
-    priority: float | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """The values by name, numbers of NumPy as Python's."""
-        named = {name: getattr(self, name) for name in self.__slots__}
-        return {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in named.items()
-        }
 
 
 def sample_count(*given: int | None) -> int | None:
@@ -84,17 +65,14 @@ def sample_count(*given: int | None) -> int | None:
     return next(iter(found), None)
 
 
-def searcher_of(
-    setup: Setup, searcher: Searcher[Any] | str | None, wishes: SearcherArguments
-) -> Searcher[Any]:
-    """The searcher, itself or by name, completed with the study's values and the wishes.
+def searcher_of(setup: Setup, arguments: SearchArguments) -> Searcher[Any]:
+    """The searcher that is asked for, completed with the study's values and the arguments.
 
     Raises:
-        StudyError: a wish that the searcher cannot meet.
+        StudyError: the searcher cannot do what an argument asks for.
         ValueError: no searcher has that name, or its arguments do not fit.
     """
-    given = wishes.fields()
-    _check_numbers(given)
+    given = {name: getattr(arguments, name) for name in OF_SEARCHERS}
     wide = {name: given[name] for name in ("widths", "priority")}
     own = {
         "space": setup.space,
@@ -104,8 +82,9 @@ def searcher_of(
     }
 
     def usual() -> Searcher[Any]:
-        return completed(default_searcher(setup.space, wishes, setup.seed), wide, usual)
+        return completed(default_searcher(setup.space, arguments, setup.seed), wide, usual)
 
+    searcher = arguments.searcher
     if isinstance(searcher, str):
         searcher = parse(searcher)
     if searcher is None:
@@ -121,21 +100,24 @@ def searcher_of(
 
 
 def default_searcher(
-    space: Mapping[str, Any] | None, wishes: SearcherArguments, seed: int = 0
+    space: Mapping[str, Any] | None, arguments: SearchArguments, seed: int = 0
 ) -> Searcher[Any]:
     """A grid if every dimension is one and no number of samples is asked for, else random samples.
 
     Raises:
         StudyError: the number of epochs is missing, or the number of samples.
     """
-    if wishes.max_epochs is None:
+    if arguments.max_epochs is None:
         raise StudyError(
             "say how long to train: max_epochs= (or a max_epochs attribute of the recipe)"
         )
     space = space or {}
-    limits = {"max_epochs": wishes.max_epochs, "max_concurrent": wishes.max_concurrent}
-    if wishes.num_samples is not None:
-        return Random(space, num_samples=wishes.num_samples, seed=seed, **limits)
+    limits: dict[str, Any] = {
+        "max_epochs": arguments.max_epochs,
+        "max_concurrent": arguments.max_concurrent,
+    }
+    if arguments.num_samples is not None:
+        return Random(space, num_samples=arguments.num_samples, seed=seed, **limits)
     if _is_drawn_from(validated(space)):
         raise StudyError(
             "the search space is not only grids: say how many samples to draw, num_samples="
@@ -172,20 +154,6 @@ def _check_compared(searcher: Searcher[Any]) -> None:
                 f"{type(each).__name__} compares trials, and the recipes have metrics of their "
                 "own: use random or grid, or give metric=, one that all of them have"
             )
-
-
-def _check_numbers(given: Mapping[str, Any]) -> None:
-    """Raise StudyError if a number is asked for by something else."""
-    kinds = {
-        "num_samples": is_whole,
-        "max_epochs": is_number,
-        "max_concurrent": is_whole,
-    }
-    words = {is_whole: "a whole number", is_number: "a number"}
-    for name, holds in kinds.items():
-        value = given[name]
-        if value is not None and not holds(value):
-            raise StudyError(f"{name} must be {words[holds]}; got {shown(value)}")
 
 
 def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:

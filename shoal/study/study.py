@@ -15,7 +15,7 @@ from shoal.core.state import State
 from shoal.core.trial import TrialId, is_whole, shown
 from shoal.engine.files import whole as whole_path
 from shoal.engine.journal import JournalError, Line
-from shoal.options import Options, check_names, check_timeout, check_used, check_widths
+from shoal.options import Options, SearchArguments, check_names, check_used, check_widths
 from shoal.reporting.format import plural, printable
 from shoal.search import is_searcher
 from shoal.study import control, results
@@ -31,7 +31,7 @@ from shoal.study.replay import replayed
 from shoal.study.results import TrialResult, curve_rows, id_of
 from shoal.study.run import Request, train
 from shoal.study.schedules import recipe_for_study
-from shoal.study.searcher import SearcherArguments, sample_count, searcher_of, widths_of
+from shoal.study.searcher import sample_count, searcher_of, widths_of
 from shoal.study.setup import Setup, alone_in_process, checked_space, epochs_of, with_recipe_options
 from shoal.train.function.recipe import FunctionRecipe, nothing
 
@@ -179,36 +179,30 @@ class Study:
             Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
-        named, rule, count = self._arguments_by_place(
-            searcher, "auto" if policy is None else policy
-        )
+        named, rule, count = self._arguments_by_place(searcher, policy)
         chosen = Options.of(**with_recipe_options(self.recipe, options))
-        check_timeout(timeout)
-        wishes = SearcherArguments(
+        arguments = SearchArguments(
+            searcher=named or self._searcher,
+            policy=rule,
             num_samples=sample_count(num_samples, n_trials, count),
             max_epochs=epochs_of(self.recipe, max_epochs),
             max_concurrent=max_concurrent,
             widths=widths,
             priority=priority,
+            timeout=timeout,
+            profile=profile,
+            progress=progress,
+            optuna_log=optuna_log or False,
+            callbacks=callbacks or (),
+            loggers=loggers or (),
+            retry_failed=retry_failed,
         )
-        search = searcher_of(self.setup, named or self._searcher, wishes)
-        asked = widths_of(search)
+        whole = searcher_of(self.setup, arguments)
+        asked = widths_of(whole)
         check_widths(asked, chosen)
         check_one_slot(self.recipe, asked)
         check_used(chosen, widths)
-        deciders = Deciders(search, rule, chosen)
-        request = Request(
-            deciders,
-            timeout,
-            profile,
-            progress is None or progress,
-            optuna_log or False,
-            self,
-            callbacks or (),
-            loggers or (),
-            bool(retry_failed),
-        )
-        self._train(request)
+        self._train(Request(Deciders(whole, arguments.policy, chosen), arguments, self))
 
     def resume(
         self,
@@ -234,21 +228,16 @@ class Study:
                 f"nothing to resume in {self.folder.path}: no run was begun; use optimize()"
             )
         _ = self.recipe  # if it is refused, that is said before anything else
-        check_timeout(timeout)
-        self.folder.check_places(former, *([] if loggers is None else ["loggers"]))
-        if loggers is None:
-            loggers = former.get("loggers") or ()
-        request = Request(
-            rebuild(former),
-            timeout,
-            former.get("profile"),
-            progress is None or progress,
-            study=self,
+        arguments = SearchArguments(
+            timeout=timeout,
+            profile=former.get("profile"),
+            progress=progress,
             callbacks=callbacks or (),
-            loggers=loggers,
-            retry_failed=bool(retry_failed),
+            loggers=(former.get("loggers") or ()) if loggers is None else loggers,
+            retry_failed=retry_failed,
         )
-        self._train(request)
+        self.folder.check_places(former, *([] if loggers is None else ["loggers"]))
+        self._train(Request(rebuild(former), arguments, self))
 
     def _train(self, request: Request) -> None:
         """Run the study here; a loop of the user's own is over."""

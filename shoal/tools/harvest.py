@@ -29,7 +29,7 @@ from shoal.harvest.observer import Observer
 from shoal.harvest.pbs import Pbs
 from shoal.harvest.scheduler import NODE, UNTIL, PilotNames, Scheduler, Site
 from shoal.harvest.slurm import Slurm
-from shoal.options import Options, typed_default
+from shoal.options import TYPED, SearchArguments, typed_default
 from shoal.simulate.log_files import read_log
 from shoal.simulate.policy_files import elastic_for
 from shoal.study.auto import policy_of
@@ -59,25 +59,13 @@ SYSTEMS: Mapping[str, tuple[Callable[[Site, PilotNames], Scheduler], str]] = {
 SHORTEST = 2  # minutes that a pilot is worth its start
 # What a study's folder says itself, with the values of options that were not given.
 OF_A_NEW_STUDY: Mapping[str, Any] = {
-    **dict.fromkeys(
-        (
-            "command",
-            "storage",
-            "space",
-            "num_samples",
-            "max_epochs",
-            "searcher",
-            "widths",
-            "priority",
-            "metric",
-            "mode",
-            "max_concurrent",
-        )
-    ),
-    # of a folder, too, slots may have other threads
-    **{each.name: typed_default(each) for each in fields(Options) if each.name != "threads"},
-    "profile": None,
-    "loggers": None,
+    **dict.fromkeys(("command", "storage", "space", "metric", "mode")),
+    # What may be given for a folder, too, is left out.
+    **{
+        name: typed_default(each)
+        for name, each in TYPED.items()
+        if name not in ("policy", "timeout", "retry_failed", "threads")
+    },
     "seed": 0,
 }
 
@@ -306,16 +294,15 @@ def _gone_on(
             slots=None,
             threads=threads,
         )
-        request = Request(
-            replace(deciders, policy=policy, options=options),
-            given["timeout"],
-            former.get("profile"),
+        arguments = SearchArguments(
+            timeout=given["timeout"],
+            profile=former.get("profile"),
             progress=not quiet,
-            study=study,
             loggers=former.get("loggers") or (),
             retry_failed=given["retry_failed"],
         )
-        train(study.setup, request)
+        deciders_here = replace(deciders, policy=policy, options=options)
+        train(study.setup, Request(deciders_here, arguments, study))
 
     return study, threads, go_on
 

@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,7 +17,7 @@ from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
 from shoal.harvest.head import HeadError
 from shoal.harvest.scheduler import SchedulerError
-from shoal.options import Options
+from shoal.options import TYPED
 from shoal.pool.folder import PoolError
 from shoal.reporting.format import plural, printable
 from shoal.reporting.progress import into_nothing
@@ -78,26 +77,10 @@ class Terminated(KeyboardInterrupt):
 
 # Arguments in Python that are options here beside those of a run, with the hyphens of the command
 # line.
-OPTIONS = frozenset(
-    [
-        "storage",
-        "space",
-        "num_samples",
-        "max_epochs",
-        "searcher",
-        "policy",
-        "widths",
-        "priority",
-        "metric",
-        "mode",
-        "max_concurrent",
-        "timeout",
-        "profile",
-        "seed",
-        "command",
-        *(each.name for each in fields(Options) if each.metadata["help"] and each.name != "fuse"),
-    ]
-)
+OPTIONS = {
+    *("storage", "space", "metric", "mode", "seed", "command"),
+    *(name for name, each in TYPED.items() if not isinstance(each.default, bool)),
+} - {"loggers"}
 # Arguments with these values are options without one.
 FLAGS = {
     "retry_failed=True": "--retry-failed",

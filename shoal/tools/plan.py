@@ -27,7 +27,7 @@ from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.core.visits import ValidateEvery
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
-from shoal.options import Options, check_used, check_widths
+from shoal.options import Options, SearchArguments, check_used, check_widths
 from shoal.policy.fifo import Fifo
 from shoal.policy.registry import AUTO, CANDIDATES, POLICIES
 from shoal.profile.overrides import Given, given_rows, tells_of_hops
@@ -39,7 +39,7 @@ from shoal.study.backends import Perform, at_holders, perform_here, slots_on_thi
 from shoal.study.checks import check_validate_every
 from shoal.study.head import Deciders, Head, head
 from shoal.study.schedules import plan_to_measure
-from shoal.study.searcher import SearcherArguments, most_slots, searcher_of
+from shoal.study.searcher import most_slots, searcher_of
 from shoal.study.setup import Setup, data_of, epochs_of, with_recipe_options
 from shoal.study.speeds import believer, profile_of
 from shoal.tools.arguments import (
@@ -116,12 +116,9 @@ def forecast(
     data = data_of(study.recipe)
     check_widths(widths, chosen)
     check_used(replace(chosen, device="auto"), widths)  # the probe's device counts
-    wishes = SearcherArguments(
-        num_samples=num_samples,
-        max_epochs=epochs_of(study.recipe, max_epochs),
-        widths=widths,
-    )
-    searcher = searcher_of(study.setup, None, wishes)
+    epochs = epochs_of(study.recipe, max_epochs)
+    arguments = SearchArguments(num_samples=num_samples, max_epochs=epochs, widths=widths)
+    searcher = searcher_of(study.setup, arguments)
     check_validate_every(study.setup, chosen, data, most_slots(searcher, ()))
     widths = widths or (1, 1)
     names = policies or _usual(widths)

@@ -23,6 +23,7 @@ from shoal.core.cluster import RECIPE, shards_of
 from shoal.core.errors import StudyError
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.process import away_from_folder, cpus_here
+from shoal.options import SearchArguments
 from shoal.profile.fleet import feeders as enough
 from shoal.profile.fleet import widths_to_profile
 from shoal.profile.widths import wide_rates
@@ -32,7 +33,7 @@ from shoal.study.backends import Perform, at_holders, perform_here, slots_here
 from shoal.study.checks import first_config
 from shoal.study.code.recipe_file import parts_of
 from shoal.study.schedules import plan_to_measure
-from shoal.study.searcher import SearcherArguments, default_searcher
+from shoal.study.searcher import default_searcher
 from shoal.study.setup import Setup, data_of
 from shoal.tools import profile_page as page
 from shoal.tools.arguments import (
@@ -356,8 +357,8 @@ def _space_with(study: Study, recipe: Any) -> Mapping[str, Any]:
 def _trials_of_space(study: Study, data: Data, num_samples: int | None) -> list[Trial]:
     """The trials of the whole search space."""
     samples = num_samples or getattr(study.recipe, "num_samples", None)
-    wishes = SearcherArguments(num_samples=samples, max_epochs=1)
-    searcher = default_searcher(study.setup.space, wishes, study.setup.seed)
+    arguments = SearchArguments(num_samples=samples, max_epochs=1)
+    searcher = default_searcher(study.setup.space, arguments, study.setup.seed)
     return list(all_trials(searcher, data).known.values())
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shoal
-from shoal.options import OF_OPTIMIZE, Options
+from shoal.options import Options, SearchArguments
 from shoal.search import describe, parse, rebuild
 from shoal.search.space import choice, grid, loguniform, randint, uniform
 
@@ -178,6 +178,7 @@ def test_odd_numbers_of_searchers(name: str, data: Any) -> None:
 
 
 OPTIONS = [each.name for each in fields(Options)]
+ARGUMENTS = [each.name for each in fields(SearchArguments)]
 
 
 @settings(deadline=None, max_examples=300)
@@ -213,7 +214,7 @@ def test_none_means_the_default(tmp_path: Path) -> None:
         seed=None,
         checkpoints=None,
     )
-    nothing: Any = dict.fromkeys((*OF_OPTIMIZE, "optuna_log", "retry_failed", *OPTIONS))
+    nothing: Any = dict.fromkeys(("n_trials", *ARGUMENTS, *OPTIONS))
     study.optimize(**{**nothing, "progress": False})
     assert [trial.value for trial in study.trials] == [1, 2]
     study.resume(callbacks=None, progress=False)  # type: ignore[arg-type]
