@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One process more than cores: much of the tests' time is waiting for slots to start.
 TESTS := $(BIN)/pytest -n 3 --dist loadgroup
+# Tests start many processes: none of them compiles the package's sources again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test quick slow all nightly slurm faults soak soak-all lint house mutants bench gpu papers docs fuzz audit clean

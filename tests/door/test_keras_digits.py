@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import door_kit as kit
@@ -9,8 +10,10 @@ import preloaded
 import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-pytest.importorskip("keras")
-pytest.importorskip("sklearn")
+# Keras takes seconds to import, and these tests leave that to other processes.
+pytestmark = pytest.mark.skipif(
+    not (find_spec("keras") and find_spec("sklearn")), reason="pip install keras scikit-learn"
+)
 
 
 @pytest.mark.slow

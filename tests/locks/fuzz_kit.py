@@ -127,12 +127,12 @@ def _other_number(content: bytes, at: int, token: bytes) -> bytes:
 class Reader:
     """Something that reads what others may have written.
 
-    `seeds`: contents that it reads. `read`: of the folder where the content lies in the file
-    `name`. `errors`: what it may raise.
+    `seeds`: contents that it reads, or what makes them as they are needed. `read`: of the folder
+    where the content lies in the file `name`. `errors`: what it may raise.
     """
 
     name: str
-    seeds: Sequence[bytes]
+    seeds: Sequence[bytes] | Callable[[], Sequence[bytes]]
     read: Callable[[Path], Any]
     errors: tuple[type[BaseException], ...]
     file: str

@@ -81,7 +81,7 @@ def _read_shard(name: str, folder: Path) -> None:
 
 
 SHARDS = {
-    "a.npz": [
+    "a.npz": lambda: [
         archive(x=np.ones((4, 2), np.float32), y=np.arange(4)),
         saved(lambda file: np.savez_compressed(file, x=np.ones((4, 2)))),
         zipped({"x.npy": npy("(1099511627776,)")}),
@@ -234,7 +234,7 @@ READERS = [
         )
         for kind in ("png", "jpeg")
     ),
-    Reader("IDX file", _idx(), _read_idx, (DataError,), "x.idx"),
+    Reader("IDX file", _idx, _read_idx, (DataError,), "x.idx"),
     Reader(
         "catalogue",
         [CATALOGUE],
@@ -266,7 +266,7 @@ READERS = [
         )
         for name, seeds in {
             "log.csv": [INTERVALS, EVENTS],
-            "log.csv.gz": [
+            "log.csv.gz": lambda: [
                 gzip.compress(INTERVALS),
                 gzip.compress(EVENTS),
                 gzip.compress(INTERVALS * 9),
