@@ -6,24 +6,35 @@ While the study runs, the wish is left as a note in its inbox.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from shoal.core.cluster import ShardId, epoch_size, shards_of
+from shoal.core.cluster import epoch_size, shards_of
 from shoal.core.errors import StudyError
 from shoal.core.event import Commanded, Entry, Kept, Retired, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
-from shoal.core.trial import Samples, Seconds, Trial, TrialId, shown
+from shoal.core.trial import Seconds, Trial, TrialId, shown
 from shoal.engine.journal import WRONG, Journal, as_read
 from shoal.engine.plain_files import is_there
-from shoal.options import Options, check_for_width, check_widths
+from shoal.options import POOL, Options, check_for_width, check_widths
 from shoal.reporting.format import plural
 from shoal.search.space import value_of
 from shoal.study.checks import check_added, check_one_slot
 from shoal.study.folder import StudyBusy
-from shoal.study.inbox import Inbox, Meaning, Note, note_entries
+from shoal.study.inbox import (
+    AddNote,
+    CopyNote,
+    ExtendNote,
+    Inbox,
+    Meaning,
+    Note,
+    SlotsNote,
+    StopNote,
+    note_entries,
+)
 from shoal.study.results import check_known
 from shoal.study.schedules import check_schedule_end
 from shoal.study.setup import Setup, epochs_of, trains_itself
@@ -32,6 +43,7 @@ from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.recipes import changed, own_config
 
 Names = frozenset[TrialId]  # of the trials that there are
+N = TypeVar("N", AddNote, CopyNote, ExtendNote, StopNote, SlotsNote)
 
 
 def enqueue(
@@ -54,20 +66,14 @@ def enqueue(
     former = _alike(setup, plain) if skip_if_exists else None
     if former is not None:
         return former
-    said = {
-        "config": plain,
-        "max_epochs": epochs,
-        "widths": widths or (1, 1),
-        "priority": priority,
-    }
 
-    def asked(names: Names) -> Note:
-        return {"add": _free(names, "added"), **said}
+    def note(names: Names) -> AddNote:
+        return AddNote(_free(names, "added"), plain, epochs, widths or (1, 1), priority)
 
     begun = setup.folder.live is not None or is_there(setup.folder.journal)
     if trains_itself(setup) and not begun:
-        return TrialId(_leave_first(setup, asked)["add"])
-    return TrialId(_ask(setup, asked)["add"])
+        return _leave_first(setup, note).add
+    return _ask(setup, note).add
 
 
 def _alike(setup: Setup, config: Mapping[str, Any]) -> TrialId | None:
@@ -79,9 +85,8 @@ def _alike(setup: Setup, config: Mapping[str, Any]) -> TrialId | None:
     state = setup.folder.live or setup.folder.past().state
     found = {trial.id: trial.config for trial in state.known.values()}
     for note in Inbox(setup.folder.path).read().values():
-        if "add" in note:
-            name = TrialId(note["add"])
-            found[name] = Trial(name, 1, note["config"]).config  # lists become tuples
+        if isinstance(note, AddNote):
+            found[note.add] = Trial(note.add, 1, note.config).config  # lists become tuples
     for name, other in found.items():
         more = draws and name.startswith("added") and config.items() <= other.items()
         if more or other == config:
@@ -97,19 +102,17 @@ def clone(
     max_epochs: float | None,
 ) -> TrialId:
     """Add a copy of a trial; see `Study.clone`."""
-    said = {
-        "of": trial,
-        "modify": _plain(modify),
-        "warm_start": warm_start,
-        "max_epochs": max_epochs,
-    }
-    note = _ask(setup, lambda names: {"copy": _free(names, f"{trial}-c"), **said})
-    return TrialId(note["copy"])
+    changes = _plain(modify)
+
+    def note(names: Names) -> CopyNote:
+        return CopyNote(_free(names, f"{trial}-c"), trial, changes, warm_start, max_epochs)
+
+    return _ask(setup, note).copy
 
 
 def extend(setup: Setup, trial: TrialId, max_epochs: float) -> None:
     """Have a trial train for more epochs; see `Study.extend`."""
-    _ask(setup, lambda names: {"extend": trial, "max_epochs": max_epochs})
+    _ask(setup, lambda names: ExtendNote(trial, max_epochs))
 
 
 def stop(setup: Setup, trial: str | None) -> str:
@@ -120,7 +123,7 @@ def stop(setup: Setup, trial: str | None) -> str:
     """
     name = TrialId(str(trial))
     before = setup.folder.live or setup.folder.past().state
-    _ask(setup, lambda names: {"stop": trial})
+    _ask(setup, lambda names: StopNote(None if trial is None else name))
     if trial is not None and name in before.ended:
         return before.ended[name].partition(": ")[0]
     if trial is None or name not in setup.folder.past().state.ended:
@@ -131,7 +134,7 @@ def stop(setup: Setup, trial: str | None) -> str:
 def slots(setup: Setup, add: int | None, remove: int | None, count: int | None) -> None:
     """Have a run get more or fewer slots; see `Study.slots`."""
     change = slot_change(add, remove, count)
-    _ask(setup, lambda names: {"slots": change})
+    _ask(setup, lambda names: SlotsNote(change))
 
 
 def take_notes(setup: Setup) -> bool:
@@ -155,46 +158,46 @@ def take_notes(setup: Setup) -> bool:
 # -- having it written down ------------------------------------------------------------------------
 
 
-def _ask(setup: Setup, said: Callable[[Names], Note]) -> Note:
+def _ask(setup: Setup, make: Callable[[Names], N]) -> N:
     """Have a note written into the journal, here or by the process that runs the study.
 
-    `said`: makes the note, given the names of the trials that there are.
+    `make`: makes the note, given the names of the trials that there are.
     """
     inbox = Inbox(setup.folder.path)
     if setup.folder.live is not None:  # a callback asks, whose run has the study open
         with inbox.writing():
-            return _leave(setup, inbox, said)
+            return _leave(setup, inbox, make)
     if not setup.folder.past().runs:
         raise StudyError(f"the study in {setup.folder.path} has not begun: run optimize() first")
     try:
         with setup.folder.lock(), inbox.writing():
-            return _write_now(setup, said)
+            return _write_now(setup, make)
     except StudyBusy:
         with inbox.writing():
-            return _leave(setup, inbox, said)
+            return _leave(setup, inbox, make)
 
 
-def _leave_first(setup: Setup, said: Callable[[Names], Note]) -> Note:
+def _leave_first(setup: Setup, make: Callable[[Names], N]) -> N:
     """Leave a note to the first run of a study that has not begun."""
     setup.folder.make()
     inbox = Inbox(setup.folder.path)
     with inbox.writing():
-        names = [TrialId(str(note.get("add"))) for note in inbox.read().values()]
-        note = said(frozenset(names))
+        waiting = [each for each in inbox.read().values() if isinstance(each, AddNote)]
+        note = make(frozenset(each.add for each in waiting))
         inbox.leave(note)
     return note
 
 
-def _write_now(setup: Setup, said: Callable[[Names], Note]) -> Note:
+def _write_now(setup: Setup, make: Callable[[Names], N]) -> N:
     """Write it down here, as nobody runs the study."""
     take_notes(setup)
     state = setup.folder.past().state
-    note = said(frozenset(state.known))
-    if note.get("stop", "") is None:
+    note = make(frozenset(state.known))
+    if note == StopNote(None):
         raise StudyError(
             f"the study in {setup.folder.path} is not running: there is nothing to stop"
         )
-    if "slots" in note:
+    if isinstance(note, SlotsNote):
         raise StudyError(
             f"the study in {setup.folder.path} is not running: say how many slots it is to have "
             "when you run it again, with slots="
@@ -203,24 +206,19 @@ def _write_now(setup: Setup, said: Callable[[Names], Note]) -> Note:
     return note
 
 
-def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
+def _leave(setup: Setup, inbox: Inbox, make: Callable[[Names], N]) -> N:
     """Leave a note to the process that runs the study."""
     # The notes are read before the journal, which has what is no longer among them.
     waiting = inbox.read().values()
     state = setup.folder.live or setup.folder.past().state
+    entries = note_reader(setup)
     for other in waiting:
-        state = _after(setup, state, other)
-    note = said(frozenset(state.known))
-    fold(state, map(as_read, note_reader(setup)(state, note)))  # raises if it cannot be done
+        with suppress(*WRONG, RuntimeError):  # the run will say so
+            state = fold(state, entries(state, other))
+    note = make(frozenset(state.known))
+    fold(state, map(as_read, entries(state, note)))  # raises if it cannot be done
     inbox.leave(note)
     return note
-
-
-def _after(setup: Setup, state: State, note: Note) -> State:
-    try:
-        return fold(state, note_reader(setup)(state, note))
-    except (*WRONG, RuntimeError):  # the run will say so
-        return state
 
 
 def _write(setup: Setup, entries: Iterable[Entry]) -> None:
@@ -255,19 +253,19 @@ def note_reader(setup: Setup) -> Meaning:
     """What notes to this study ask for, as entries of its journal."""
 
     def entries(state: State, note: Note) -> Iterable[Entry]:
-        if "stop" in note:
-            return _stop_entries(state, note["stop"])
-        if "slots" in note:
-            return slot_entries(setup, state, note["slots"])
-        if "extend" in note:
-            return _extend_entries(setup, state, TrialId(note["extend"]), note["max_epochs"])
-        made = _added_trial
-        if "copy" in note:
-            made = _copied_trial
-        name = TrialId(note.get("add") or note["copy"])
-        if name in state.known:  # the note was taken before a crash
-            return ()
-        return (Submitted(made(setup, state, name, note)),)
+        match note:
+            case StopNote(trial):
+                return _stop_entries(state, trial)
+            case SlotsNote(change):
+                return slot_entries(setup, state, change)
+            case ExtendNote(trial, max_epochs):
+                return _extend_entries(setup, state, trial, max_epochs)
+            case AddNote(name) | CopyNote(name) if name in state.known:
+                return ()  # the note was taken before a crash
+            case AddNote():
+                return (Submitted(_added_trial(setup, state, note)),)
+            case CopyNote():
+                return (Submitted(_copied_trial(setup, state, note)),)
 
     return entries
 
@@ -289,9 +287,14 @@ def _extend_entries(
     known = check_known(state, trial)
     how = state.ended.get(trial)
     if how not in (None, "finished"):
+        remedy = "make a copy with warm_start=False, as nothing of it is durable"
+        if how.startswith("failed"):
+            remedy = "try it again with retry_failed=True"
+        elif trial in state.kept:
+            remedy = "make a copy of it, which goes on from its last durable state"
         raise StudyError(
             f"trial {trial} is {how.rstrip('.')}, and only a trial that is finished or has work "
-            f"left can be extended: {_instead(state, trial)}"
+            f"left can be extended: {remedy}"
         )
     for shard in known.shards:
         if shard not in state.shards:
@@ -321,90 +324,52 @@ def _extend_entries(
     return (Submitted(replace(known, samples=samples)),)
 
 
-def _instead(state: State, trial: TrialId) -> str:
-    """What to do with an ended trial that cannot be extended."""
-    if state.ended[trial].startswith("failed"):
-        return "try it again with retry_failed=True"
-    if trial in state.kept:
-        return "make a copy of it, which goes on from its last durable state"
-    return "make a copy with warm_start=False, as nothing of it is durable"
-
-
-def _added_trial(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
-    fewest, most = note["widths"]
+def _added_trial(setup: Setup, state: State, note: AddNote) -> Trial:
     former = setup.folder.head()
-    check_schedule_end(former, note["max_epochs"])
+    check_schedule_end(former, note.max_epochs)
     options = Options.of(**former["options"])
-    check_widths((fewest, most), options)
-    own = shards_of(state.shards, note["config"])
-    check_for_width(options, len(own), most)
+    check_widths(note.widths, options)
+    own = shards_of(state.shards, note.config)
+    check_for_width(options, len(own), note.widths[1])
+    samples = note.max_epochs * sum(own.values())
     return Trial(
-        name,
-        note["max_epochs"] * sum(own.values()),
-        note["config"],
-        (fewest, most),
-        frozenset(own),
-        priority=note.get("priority", 1.0),
+        note.add, samples, note.config, note.widths, frozenset(own), priority=note.priority
     )
 
 
-def _copied_trial(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
-    known = check_known(state, TrialId(note["of"]))
-    config = changed(setup.space or {}, known.config, note["modify"])
+def _copied_trial(setup: Setup, state: State, note: CopyNote) -> Trial:
+    known = check_known(state, note.of)
+    config = changed(setup.space or {}, known.config, note.modify)
     own_config(setup.recipe, config)  # raises if it has one dimension twice
     size = epoch_size(state.shards, config)
     before = epoch_size(state.shards, known.config)
     samples = known.samples * (size / before)
-    if note["max_epochs"] is not None:
-        check_schedule_end(setup.folder.head(), note["max_epochs"])
-        samples = note["max_epochs"] * size
+    if note.max_epochs is not None:
+        check_schedule_end(setup.folder.head(), note.max_epochs)
+        samples = note.max_epochs * size
     shards = frozenset(shards_of(state.shards, config))
     start = None
-    if note["warm_start"]:
-        _check_same_data(known, shards)
-        kept = _source(setup, state, known.id)
-        _check_longer(kept, samples, size)
+    if note.warm_start:
+        if shards != known.shards:
+            raise StudyError(
+                f"a copy of trial {known.id} with another recipe cannot go on from its weights: "
+                "use warm_start=False"
+            )
+        kept = state.kept.get(known.id)
+        if kept is None:
+            raise StudyError(
+                f"nothing of trial {known.id} is durable yet, so nothing can start from it: "
+                "use warm_start=False"
+            )
+        if known.id in state.ended:  # of a trial that goes on a newer state may have come by now
+            _check_there(setup, state, kept, "use warm_start=False")
+        if samples <= kept.samples:
+            raise StudyError(
+                f"trial {known.id} has trained {kept.samples / size:g} epochs already, and its "
+                f"copy is to train {samples / size:g} in all: give a larger max_epochs="
+            )
         start = (known.id, kept.visits)
-    return Trial(
-        name,
-        samples,
-        config,
-        known.widths,
-        shards,
-        start,
-        known.priority,
-    )
-
-
-def _check_same_data(known: Trial, shards: frozenset[ShardId]) -> None:
-    """Raise StudyError if a copy would go on with another recipe's data."""
-    if shards != known.shards:
-        raise StudyError(
-            f"a copy of trial {known.id} with another recipe cannot go on from its weights: "
-            "use warm_start=False"
-        )
-
-
-def _check_longer(kept: Kept, samples: Samples, size: Samples) -> None:
-    """Raise StudyError if a copy has nothing left to train. `size`: samples of an epoch."""
-    if samples <= kept.samples:
-        raise StudyError(
-            f"trial {kept.trial} has trained {kept.samples / size:g} epochs already, and its "
-            f"copy is to train {samples / size:g} in all: give a larger max_epochs="
-        )
-
-
-def _source(setup: Setup, state: State, trial: TrialId) -> Kept:
-    """The durable state that a copy of the trial starts from."""
-    kept = state.kept.get(trial)
-    if kept is None:
-        raise StudyError(
-            f"nothing of trial {trial} is durable yet, so nothing can start from it: "
-            "use warm_start=False"
-        )
-    if trial in state.ended:  # of a trial that goes on a newer state may have come by now
-        _check_there(setup, state, kept, "use warm_start=False")
-    return kept
+    return Trial(note.copy, samples, config, known.widths, shards, start, known.priority)
 
 
 def _check_there(setup: Setup, state: State, kept: Kept, remedy: str) -> None:
@@ -468,7 +433,18 @@ def slot_entries(setup: Setup, state: State, change: str) -> tuple[Entry, ...]:
     Raises:
         StudyError: the run cannot have so many.
     """
-    _check_backend(setup.folder.head())
+    head = setup.folder.head()
+    if head.get("backend") != "ray":
+        raise StudyError(
+            "this run has one slot, its own process (backend local), and cannot get more: "
+            "stop it, and run it again with --backend ray"
+        )
+    address = str(head.get("options", {}).get("address") or "")
+    if address.startswith(POOL):
+        raise StudyError(
+            f"the slots of this run are lent by the pool in {address.removeprefix(POOL)}, "
+            "which divides them by priority: other studies that end, or a larger pool, give it more"
+        )
     there = len(state.slots)
     board = setup.folder.slots() or {}
     asked = board.get("asked") or there  # with those that are starting
@@ -485,21 +461,6 @@ def slot_entries(setup: Setup, state: State, change: str) -> tuple[Entry, ...]:
             f"and that would be {wanted}: ask for fewer, or start more nodes"
         )
     return (Commanded("slots", change),)
-
-
-def _check_backend(head: Mapping[str, Any]) -> None:
-    """Raise StudyError if the run's slots cannot be told to come or go."""
-    if head.get("backend") != "ray":
-        raise StudyError(
-            "this run has one slot, its own process (backend local), and cannot get more: "
-            "stop it, and run it again with --backend ray"
-        )
-    address = str(head.get("options", {}).get("address") or "")
-    if address.startswith("pool:"):
-        raise StudyError(
-            f"the slots of this run are lent by the pool in {address.removeprefix('pool:')}, "
-            "which divides them by priority: other studies that end, or a larger pool, give it more"
-        )
 
 
 class Sizable(Protocol):

@@ -16,13 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from shoal.core.event import Commanded, Entry, Event
 from shoal.core.fold import fold
 from shoal.core.masking import masked_config
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
 from shoal.core.state import State
-from shoal.core.trial import Seconds, Trial
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.files import write_durably
 from shoal.engine.journal import WRONG, as_read
 from shoal.engine.lock import alone
@@ -37,7 +41,55 @@ from shoal.engine.plain_files import (
 from shoal.engine.process import STOPPING, in_forks
 from shoal.engine.small import decoded, marked, unmarked
 
-Note = Mapping[str, Any]
+
+class AddNote(Struct, frozen=True):
+    """Train a trial of this name."""
+
+    add: TrialId
+    config: dict[str, Any]
+    max_epochs: int | float
+    widths: tuple[int, int]
+    priority: int | float = 1.0
+
+
+class CopyNote(Struct, frozen=True):
+    """Train a copy, of this name, of a trial. `max_epochs`: in all; None: those of the trial."""
+
+    copy: TrialId
+    of: TrialId
+    modify: dict[str, Any]
+    warm_start: bool
+    max_epochs: int | float | None
+
+
+class ExtendNote(Struct, frozen=True):
+    """Train this trial for so many epochs in all."""
+
+    extend: TrialId
+    max_epochs: int | float
+
+
+class StopNote(Struct, frozen=True):
+    """Take this trial out; None: end the run."""
+
+    stop: TrialId | None
+
+
+class SlotsNote(Struct, frozen=True):
+    """Have more or fewer slots; see `shoal.study.control.slot_change`."""
+
+    slots: str
+
+
+Note = AddNote | CopyNote | ExtendNote | StopNote | SlotsNote
+# By the field that a file has, which no other kind has.
+KINDS: Mapping[str, type[Note]] = {
+    "add": AddNote,
+    "copy": CopyNote,
+    "extend": ExtendNote,
+    "stop": StopNote,
+    "slots": SlotsNote,
+}
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
 Meaning = Callable[[State, Note], Iterable[Entry]]
 
@@ -71,7 +123,7 @@ class Inbox:
         """Leave a note, whole or not at all; only while `writing`."""
         number = max((int(path.stem) for path in self.paths()), default=0) + 1
         place = self.folder / f"{number:06d}.json"
-        write_durably(place, json.dumps(marked(note)).encode(), self.study)
+        write_durably(place, json.dumps(marked(asdict(note))).encode(), self.study)
 
     def __bool__(self) -> bool:
         return bool(self.paths())
@@ -108,9 +160,11 @@ class Inbox:
         Raises:
             ValueError, NotPlainFile, TooLarge: it is none.
         """
-        content = read_file(path, root=self.study)
-        found: Note = unmarked(decoded(content, dict[str, Any]))
-        return found
+        fields = unmarked(decoded(read_file(path, root=self.study), dict[str, Any]))
+        for name, kind in KINDS.items():
+            if name in fields:
+                return msgspec.convert(fields, kind)
+        raise ValueError(f"it has none of {', '.join(KINDS)}")
 
 
 def note_entries(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Path], list[Entry]]:
@@ -125,9 +179,9 @@ def note_entries(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Pat
             more = [as_read(entry) for entry in meaning(state, note)]
             state = fold(state, more)
         except (*WRONG, RuntimeError) as error:
+            asked = str(masked_config(asdict(note)))[:200]
             warnings.warn(
-                f"the study was asked for {str(masked_config(note))[:200]}, and cannot do it: "
-                f"{str(error)[:200]}",
+                f"the study was asked for {asked}, and cannot do it: {str(error)[:200]}",
                 stacklevel=2,
             )
             continue

@@ -14,7 +14,7 @@ import torch
 import shoal
 from shoal.engine.ownership import check_own_file, make_folder, own_folder, token_file
 from shoal.pool.folder import OpenPool, PoolFolder
-from shoal.study.inbox import Inbox
+from shoal.study.inbox import Inbox, StopNote
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 
@@ -74,7 +74,7 @@ def test_a_study_is_its_users_alone(tmp_path: Path, umask: int) -> None:
 def test_notes_are_too(tmp_path: Path, umask: int) -> None:
     inbox = Inbox(tmp_path / "study")
     with inbox.writing():
-        inbox.leave({"stop": None})
+        inbox.leave(StopNote(None))
     assert mode(inbox.folder) == mode(tmp_path / "study") == 0o700
     assert {path.name: mode(path) for path in inbox.folder.iterdir()} == {
         "000001.json": 0o600,

@@ -17,9 +17,10 @@ from fault_kit import Steady, lines_of
 
 import shoal
 from shoal.core.event import Advanced, Kept, Retired, Submitted
+from shoal.core.trial import TrialId
 from shoal.policy import Pack
 from shoal.study import inbox
-from shoal.study.inbox import Inbox
+from shoal.study.inbox import AddNote, Inbox, StopNote
 from shoal.train.lane.checkpoints import Checkpoints
 
 OPTIONS = {"max_epochs": 3, "checkpoint_every": 0, "progress": False}
@@ -201,9 +202,10 @@ def test_what_no_run_has_read_is_read_first(tmp_path: Path) -> None:
     study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
     study.optimize(**OPTIONS | {"max_epochs": 1})
     box = Inbox(tmp_path / "s")
-    added = {"add": "added1", "config": {"width": 9}, "max_epochs": 1, "widths": [1, 1]}
+    added = AddNote(TrialId("added1"), {"width": 9}, 1, (1, 1))
+    stops = [StopNote(TrialId("t009")), StopNote(None), StopNote(TrialId("t000"))]
     with box.writing():
-        for note in (added, added, {"stop": "t009"}, {"stop": None}, {"stop": "t000"}):
+        for note in (added, added, *stops):
             box.leave(note)
         (box.folder / "000099.json").write_text("{")
     with warnings.catch_warnings(record=True) as said:
@@ -270,13 +272,13 @@ def test_a_note_that_is_taken_while_others_are_read_is_none(
 ) -> None:
     notes = Inbox(tmp_path)
     with notes.writing():
-        notes.leave({"stop": "t001"})
-        notes.leave({"stop": "t002"})
+        notes.leave(StopNote(TrialId("t001")))
+        notes.leave(StopNote(TrialId("t002")))
     first = min(notes.read())
     listed = [first, max(notes.read())]
     first.unlink()
     monkeypatch.setattr(Inbox, "paths", lambda self: listed)
-    assert list(notes.read().values()) == [{"stop": "t002"}]
+    assert list(notes.read().values()) == [StopNote(TrialId("t002"))]
 
 
 def nested(deep: int) -> list[Any]:
@@ -308,7 +310,7 @@ def test_a_note_of_a_stranger_leaves_the_journal_as_one_that_can_be_read(
     with box.writing():
         note = {"max_epochs": 1, "widths": [1, 1], **asked}
         (box.folder / "000001.json").write_text(json.dumps(note))
-    with pytest.warns(UserWarning, match="and cannot do it|nested more than"):
+    with pytest.warns(UserWarning, match="and cannot do it|is not a note to a study"):
         study.resume(progress=False)
     assert not box
     again = shoal.load_study(tmp_path / "s")
@@ -318,7 +320,8 @@ def test_a_note_of_a_stranger_leaves_the_journal_as_one_that_can_be_read(
 def test_a_note_that_cannot_be_done_is_told_without_its_secrets(tmp_path: Path) -> None:
     notes = Inbox(tmp_path)
     with notes.writing():
-        notes.leave({"add": "x", "config": {"api_key": "hidden"}, "more": "y" * 10**5})
+        config = {"api_key": "hidden", "more": "y" * 10**5}
+        notes.leave(AddNote(TrialId("x"), config, 1, (1, 1)))
 
     def refuse(*_: object) -> None:
         raise ValueError("z" * 10**5)
