@@ -349,17 +349,8 @@ class Data:
             DataError: no such file or column, text without `encode`, missing values without `fill`.
         """
         tables = reader("tables", "Data.csv", "pyarrow")
-        texts = tuple(map(str, _several(na_values)))
-        setup = tables.TableSetup(
-            label,
-            _several(columns),
-            encode or {},
-            fill,
-            stratify,
-            _several(drop),
-            _several(dropna),
-            tables.CsvForm(encoding, texts, decimal),
-        )
+        form = tables.CsvForm(encoding, na_values, decimal)
+        setup = tables.TableSetup(label, columns, encode, fill, stratify, drop, dropna, form)
         how = Division(seed, shards)
         return Data(tables.from_tables(paths, "csv", setup, validation, how))
 
@@ -380,15 +371,7 @@ class Data:
     ) -> Data:
         """Rows of Parquet files; for the arguments see `csv`."""
         tables = reader("tables", "Data.parquet", "pyarrow")
-        setup = tables.TableSetup(
-            label,
-            _several(columns),
-            encode or {},
-            fill,
-            stratify,
-            _several(drop),
-            _several(dropna),
-        )
+        setup = tables.TableSetup(label, columns, encode, fill, stratify, drop, dropna)
         how = Division(seed, shards)
         return Data(tables.from_tables(paths, "parquet", setup, validation, how))
 
@@ -416,15 +399,7 @@ class Data:
             DataError: no frame; or as `csv`.
         """
         tables = reader("tables", "Data.frame", "pyarrow")
-        setup = tables.TableSetup(
-            label,
-            _several(columns),
-            encode or {},
-            fill,
-            stratify,
-            _several(drop),
-            _several(dropna),
-        )
+        setup = tables.TableSetup(label, columns, encode, fill, stratify, drop, dropna)
         how = Division(seed, shards)
         return Data(tables.from_tables(frame, "frame", setup, validation, how))
 
@@ -1034,11 +1009,6 @@ def _some(words: Sequence[str]) -> str:
     if len(words) > LISTED:
         listed += f" and {len(words) - LISTED} more"
     return listed
-
-
-def _several(names: Any) -> Any:
-    """The names; a single one as a tuple of it."""
-    return (names,) if isinstance(names, str | int | float) else names
 
 
 def names_of(names: Sequence[str]) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def _read_as(kind: str, files: Sequence[Path], what: str, size: Size = None) -> 
         made = tar.from_tars(files, None, None, size, None, 0)
     else:
         tables = reader("tables", what, "pyarrow")
-        setup = tables.TableSetup(None, None, {}, None, remedy=OF_TABLES)
+        setup = tables.TableSetup(remedy=OF_TABLES)
         made = tables.from_tables(files[0], kind, setup, None, IN_ORDER)
     return made
 

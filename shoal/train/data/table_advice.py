@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from shoal.train.data.columns import DataError
-from shoal.train.data.table_files import CsvForm, TableFiles, is_float
+from shoal.train.data.table_files import CsvForm, TableFiles, is_float, several
 
 Encoder = Callable[[Sequence[Any]], Any]  # of a column's values, an array
 How = str | Callable[[Sequence[Any]], Encoder]
@@ -54,13 +54,16 @@ OTHERS = {  # what else there is, by the argument that an error proposes
 
 @dataclass(frozen=True, slots=True)
 class TableSetup:
-    """How a table's columns become numbers."""
+    """How a table's columns become numbers: the arguments of `Data.csv`.
 
-    label: str | None
-    columns: Sequence[str] | None  # None: all
-    encode: Mapping[str, How]
+    A single name may stand by itself in place of a list of names.
+    """
+
+    label: str | None = None
+    columns: Sequence[str] | None = None  # None: all
+    encode: Mapping[str, How] = field(default_factory=dict)
     # of missing values: a number, "mean", "median", a dict of columns, or None
-    fill: Any
+    fill: Any = None
     stratify: str | None = None  # the column whose values keep their shares
     drop: Sequence[str] = ()  # columns to leave out
     dropna: Sequence[str] = ()  # columns whose missing values leave rows out
@@ -69,6 +72,9 @@ class TableSetup:
     remedy: str = ""
 
     def __post_init__(self) -> None:
+        for names in ("columns", "drop", "dropna"):
+            object.__setattr__(self, names, several(getattr(self, names)))
+        object.__setattr__(self, "encode", self.encode or {})
         fill = self.fill
         if fill is None or isinstance(fill, Mapping) or is_number(fill):
             return

@@ -24,14 +24,23 @@ NAMED = 5  # columns in an error
 PER_CHARACTER = 4  # bytes of numbers that a byte of a CSV file becomes at most, about
 
 
+def several(names: Any) -> Any:
+    """The names; a single one as a tuple of it."""
+    return (names,) if isinstance(names, str | int | float) else names
+
+
 @dataclass(frozen=True, slots=True)
 class CsvForm:
     """How values are written in CSV files."""
 
     encoding: str | None = None  # of text; None: UTF-8
-    # texts that mean a missing value, beside the usual ones
-    na_values: Sequence[str] = ()
+    # texts that mean a missing value, beside the usual ones; a single one may stand by itself
+    na_values: Sequence[Any] = ()
     decimal: str = "."
+
+    def __post_init__(self) -> None:
+        texts = tuple(map(str, several(self.na_values)))
+        object.__setattr__(self, "na_values", texts)
 
 
 @dataclass(frozen=True, slots=True)
