@@ -56,7 +56,10 @@ def check_journal(lines: Sequence[Line], state: State | None = None) -> None:
     final = replay(list(lines))
     if state is not None:
         assert final == state, "replaying the journal does not lead to the state that the run gave"
-    _check_entries(lines)
+    now = State()
+    for line in lines:
+        _check_entry(line, now)
+        now = step(now, line.entry)
     _check_units(lines)
     for trial in final.known:
         check_visits(final, trial)
@@ -79,7 +82,7 @@ def resumed(
 
     Without lines it is that of a fresh study.
     """
-    since = _end_of(former)
+    since = former[-1].time if former else 0.0
     journal = Journal()
     journal.lines += former
     state = replay(journal.lines)
@@ -87,13 +90,6 @@ def resumed(
     for entry in opening:
         journal.append(since, entry)
     return journal, fold(state, opening), since
-
-
-def _end_of(lines: Sequence[Line]) -> Seconds:
-    """The time of the last line; 0 without lines."""
-    if not lines:
-        return 0.0
-    return lines[-1].time
 
 
 # -- visits and samples --------------------------------------------------------------------------
@@ -111,7 +107,12 @@ def check_visits(state: State, trial: TrialId) -> None:
     count = len(shards)
     for first in range(0, len(visits), count):
         number = first // count
-        _check_epoch(trial, number, visits[first : first + count], shards)
+        epoch = visits[first : first + count]
+        seen = [visit.shard for visit in epoch]
+        assert len(set(seen)) == len(seen), f"{trial}, epoch {number}: visits {seen}"
+        assert shards.issuperset(seen), f"{trial}, epoch {number}: visits {seen}"
+        for visit in epoch:
+            assert visit.epoch == number, f"{trial}: epochs of {epoch}"
     assert all(visit.samples > 0 for visit in visits), f"{trial}: a visit of no samples in {visits}"
     finished = state.ended.get(trial) == "finished"
     done = state.done[trial]
@@ -136,30 +137,11 @@ def _check_finished(state: State, trial: TrialId) -> None:
     )
 
 
-def _check_epoch(
-    trial: TrialId, number: int, visits: Sequence[Visit], shards: frozenset[ShardId]
-) -> None:
-    """An epoch visits some of the trial's shards, each once."""
-    seen = [visit.shard for visit in visits]
-    assert len(set(seen)) == len(seen), f"{trial}, epoch {number}: visits {seen}"
-    assert shards.issuperset(seen), f"{trial}, epoch {number}: visits {seen}"
-    for visit in visits:
-        assert visit.epoch == number, f"{trial}: epochs of {visits}"
-
-
 def _samples(visits: Sequence[Visit]) -> Samples:
     return sum(visit.samples for visit in visits)
 
 
 # -- each entry ----------------------------------------------------------------------------------
-
-
-def _check_entries(lines: Sequence[Line]) -> None:
-    """Check each entry against the state before it."""
-    state = State()
-    for line in lines:
-        _check_entry(line, state)
-        state = step(state, line.entry)
 
 
 def _check_entry(line: Line, state: State) -> None:
@@ -257,22 +239,15 @@ def _check_rank(line: Line, reached: dict[TrialId, int]) -> None:
     `reached`: the place in `ORDER` of each trial's newest event; it is brought up to date.
     """
     time, entry = line
-    rank = _rank(entry)
-    if rank is None:
+    ranks = [rank for rank, kinds in enumerate(ORDER) if isinstance(entry, kinds)]
+    if not ranks:  # not the event of a unit
         return
+    rank = ranks[0]
     for trial in _trials(entry):
         before = reached.get(trial, 0)
         in_order = rank == 0 or rank >= before or isinstance(entry, Kept)
         assert in_order, f"{time}: {type(entry).__name__} of {trial} after {ORDER[before]}"
         reached[trial] = rank
-
-
-def _rank(entry: Entry) -> int | None:
-    """The place of this kind of event in `ORDER`; None: it is not the event of a unit."""
-    for rank, kinds in enumerate(ORDER):
-        if isinstance(entry, kinds):
-            return rank
-    return None
 
 
 def _trials(entry: Entry) -> tuple[TrialId, ...]:

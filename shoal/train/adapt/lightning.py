@@ -175,16 +175,14 @@ class LightningRecipe(Adapted):
 
     def planned(self) -> int | None:
         """What it is; None if the module neither asked for it nor has code that does."""
-        if self.terms.asked or self._reads_epochs():
+        if self.terms.asked:
             return self.terms.epochs
+        if isinstance(self.module, type):
+            for _, function in functions_of(self.module):
+                names = names_of(function.__code__)
+                if "trainer" in names and names & OF_EPOCHS:
+                    return self.terms.epochs
         return None
-
-    def _reads_epochs(self) -> bool:
-        """Whether a method of the module's class asks its trainer for the number of epochs."""
-        if not isinstance(self.module, type):
-            return False
-        codes = [function.__code__ for _, function in functions_of(self.module)]
-        return any("trainer" in names and names & OF_EPOCHS for names in map(names_of, codes))
 
     # -- the user's code ---------------------------------------------------------------------------
 

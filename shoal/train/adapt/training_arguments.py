@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Self
@@ -229,7 +229,10 @@ def _changed(given: Any) -> dict[str, Any]:
     """The given fields, without those that have their defaults."""
     if given is None:
         return {}
-    defaults = {field.name: _default(field) for field in fields(TrainingArguments)}
+    defaults = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(TrainingArguments)
+    }
     if isinstance(given, Mapping):
         values = dict(given)
     elif isinstance(given, TrainingArguments):
@@ -246,13 +249,6 @@ def _changed(given: Any) -> dict[str, Any]:
         for name, value in values.items()
         if not _is_off(name, value) and _plain(value) != _plain(defaults.get(name))
     }
-
-
-def _default(field: Field[Any]) -> Any:
-    """The default of a dataclass's field."""
-    if field.default is MISSING and field.default_factory is not MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def _is_off(name: str, value: Any) -> bool:

@@ -276,14 +276,10 @@ class Deal:
         found = []
         for home, row in zip(self.sizes, counts, strict=True):
             start = int(row[:to].sum())
-            chosen = self._mixed(home)[start : start + int(row[to])]
-            found.append(Piece(home, np.sort(chosen)))
+            drawn = np.random.default_rng([CHOSEN, self.seed, self.epoch, stable(home)])
+            order = drawn.permutation(self.sizes[home])  # in which they are dealt out
+            found.append(Piece(home, np.sort(order[start : start + int(row[to])])))
         return found
-
-    def _mixed(self, home: ShardId) -> Index:
-        """The shard's own samples in the order in which they are dealt out."""
-        drawn = np.random.default_rng([CHOSEN, self.seed, self.epoch, stable(home)])
-        return drawn.permutation(self.sizes[home])
 
 
 @dataclass(slots=True)

@@ -221,7 +221,8 @@ def _read_idx(path: Path) -> Array:
         )
     axes = content[3]
     start = 4 + 4 * axes
-    shape = _idx_shape(content)
+    there = min(axes, (size - 4) // 4)  # lengths of axes that are in the file
+    shape = np.frombuffer(content, ">u4", there, offset=4)
     kind = np.dtype(_IDX_TYPES[content[2]])
     needed = start + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     broken = len(shape) < axes or axes > MOST_AXES or 0 in shape[1:].tolist()
@@ -232,13 +233,6 @@ def _read_idx(path: Path) -> Array:
         )
     numbers = np.frombuffer(content, kind, offset=start)
     return numbers.reshape(shape.tolist()).astype(kind.newbyteorder("="))
-
-
-def _idx_shape(content: bytes) -> Array:
-    """The lengths of the axes, as far as they are in the file."""
-    axes = content[3]
-    there = min(axes, (len(content) - 4) // 4)
-    return np.frombuffer(content, ">u4", there, offset=4)
 
 
 def _idx_content(path: Path) -> bytes:

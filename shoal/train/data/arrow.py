@@ -109,7 +109,12 @@ class ArrowRows:
         """
         column = _whole(name, self._opened()[0][at].column(name))
         decoder = self.decoders[name]
-        values = [_value(column[row].as_py(), decoder) for row in rows.tolist()]
+        values = []
+        for row in rows.tolist():
+            value = column[row].as_py()
+            if isinstance(value, dict) and "bytes" in value:  # as datasets keeps pictures
+                value = value["bytes"]
+            values.append(np.asarray(decoder(value)))
         return checked_numbers(name, stacked(values, name, "decode to one shape"))
 
     def _view(self, at: int, name: str) -> Array:
@@ -153,12 +158,6 @@ def _whole(name: str, column: Any) -> Any:
     if column.null_count:
         raise DataError(f"column {name} lacks values: fill them in, or leave the rows out")
     return column
-
-
-def _value(value: Any, decoder: Decoder) -> Array:
-    if isinstance(value, dict) and "bytes" in value:  # as datasets keeps pictures
-        value = value["bytes"]
-    return np.asarray(decoder(value))
 
 
 def _batches(source: Any, names: Sequence[str]) -> list[Any]:
@@ -235,7 +234,9 @@ def _rows(
     chosen = None
     if is_dataset(source):
         schema = source.data.table.schema
-        chosen = _chosen(source)
+        indices = getattr(source, "_indices", None)
+        if indices is not None:  # after select, shuffle or filter
+            chosen = indices.column(0).to_numpy().astype(np.int64)
         names = tuple(columns or _shown(source))
     else:
         source = tuple(_listed(source))
@@ -291,15 +292,6 @@ def _shown(source: Any) -> Sequence[str]:
         )
     columns: Sequence[str] = source.format["columns"]
     return columns
-
-
-def _chosen(source: Any) -> Array | None:
-    """The rows of the files that a datasets.Dataset shows, after select, shuffle or filter."""
-    indices = getattr(source, "_indices", None)
-    if indices is None:
-        return None
-    rows: Array = indices.column(0).to_numpy()
-    return rows.astype(np.int64)
 
 
 def _about(table: ArrowRows) -> str:

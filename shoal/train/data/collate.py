@@ -46,7 +46,8 @@ class Collator:
             container = tuple(lot.values())
         items = self._form.of(container).items(lot)
         if self.may_draw:
-            with Rng(self._seed_of(lot), torch.device("cpu")):
+            drawn = np.random.SeedSequence([DRAW, self._seed, *lot.place, lot.at])
+            with Rng(int(drawn.generate_state(1)[0]), torch.device("cpu")):
                 batch = self._collate(items)
         else:
             batch = self._collate(items)
@@ -65,11 +66,6 @@ class Collator:
                 "a step wrote into its batch, which trials share: "
                 "make a new tensor (x = x / 255, not x /= 255)"
             )
-
-    def _seed_of(self, lot: Lot) -> int:
-        """A seed for the batch that begins at this place of the pass."""
-        drawn = np.random.SeedSequence([DRAW, self._seed, *lot.place, lot.at])
-        return int(drawn.generate_state(1)[0])
 
 
 def moved(batch: Any, device: torch.device) -> Any:

@@ -171,25 +171,22 @@ class Ragged(Sequence[Any]):
             Exception: whatever pickling an object raises.
         """
         if kind in ("array", "tensor"):
-            return cls._of_arrays([np.asarray(item) for item in items], kind)
+            arrays = [np.asarray(item) for item in items]
+            dtypes = {array.dtype for array in arrays}
+            axes = {array.ndim for array in arrays}
+            if len(dtypes) != 1 or len(axes) != 1:
+                raise ValueError(
+                    "the arrays of a column need one dtype and one number of axes; got "
+                    f"{sorted(map(str, dtypes))} and {sorted(axes)}"
+                )
+            values = np.concatenate([array.reshape(-1) for array in arrays])
+            shapes = np.array([array.shape for array in arrays], np.int64)
+            shapes = shapes.reshape(len(arrays), axes.pop())
+            return cls(values, _offsets([array.size for array in arrays]), shapes, kind)
         contents = [_encoded(item, kind) for item in items]
         sizes = [len(content) for content in contents]
         values = np.frombuffer(b"".join(contents), BYTES)
         return cls(values, _offsets(sizes), None, kind)
-
-    @classmethod
-    def _of_arrays(cls, arrays: Sequence[Array], kind: Kind) -> Ragged:
-        dtypes = {array.dtype for array in arrays}
-        axes = {array.ndim for array in arrays}
-        if len(dtypes) != 1 or len(axes) != 1:
-            raise ValueError(
-                "the arrays of a column need one dtype and one number of axes; got "
-                f"{sorted(map(str, dtypes))} and {sorted(axes)}"
-            )
-        values = np.concatenate([array.reshape(-1) for array in arrays])
-        shapes = np.array([array.shape for array in arrays], np.int64)
-        shapes = shapes.reshape(len(arrays), axes.pop())
-        return cls(values, _offsets([array.size for array in arrays]), shapes, kind)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -200,7 +197,11 @@ class Ragged(Sequence[Any]):
         if isinstance(chosen, slice):
             start, stop, step = chosen.indices(len(self))
             if step == 1:
-                return self._span(start, max(start, stop))
+                stop = max(start, stop)
+                first = self.offsets[start]
+                values = self.values[first : self.offsets[stop]]
+                offsets = self.offsets[start : stop + 1] - first
+                return Ragged(values, offsets, self._shapes_at(slice(start, stop)), self.kind)
             return self._gathered(np.arange(start, stop, step))
         return self._gathered(np.arange(len(self))[np.asarray(chosen)])
 
@@ -216,13 +217,6 @@ class Ragged(Sequence[Any]):
         if self.shapes is not None:
             return content.reshape(self.shapes[number])
         return _decoded(content.tobytes(), self.kind)
-
-    def _span(self, start: int, stop: int) -> Ragged:
-        """Consecutive values, in the same memory."""
-        first = self.offsets[start]
-        values = self.values[first : self.offsets[stop]]
-        offsets = self.offsets[start : stop + 1] - first
-        return Ragged(values, offsets, self._shapes_at(slice(start, stop)), self.kind)
 
     def _gathered(self, numbers: Array) -> Ragged:
         """These values, in memory of their own."""

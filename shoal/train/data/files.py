@@ -38,7 +38,12 @@ def listed(paths: Any, pattern: str) -> list[Path]:
         DataError: there are none, or one is missing.
     """
     if isinstance(paths, str | os.PathLike):
-        files = _found(whole(paths), pattern)
+        path = whole(paths)
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.glob(pattern) if file.is_file())
+        elif any(sign in path.name for sign in "*?["):
+            files = sorted(path.parent.glob(path.name))
     elif isinstance(paths, Iterable):
         files = [whole(path) for path in paths]
     else:
@@ -62,14 +67,6 @@ def check_ends(path: Path) -> None:
             f"{path} must be a file, but is a FIFO, a device or a socket, whose end may never "
             "come: take it out of the data, or write its content to a file"
         )
-
-
-def _found(path: Path, pattern: str) -> list[Path]:
-    if path.is_dir():
-        return sorted(file for file in path.glob(pattern) if file.is_file())
-    if any(sign in path.name for sign in "*?["):
-        return sorted(path.parent.glob(path.name))
-    return [path]
 
 
 def divided(paths: Any, pattern: str, validation: Any, seed: int) -> tuple[list[Path], list[Path]]:

@@ -230,7 +230,14 @@ class Spool:
 
     def column(self) -> Any:
         """All values: an array if they have one shape."""
-        values = self._values()
+        if self._file is None:
+            values = np.concatenate(self._pieces)
+        else:
+            self._spill()
+            self._file.flush()
+            (dtype,) = self._dtypes
+            # As a plain array: a memmap would lie in the pickles that slots and workers get.
+            values = np.memmap(self._file, dtype, mode="r").view(np.ndarray)
         sizes = np.concatenate(self._sizes)
         kind: Kind = self._kinds.pop()  # type: ignore[assignment]
         if not self._shapes:
@@ -239,12 +246,3 @@ class Spool:
         if (shapes == shapes[0]).all():
             return values.reshape(len(shapes), *shapes[0].tolist())
         return Ragged.made(values, sizes, shapes, kind)
-
-    def _values(self) -> Array:
-        if self._file is None:
-            return np.concatenate(self._pieces)
-        self._spill()
-        self._file.flush()
-        (dtype,) = self._dtypes
-        # As a plain array: a memmap would lie in the pickles that slots and workers get.
-        return np.memmap(self._file, dtype, mode="r").view(np.ndarray)

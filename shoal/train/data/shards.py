@@ -172,10 +172,12 @@ class ShardMaking:
     def write(self, table: str, rows: RowBuckets, start: int, stop: int) -> None:
         """Write these rows of the random order as shards, each once for each of its holders."""
         sizes = self._plan.sizes(stop - start, table)
+        folder = self._folder.resolve()
         for number, name in enumerate(part_names(LETTERS[table], len(sizes))):
             end = start + sizes[number]
             nodes = self._plan.holders(number)
-            paths = {node: str(self._path(node, name)) for node in nodes}
+            of_nodes = bool(self._plan.nodes)  # each has a folder then
+            paths = {n: str((folder / n if of_nodes else folder) / f"{name}.npz") for n in nodes}
             self._write_shard([*paths.values()], rows, start, end)
             self._places[table][name] = paths
             self._rows[name] = sizes[number]
@@ -196,13 +198,6 @@ class ShardMaking:
         for path in copies:
             shutil.copyfile(first, path)
         self._bytes += first.stat().st_size * len(paths)
-
-    def _path(self, node: str, name: str) -> Path:
-        """Where a node's copy lies: in a folder of the node's, if nodes were named."""
-        folder = self._folder.resolve()
-        if self._plan.nodes:
-            folder /= node
-        return folder / f"{name}.npz"
 
     def catalogued(self) -> dict[str, Any]:
         """Write the catalogue, last of all; returns what was made."""

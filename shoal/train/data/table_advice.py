@@ -188,7 +188,8 @@ def check_columns(opened: TableFiles, setup: TableSetup, new: bool = False) -> N
             "; ".join(whys) + ": mend the new rows, or give fill= where the data is made"
         )
     settings = _merged(needs, opened, setup)
-    write = f": write {_written(settings)}" if settings else ""
+    arguments = ", ".join(f"{key}={_source(value)}" for key, value in settings.items())
+    write = f": write {arguments}" if settings else ""
     others = [said for key, said in OTHERS.items() if key in settings]
     if setup.label is not None and setup.label in settings.get("dropna", ()):
         others.append(f"; fill={{{_source(setup.label)}: …}} would keep these rows")
@@ -344,11 +345,6 @@ def _spelled(opened: TableFiles, setup: TableSetup) -> dict[str, Any]:
         if column.null_count and setup.fill_of(name, column.type) is not None:
             fills[name] = setup.fill
     return fills
-
-
-def _written(settings: Mapping[str, Any]) -> str:
-    """The settings as arguments of a call."""
-    return ", ".join(f"{key}={_source(value)}" for key, value in settings.items())
 
 
 def _source(value: Any) -> str:

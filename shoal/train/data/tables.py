@@ -46,11 +46,16 @@ def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: 
     first = _opened(paths, kind, setup)
     tables = [first.table]
     if validation is not None and not is_fraction(validation):
-        tables.append(_scored(validation, kind, setup, first.table).table)
+        try:
+            tables.append(_opened(validation, kind, setup, first.table).table)
+        except DataError as error:
+            raise DataError(f"of the validation files: {error}") from error
     labels = None
     if setup.stratify is not None:
         labels = label_numbers(setup.stratify, first.table.column(setup.stratify))
-    rows = _training(len(first.table), validation, how, labels)
+    rows = how.order(len(first.table))  # as `from_arrays` divides them
+    if is_fraction(validation):
+        rows, _ = how.aside(rows, float(validation), labels)
     fills = _fillings(first.table, rows, setup)
     floating = frozenset(
         name
@@ -108,14 +113,6 @@ def _opened(paths: Any, kind: str, setup: TableSetup, like: Any | None = None) -
         found = found.of_kinds(like)
     check_columns(found, setup)
     return found
-
-
-def _scored(paths: Any, kind: str, setup: TableSetup, like: Any) -> TableFiles:
-    """The rows of other files to validate on; an error says that it is these."""
-    try:
-        return _opened(paths, kind, setup, like)
-    except DataError as error:
-        raise DataError(f"of the validation files: {error}") from error
 
 
 def _check_asked(names: Sequence[str], setup: TableSetup) -> None:
@@ -204,15 +201,6 @@ def _array(name: str, column: Any) -> Array:
 def _stays_whole(filling: Any) -> bool:
     """Whether whole numbers stay whole with this filling; a fitted one is a float64."""
     return not isinstance(filling, np.float64) and float(filling).is_integer()
-
-
-def _training(count: int, validation: Any, how: Division, labels: Array | None) -> Index:
-    """The rows that `from_arrays` will train on, on which encoders are fitted."""
-    order = how.order(count)
-    if not is_fraction(validation):
-        return order
-    train, _ = how.aside(order, float(validation), labels)
-    return train
 
 
 def _numbers(columns: Mapping[str, Any], encoders: Mapping[str, Any]) -> dict[str, Array]:
@@ -379,12 +367,8 @@ class Categories:
 
 def hashed(values: Sequence[Any]) -> Array:
     """(n,) int64: numbers below `BUCKETS`, the same on every machine."""
-    return np.array([_bucket(value) for value in values], np.int64)
-
-
-def _bucket(value: Any) -> int:
-    digest = blake2b(str(value).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % BUCKETS
+    digests = [blake2b(str(value).encode(), digest_size=8).digest() for value in values]
+    return np.array([int.from_bytes(each, "big") % BUCKETS for each in digests], np.int64)
 
 
 def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
@@ -396,7 +380,8 @@ def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
     if how == "hash":
         return hashed
     if how in ("onehot", "ordinal"):
-        known = tuple(sorted(set(training), key=_place))
+        # by type first: a filling may be a number among texts
+        known = tuple(sorted(set(training), key=lambda value: (type(value).__name__, value)))
         return Categories(column, known, how == "onehot")
     if not callable(how):
         raise DataError(
@@ -422,29 +407,14 @@ def _own(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> 
         raise
     except Exception as error:
         places = [at for at in extract_tb(error.__traceback__) if at.filename != __file__]
-        own = [at for at in places if at.filename == _file(function)] or places
+        written_in = getattr(getattr(function, "__code__", None), "co_filename", None)
+        own = [at for at in places if at.filename == written_in] or places
         where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        kinds = sorted({type(value).__name__ for value in values})
         raise DataError(
             f"encode of column {column} raised {type(error).__name__}: {error}"
-            f"{where}; it got {_seen(values)}"
+            f"{where}; it got a list of {len(values)} values of type {', '.join(kinds)}"
         ) from error
-
-
-def _file(function: Callable[[Any], Any]) -> str | None:
-    """The file that the function is written in, if it is one of Python's."""
-    code = getattr(function, "__code__", None)
-    return getattr(code, "co_filename", None)
-
-
-def _seen(values: Sequence[Any]) -> str:
-    """The values' number and kinds, in words."""
-    kinds = sorted({type(value).__name__ for value in values})
-    return f"a list of {len(values)} values of type {', '.join(kinds)}"
-
-
-def _place(value: Any) -> Any:
-    """Its place in the order: a filling may be a number among texts."""
-    return type(value).__name__, value
 
 
 def encoded(column: str, encoder: Encoder, values: Sequence[Any]) -> Array:

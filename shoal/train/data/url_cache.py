@@ -69,11 +69,17 @@ class UrlCache:
         # of a.npz in zip://a.npz::b.zip
         file = url.partition("?")[0].partition("::")[0]
         ending = "".join(Path(file).suffixes[-2:])
-        return folder / _as_folder(node) / f"{name}{ending}"
+        of_node = "".join(sign if sign.isalnum() or sign in "-." else "_" for sign in node)
+        return folder / of_node / f"{name}{ending}"
 
     def _fetch(self, url: str, place: Path) -> None:
         """Fetch the file, whole or not at all, and make room for it."""
-        files, path = _file_system(url)
+        try:
+            files, path = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise DataError(f"{url} needs another library: {error}") from error
+        except ValueError as error:
+            raise DataError(f"{url}: {error}") from error
         size = files.info(path).get("size")
         if size is not None:
             self._check(url, size)
@@ -109,22 +115,3 @@ def _size(file: Path) -> int:
     with suppress(OSError):
         return file.stat().st_size
     return 0
-
-
-def _as_folder(node: str) -> str:
-    return "".join(sign if sign.isalnum() or sign in "-." else "_" for sign in node)
-
-
-def _file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """What reads the URL, and the path within it.
-
-    Raises:
-        DataError: nothing does, or a library is missing.
-    """
-    try:
-        files, path = fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise DataError(f"{url} needs another library: {error}") from error
-    except ValueError as error:
-        raise DataError(f"{url}: {error}") from error
-    return files, str(path)

@@ -197,16 +197,13 @@ class FunctionTrainer:
         except (DataError, PlanError) as error:
             raise TrialError(str(error), traceback.format_exc()) from error
         except OutOfMemory as error:
-            raise self._without_room(run, error) from error
-
-    def _without_room(self, run: FunctionRun, error: OutOfMemory) -> OutOfMemory:
-        """The same error; if functions at rest were ended, it is worth another try."""
-        others = [t for t in self._runs if t != run.context.trial.id]
-        for trial in others:
-            self.forget(trial)
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        return OutOfMemory(error.why, error.text, freed=bool(others))
+            others = [trial for trial in self._runs if trial != run.context.trial.id]
+            for trial in others:
+                self.forget(trial)
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+            # functions at rest were ended: it is worth another try
+            raise OutOfMemory(error.why, error.text, freed=bool(others)) from error
 
     # -- functions that wait ---------------------------------------------------------------------
 

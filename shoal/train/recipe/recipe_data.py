@@ -60,18 +60,13 @@ def adopt(recipe: Recipe, data: Data) -> None:
             adopt(part, data.of[name])
         return
     arrangement = data.arrangement
+    classes = type(recipe).__mro__
+    holders = (recipe, *classes[: classes.index(Recipe)])
     for name, value in arrangement.defaults.items():
-        if not _sets(recipe, name):
+        if not any(name in vars(each) for each in holders):
             setattr(recipe, name, value)
     if arrangement.folds is not None:
         recipe.data_folds = arrangement.folds.count
-
-
-def _sets(recipe: Recipe, name: str) -> bool:
-    """Whether the recipe or its class sets the attribute."""
-    classes = type(recipe).__mro__
-    own = classes[: classes.index(Recipe)]
-    return any(name in vars(each) for each in (recipe, *own))
 
 
 def _check_in_order(data: Data) -> None:

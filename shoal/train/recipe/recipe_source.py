@@ -143,7 +143,10 @@ class Closure:
                 continue
             self._seen.add(name)
             text = self._text(name)
-            if text is not None and self._has_room(text):
+            if text is None:
+                continue
+            self._bytes += len(text.content)
+            if len(self.texts) < MOST_MODULES and self._bytes <= MOST_BYTES:
                 self.texts[name] = text
                 todo += self._needed(text)
 
@@ -153,10 +156,6 @@ class Closure:
         self.texts[script.name] = script
         self._seen.add(script.name)
         self.add(_modules_read(script))
-
-    def _has_room(self, text: Text) -> bool:
-        self._bytes += len(text.content)
-        return len(self.texts) < MOST_MODULES and self._bytes <= MOST_BYTES
 
     def _needed(self, text: Text) -> Iterator[str]:
         for name in _modules_read(text):

@@ -29,23 +29,21 @@ class Recipes(Recipe):
     def __init__(self, parts: Mapping[str, Recipe]) -> None:
         if not parts:
             raise ValueError("recipes by name need at least one; got none")
+        self.parts = {}
         for name, recipe in parts.items():
             _check(name, recipe)
-        self.parts = {name: _named(name, recipe) for name, recipe in parts.items()}
+            part = copy(recipe)
+            part.recipe_name = name
+            self.parts[name] = part
         spaces = {name: part.search_space for name, part in self.parts.items()}
         self.search_space = {RECIPE: grid(spaces)}  # type: ignore[misc]
         for name in SHARED:
-            setattr(self, name, self._common(name))
+            values = [getattr(part, name) for part in self.parts.values()]
+            said = [value for value in values if value is not None]
+            agree = said and all(value == said[0] for value in said)
+            setattr(self, name, said[0] if agree else None)
         if len({part.mode for part in self.parts.values()} - {None}) > 1:
             self.metric = None  # type: ignore[misc] # of one name, more is better or less
-
-    def _common(self, name: str) -> Any:
-        """The value that all recipes have which have one; None if they differ."""
-        values = [getattr(part, name) for part in self.parts.values()]
-        said = [value for value in values if value is not None]
-        if said and all(value == said[0] for value in said):
-            return said[0]
-        return None
 
     def brought(self) -> list[type]:
         """The user's classes, whose code is pickled."""
@@ -207,10 +205,3 @@ def _check(name: Any, recipe: Any) -> None:
         )
     if recipe.mode not in (None, "min", "max"):
         raise ValueError(f'recipe {name!r}: mode must be "min" or "max"; got {recipe.mode!r}')
-
-
-def _named(name: str, recipe: Recipe) -> Recipe:
-    """A copy that knows its name."""
-    part = copy(recipe)
-    part.recipe_name = name
-    return part

@@ -200,19 +200,14 @@ def named_apart(trained: Mapping[str, float], scores: Mapping[str, float]) -> di
     return {f"train_{name}" if name in scores else name: value for name, value in trained.items()}
 
 
-def _shortened(why: str) -> str:
-    """The reason; of a long one the beginning and the end."""
-    if len(why) <= LONGEST_REASON:
-        return why
-    return f"{why[: LONGEST_REASON // 2]} … {why[-LONGEST_REASON // 4 :]}"
-
-
 class TrialError(Exception):
     """A trial cannot go on: its recipe raised, or its loss diverged. Other trials can."""
 
     def __init__(self, why: str, text: str = "", signature: str = "") -> None:
         super().__init__(why, text, signature)
-        self.why = _shortened(why)  # one line
+        self.why = why  # one line; of a long one the beginning and the end
+        if len(why) > LONGEST_REASON:
+            self.why = f"{why[: LONGEST_REASON // 2]} … {why[-LONGEST_REASON // 4 :]}"
         self.text = text  # the traceback
         self.signature = signature  # the trial's, where it is known
         # as of `Done`

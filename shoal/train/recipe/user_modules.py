@@ -28,14 +28,9 @@ def _kinds(part: Any) -> Iterator[Any]:
     wrapped = getattr(part, "function", None) or getattr(part, "func", None)
     if wrapped is not None:
         yield from _kinds(wrapped)
-    for each in _brought(part):
-        yield from each.__mro__ if isinstance(each, type) else (each,)
-
-
-def _brought(part: Any) -> tuple[Any, ...]:
-    """The user's classes and functions in an adapted recipe."""
-    is_made_of_others = callable(getattr(type(part), "brought", None))
-    return tuple(part.brought()) if is_made_of_others else ()
+    if callable(getattr(type(part), "brought", None)):  # an adapted recipe, made of others
+        for each in part.brought():
+            yield from each.__mro__ if isinstance(each, type) else (each,)
 
 
 def is_installed(module: ModuleType) -> bool:

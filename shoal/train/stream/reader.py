@@ -76,21 +76,18 @@ class Reader:
 
     def _piece(self, most: int) -> Columns:
         """The next samples that lie together, at most so many."""
-        piece = self._next()
+        if self._ahead:
+            piece = self._ahead.pop(0)
+        else:
+            if self._stream is None:
+                self._stream = self._open(self.at)
+            piece = next(self._stream)
         rows = cols.rows(piece)
         if rows <= most:
             return piece
         rest = cols.cut(piece, most, rows)
         self._ahead.insert(0, rest)
         return cols.cut(piece, 0, most)
-
-    def _next(self) -> Columns:
-        """The next samples that were read, or else the next chunk."""
-        if self._ahead:
-            return self._ahead.pop(0)
-        if self._stream is None:
-            self._stream = self._open(self.at)
-        return next(self._stream)
 
     def keep(self) -> None:
         """Note that the batches so far were trained on for good."""

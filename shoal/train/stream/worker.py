@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -176,7 +176,8 @@ class Worker:
         """
         placed = None
         if block is not None:
-            placed = self._lend(key, f"{name}{BLOCK}", block)
+            with suppress(OSError):  # if there is not so much memory, the worker makes it
+                placed, self._lent[key] = place_columns(f"{name}{BLOCK}", block)
         task = Task(key, name, tuple(self.taken), placed)
         self.tasks[key] = name
         self.taken.clear()
@@ -184,14 +185,6 @@ class Worker:
             self.pipe.send(task)
         except OSError:
             return  # it is dead, which `heard` finds
-
-    def _lend(self, key: Asked, name: str, block: Columns) -> Placed | None:
-        """Put the block in shared memory; None: there is not so much, and the worker makes it."""
-        try:
-            placed, self._lent[key] = place_columns(name, block)
-        except OSError:
-            return None
-        return placed
 
     def heard(self) -> Result | None:
         """What the worker says; None: it is dead."""

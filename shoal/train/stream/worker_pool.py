@@ -23,7 +23,7 @@ from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import DataKey
 from shoal.train.stream.shared_memory import place, taken
 from shoal.train.stream.stream import Asked, Key
-from shoal.train.stream.worker import Result, Worker, WorkerSetup, spawned
+from shoal.train.stream.worker import Worker, WorkerSetup, spawned
 
 Start = Callable[[], tuple[BaseProcess, Connection]]
 START: Seconds = 2.0  # about what it takes until a worker is ready
@@ -261,19 +261,14 @@ class Workers:
                 worker.is_ready = not result.why
                 if result.why:
                     self._give_up(result.why)
+            elif result.placed is None:
+                self._refused.add(result.key)
+                self._why = self._why or result.why
             else:
-                self._take(worker, result.key, result)
+                self._ready[result.key] = taken(result.placed)
+                worker.taken.append(result.placed.name)
             if not self._workers:
                 return
-
-    def _take(self, worker: Worker, key: Asked, result: Result) -> None:
-        """Take a chunk that a worker made."""
-        if result.placed is None:
-            self._refused.add(key)
-            self._why = self._why or result.why
-            return
-        self._ready[key] = taken(result.placed)
-        worker.taken.append(result.placed.name)
 
     def _revive(self, worker: Worker) -> None:
         """Start a worker again that was killed.

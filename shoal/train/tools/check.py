@@ -253,13 +253,9 @@ class Neighbour:
     def step(self) -> None:
         """Train on its first batch."""
         if self._made is None:
-            self._made = self._begun()
+            bench = self._bench()
+            lane = bench.lane()
+            bench.begin(lane)
+            self._made = bench, lane
         bench, lane = self._made
         bench.step(lane, bench.batches[0])
-
-    def _begun(self) -> tuple[_Bench, TrainingLane]:
-        """Its batches, and its lane at the begin of a pass."""
-        bench = self._bench()
-        lane = bench.lane()
-        bench.begin(lane)
-        return bench, lane

@@ -158,7 +158,11 @@ class Timed:
             vault = Checkpoints(folder, 1)
             trainer = SlotTrainer(self.recipe, self.data, vault, setup)
             for trial in trials:
-                found[str(trial.id)] = _probed(trainer, trial)
+                try:
+                    found[str(trial.id)] = (*trainer.probe(trial), None)
+                except TrialError as error:
+                    trainer.forget(trial.id)
+                    found[str(trial.id)] = error.signature, {}, explained(error)
         return found
 
     def train(
@@ -307,13 +311,3 @@ def _passes(a_pass: Callable[..., Chunks], size: int, skip: int) -> Chunks:
     for turn in count(first):
         yield from a_pass(turn, skip=within)
         within = 0
-
-
-def _probed(trainer: SlotTrainer, trial: Trial) -> Outcome:
-    """The trial's signature and figures, and why it failed, if it did."""
-    try:
-        signature, figures = trainer.probe(trial)
-    except TrialError as error:
-        trainer.forget(trial.id)
-        return error.signature, {}, explained(error)
-    return signature, figures, None
