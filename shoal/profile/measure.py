@@ -1,6 +1,6 @@
 """What the study believes of speed and memory, from what was measured of its configurations."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from math import inf
@@ -97,23 +97,15 @@ class Believer:
             return True
         if self._speeds is not state.speeds:
             return True
-        return self._resized(last, state)
-
-    def _resized(self, last: "Belief", state: State) -> bool:
-        """Whether the largest slot is another one."""
         return self._slots is not state.slots and last.room != largest(state)
 
     def _learnt(self, state: State) -> Signatures:
         """The signatures, with those of the trials that changed."""
         changed = state.news.since(self._news)
         self._news = state.news
-        if changed is None or not self._take_in(changed, state):
+        if changed is None or not self._signatures.learn(changed, state.signature, state.known):
             self._signatures = Signatures.of(state.signature, state.known)
         return self._signatures
-
-    def _take_in(self, changed: Iterable[TrialId], state: State) -> bool:
-        """Learn the signatures of these trials; False if all must be learnt anew."""
-        return self._signatures.learn(changed, state.signature, state.known)
 
 
 def measured(profile: Profile) -> Figures | None:
@@ -253,7 +245,7 @@ class Belief:
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
         if upto == 1:
-            return [self._rate(trial)]
+            return [1.0 / (1.0 / self._speed(trial) + self._figures(trial).get("data", 0.0))]
         known = self._curves.get(trial, [])
         if len(known) < upto:
             known = self._curve(trial, upto)
@@ -352,10 +344,6 @@ class Belief:
         """The trial's figure of this name; else the mean of those measured; else 0."""
         return self._figures(trial).get(name, self._mean.get(name, 0.0))
 
-    def _rate(self, trial: TrialId) -> float:
-        """Of the trial alone, with what it waits for data."""
-        return 1.0 / (1.0 / self._speed(trial) + self._figures(trial).get("data", 0.0))
-
     def _speed(self, trial: TrialId) -> float:
         """Of the trial alone on one slot, without what it waits for data."""
         own = self._figures(trial)
@@ -383,11 +371,7 @@ class Belief:
         sums = self._sums(figures)
         if sums is not None:
             return sums.alone(width, wider[width])
-        return wider[width] / self._speedup(width)
-
-    def _speedup(self, width: int) -> float:
-        """The rate at this width over that of one slot, in the mean; a guess if none is known."""
-        return self._speedups.get(width) or width**WIDER
+        return wider[width] / (self._speedups.get(width) or width**WIDER)
 
     def _figures(self, trial: TrialId) -> Figures:
         """What is believed of this trial, by name: as looked up, and as given."""

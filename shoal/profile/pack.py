@@ -200,10 +200,14 @@ def together(
     of slots, 1 if not listed.
     """
     slots = gang.lanes[0].slots
-    if len(slots) == 1 and _all_on(slots, gang.lanes):
+    if len(slots) == 1 and all(lane.slots == slots for lane in gang.lanes):
         step = _step_of(known.values()) / speeds.get(slots[0], 1.0)
         return {trial: share.batch / step for trial, share in known.items()}
-    step = max(_step_on(slot, gang, known) / speeds.get(slot, 1.0) for slot in gang.slots)
+    step = max(
+        _step_of([known[lane.trial] for lane in gang.lanes if slot in lane.slots])
+        / speeds.get(slot, 1.0)
+        for slot in gang.slots
+    )
     slowed = 1.0
     for lane in gang.lanes:
         if len(lane.slots) > 1:
@@ -217,18 +221,8 @@ def together(
     return rates
 
 
-def _all_on(slots: tuple[SlotId, ...], lanes: Sequence[Lane]) -> bool:
-    """Whether all these lanes are on these slots."""
-    return all(lane.slots == slots for lane in lanes)
-
-
-def _step_on(slot: SlotId, gang: Gang, known: Mapping[TrialId, Share]) -> Seconds:
-    """Seconds of a step of all lanes that meet on this slot, at speed 1."""
-    return _step_of([known[lane.trial] for lane in gang.lanes if slot in lane.slots])
-
-
 def _step_of(lanes: Iterable[Share]) -> Seconds:
-    """The same of these lanes: asked some thousand times in a decision about packs."""
+    """Seconds of a step of these lanes, at speed 1; asked thousands of times for one decision."""
     fixed = moving = own = 0.0
     for _, _, once, moved, more in lanes:
         fixed = max(fixed, once)

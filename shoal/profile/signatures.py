@@ -131,13 +131,9 @@ class Signatures:
         """What of the configuration speed can depend on."""
         kind = self._kind_of.get(key)
         if kind is None:
-            kind = self._without_idle(key)
+            kind = tuple((name, value) for name, value in key if name not in self.idle)
             self._kind_of[key] = kind
         return kind
-
-    def _without_idle(self, key: Key) -> Key:
-        """The configuration without the keys that speed does not depend on."""
-        return tuple((name, value) for name, value in key if name not in self.idle)
 
     def nearest(self, kind: Key) -> list[str]:
         """The signatures of the configurations nearest to this kind.
@@ -161,16 +157,13 @@ class Signatures:
         """What of the configuration the form can depend on."""
         formed = self._formed_of.get(key)
         if formed is None:
-            formed = self._of_form(key)
+            formed = tuple(
+                (name, value)
+                for name, value in key
+                if name not in self._idle_in_form and FORMLESS.isdisjoint(name.split("."))
+            )
             self._formed_of[key] = formed
         return formed
-
-    def _of_form(self, key: Key) -> Key:
-        """The configuration without the keys that the form does not depend on."""
-        return tuple((name, value) for name, value in key if self._forms_differ_by(name))
-
-    def _forms_differ_by(self, name: str) -> bool:
-        return name not in self._idle_in_form and FORMLESS.isdisjoint(name.split("."))
 
     def _add(self, key: Key, name: str) -> None:
         self.seen[key] = name

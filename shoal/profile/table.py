@@ -206,12 +206,8 @@ class Table:
         rates = self._rates(lane.trial)
         rate = rates[min(len(lane.slots), len(rates)) - 1]
         if self.speeds:
-            rate *= self._slowest(lane)
+            rate *= min(self.speeds.get(slot, 1.0) for slot in lane.slots)
         return rate
-
-    def _slowest(self, lane: Lane) -> float:
-        """The speed of the lane's slowest slot."""
-        return min(self.speeds.get(slot, 1.0) for slot in lane.slots)
 
     def _rates(self, trial: TrialId) -> tuple[float, ...]:
         """Samples/s at widths 1, 2, …; the row's are at the batch size that its packing names."""
