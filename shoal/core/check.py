@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import inf
 
-from shoal.core.cluster import GiB, Slot, SlotId
+from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Plan, goes_on
 from shoal.core.profile import MemoryTogether, stepping_in_turns
 from shoal.core.state import View
@@ -100,21 +100,17 @@ def _check_memory(gang: Gang, view: View) -> None:
         slot = view.slots[slot_id]
         if slot.memory == inf:
             continue
-        needs = _memory_on(slot, gang, view)
+        # What the gang's lanes on this slot need together.
+        here = [lane.trial for lane in gang.lanes if slot.id in lane.slots]
+        costs = map(view.profile.cost, here)
+        if not gang.fused:
+            costs = map(stepping_in_turns, costs)
+        needs = MemoryTogether(costs).now
         if needs > slot.memory:
             raise PlanError(
                 f"{_name(gang)} needs {needs:g} GiB on slot {slot_id},"
                 f" which has {slot.memory:g} GiB"
             )
-
-
-def _memory_on(slot: Slot, gang: Gang, view: View) -> GiB:
-    """What the gang's lanes on this slot need together."""
-    here = [lane.trial for lane in gang.lanes if slot.id in lane.slots]
-    costs = map(view.profile.cost, here)
-    if not gang.fused:
-        costs = map(stepping_in_turns, costs)
-    return MemoryTogether(costs).now
 
 
 def _check_shards(gang: Gang, view: View) -> None:

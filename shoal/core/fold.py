@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shoal.core.cluster import Slot, SlotId
+from shoal.core.cluster import Slot
 from shoal.core.draft import Draft
 from shoal.core.event import (
     Advanced,
@@ -35,7 +35,7 @@ from shoal.core.event import (
     trials_of,
 )
 from shoal.core.plan import Gang
-from shoal.core.profile import SETTLED, Place, added, is_same, kind_of
+from shoal.core.profile import SETTLED, added, is_same, kind_of
 from shoal.core.state import Score, State, durable, start_of
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, priority_of
 
@@ -88,16 +88,12 @@ def _submitted(draft: Draft, entry: Submitted) -> None:
     if how is not None and how.startswith("failed"):  # it is tried again
         draft.forget("strikes", trial.id)
         draft.forget("strikes_of_slots", trial.id)
-        _judge_anew(draft, trial)
+        # What comes after the trial's durable state comes for the first time again.
+        visits, _ = durable(draft.read("kept").get(trial.id))
+        scores = draft.read("scores")[trial.id]
+        draft.write("first_scores")[trial.id] = _until(scores, visits, trial)
     if former is None:
         _begin(draft, trial)
-
-
-def _judge_anew(draft: Draft, trial: Trial) -> None:
-    """What comes after the trial's durable state comes for the first time again."""
-    visits, _ = durable(draft.read("kept").get(trial.id))
-    scores = draft.read("scores")[trial.id]
-    draft.write("first_scores")[trial.id] = _until(scores, visits, trial)
 
 
 def _until(scores: Scores, visits: int, trial: Trial) -> Scores:
@@ -180,7 +176,13 @@ def _fell(draft: Draft, entry: Fell) -> None:
     draft.write("done")[trial] = entry.samples
     newest = draft.read("kept").get(trial)
     if newest is not None and entry.visits < newest.visits:
-        _lose_newest(draft, trial, entry.visits)
+        # The trial's newest durable state cannot be read: it has the one before, or none.
+        former = draft.read("former").get(trial)
+        draft.forget("former", trial)
+        if former is not None and former.visits == entry.visits:
+            draft.write("kept")[trial] = former
+        else:
+            draft.forget("kept", trial)
     visits = draft.read("visits")[trial][: entry.visits]
     draft.set_visits(trial, visits)
     if known[trial].shards:
@@ -191,16 +193,6 @@ def _fell(draft: Draft, entry: Fell) -> None:
             draft.write("scores")[trial] = scores
             if trial not in draft.read("first_scores"):
                 draft.write("first_scores")[trial] = before
-
-
-def _lose_newest(draft: Draft, trial: TrialId, visits: int) -> None:
-    """The trial's newest durable state cannot be read: it has the one before, or none."""
-    former = draft.read("former").get(trial)
-    draft.forget("former", trial)
-    if former is not None and former.visits == visits:
-        draft.write("kept")[trial] = former
-    else:
-        draft.forget("kept", trial)
 
 
 def _evaluated(draft: Draft, entry: Evaluated) -> None:
@@ -218,7 +210,13 @@ def _measured(draft: Draft, entry: Measured) -> None:
     gang = draft.read("running").get(entry.trial)
     if gang is not None and len(gang.slots) == 1:
         (slot,) = gang.slots
-        _name(draft, (str(entry.trial), slot), (entry.signature, slot))
+        # What was clocked of a trial counts for its signature from now on.
+        before = (str(entry.trial), slot)
+        after = (entry.signature, slot)
+        for name in ("worked", "speeds"):
+            if before in draft.read(name):
+                table = draft.write(name)
+                table[after] = table.pop(before)
         if "rate" in entry.figures:
             draft.write("rated")[entry.signature] = slot
             # Else nothing would tell a slow slot from a slow kind, if only packs ran there.
@@ -229,14 +227,6 @@ def _measured(draft: Draft, entry: Measured) -> None:
         return
     figures = draft.write("figures")
     figures[entry.signature] = {**figures.get(entry.signature, {}), **entry.figures}
-
-
-def _name(draft: Draft, before: Place, after: Place) -> None:
-    """What was clocked of a trial counts for its signature from now on."""
-    for name in ("worked", "speeds"):
-        if before in draft.read(name):
-            table = draft.write(name)
-            table[after] = table.pop(before)
 
 
 def _joined(draft: Draft, entry: Joined) -> None:
@@ -252,7 +242,13 @@ def _left(draft: Draft, entry: Left) -> None:
         _note_gone(draft, draft.leave(slot))
     for gang in hit:
         if entry.died:
-            _strike_lanes(draft, gang, entry.slots)
+            # Count a strike for each trial that lost all its slots: with one left, it goes on.
+            for lane in gang.lanes:
+                if not entry.slots.issuperset(lane.slots):
+                    continue
+                for name in ("strikes", "strikes_of_slots"):
+                    strikes = draft.write(name)
+                    strikes[lane.trial] = strikes.get(lane.trial, 0) + 1
         draft.shrink(gang, slots=entry.slots)
 
 
@@ -276,16 +272,6 @@ def _unread(draft: Draft, entry: Unread) -> None:
     slot = slots.get(entry.slot)
     if slot is not None:
         slots[entry.slot] = replace(slot, shards=slot.shards - {entry.shard})
-
-
-def _strike_lanes(draft: Draft, gang: Gang, died: frozenset[SlotId]) -> None:
-    """Count a strike for each trial that lost all its slots: with one left, it goes on."""
-    for lane in gang.lanes:
-        if not died.issuperset(lane.slots):
-            continue
-        for name in ("strikes", "strikes_of_slots"):
-            strikes = draft.write(name)
-            strikes[lane.trial] = strikes.get(lane.trial, 0) + 1
 
 
 def _ended(draft: Draft, entry: Ended) -> None:

@@ -21,14 +21,9 @@ def widths_to_profile(alone: Sequence[float], per_node: int) -> int:
     Raises:
         ValueError: there are no rates, or one is not positive.
     """
-    _check_alone(alone)
-    return max(ceil(max(alone) / min(alone)), 2 * per_node)
-
-
-def _check_alone(alone: Sequence[float]) -> None:
-    """Raise ValueError unless there are rates, and all are positive."""
     if not alone or not min(alone) > 0:
         raise ValueError(f"rates on one slot must be > 0, one a model or more; got {list(alone)!r}")
+    return max(ceil(max(alone) / min(alone)), 2 * per_node)
 
 
 def extrapolate(measured: Sequence[float], per_node: int, upto: int) -> tuple[float, ...]:

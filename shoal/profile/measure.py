@@ -29,7 +29,6 @@ from shoal.profile.signatures import Key, Signatures
 from shoal.profile.slot_speeds import SlotSpeeds
 from shoal.profile.widths import (
     WIDER,
-    Points,
     mean_of,
     own_speedups,
     rate_at,
@@ -258,7 +257,10 @@ class Belief:
         waits = own.get("data", 0.0)
         sums = self._sums(own)
         if sums is None:
-            points = self._points(trial)
+            # Widths, rising, and samples/s there, without waiting for data.
+            alone = self._speed(trial)
+            by_width = {1: alone} | self._wider(trial, alone)
+            points = tuple(sorted(by_width.items()))
             rates = [rate_at(points, width) for width in range(1, upto + 1)]
         else:
             known = {1: self._speed(trial)} | wide_rates(own)
@@ -279,12 +281,6 @@ class Belief:
                 wide = wide_rates(figures).items()
                 found += [sums.beside(alone, width, rate) for width, rate in wide]
         return mean_beside(found)
-
-    def _points(self, trial: TrialId) -> Points:
-        """Widths, rising, and samples/s there, without waiting for data."""
-        alone = self._speed(trial)
-        by_width = {1: alone} | self._wider(trial, alone)
-        return tuple(sorted(by_width.items()))
 
     def _wider(self, trial: TrialId, alone: float) -> dict[int, float]:
         """Samples/s at the widths above 1: as measured, else by others' speed-ups."""
@@ -311,7 +307,28 @@ class Belief:
             crowded = 0.0
             if "memory" not in said:
                 crowded = min(found.get("crowded", 0.0), self.room)
-            self._costs[key] = _cost(figures, crowded, form)
+            # The costs by these figures; what is not known counts 0.
+            memory = figures.get("memory", 0.0)
+            transient = min(memory, figures.get("transient", 0.0))
+            trunk, shared = max(
+                ((name, gib) for name, gib in figures.items() if name.startswith(SHARED)),
+                key=lambda each: each[1],
+                default=(None, 0.0),
+            )
+            if crowded:
+                transient = shared = 0.0
+            self._costs[key] = Cost(
+                memory=max(memory, crowded),
+                build=figures.get("build", 0.0),
+                evaluate=figures.get("evaluate", 0.0),
+                save=figures.get("save", 0.0),
+                first=figures["first"],
+                form=form,
+                transient=transient,
+                in_turns=take_turns(figures),
+                shared=min(memory - transient, shared),
+                trunk=trunk,
+            )
         return self._costs[key]
 
     @cached_property
@@ -403,13 +420,8 @@ class Belief:
         name = self.signatures.seen.get(key)
         if name is not None:
             return self.figures.get(name, NONE)
-        return self._of_nearest(self.signatures.kind(key))
-
-    def _of_nearest(self, kind: Key) -> Figures:
-        """The mean figures of the signatures whose configurations are nearest to this kind.
-
-        They are looked up once.
-        """
+        # The mean figures of the signatures whose configurations are nearest to this kind.
+        kind = self.signatures.kind(key)
         if kind not in self._near:
             near = self.signatures.nearest(kind)
             self._near[kind] = mean_of(self.figures.get(name, NONE) for name in near)
@@ -428,32 +440,3 @@ class Belief:
             for width, more in own_speedups(figures).items():
                 found.setdefault(width, []).append(more)
         return {width: sum(each) / len(each) for width, each in found.items()}
-
-
-def _cost(figures: Figures, crowded: GiB, form: Hashable) -> Cost:
-    """The costs by these figures; what is not known counts 0.
-
-    `crowded`: the memory that the trial needs at least, because it ran out of it beside others. No
-    part of it is believed then to be free between its steps.
-    """
-    memory = figures.get("memory", 0.0)
-    transient = min(memory, figures.get("transient", 0.0))
-    trunk, shared = max(
-        ((name, gib) for name, gib in figures.items() if name.startswith(SHARED)),
-        key=lambda each: each[1],
-        default=(None, 0.0),
-    )
-    if crowded:
-        transient = shared = 0.0
-    return Cost(
-        memory=max(memory, crowded),
-        build=figures.get("build", 0.0),
-        evaluate=figures.get("evaluate", 0.0),
-        save=figures.get("save", 0.0),
-        first=figures["first"],
-        form=form,
-        transient=transient,
-        in_turns=take_turns(figures),
-        shared=min(memory - transient, shared),
-        trunk=trunk,
-    )

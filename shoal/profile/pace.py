@@ -95,11 +95,6 @@ def rescaled(before: Gang, after: Gang) -> str | None:
     new = after.lanes[0]
     if old.trial != new.trial or set(old.slots).isdisjoint(new.slots):
         return None
-    return _direction_of(old, new)
-
-
-def _direction_of(old: Lane, new: Lane) -> str | None:
-    """Whether a lane has more slots ("up") or fewer ("down") than before; None: as many."""
     if len(new.slots) > len(old.slots):
         return "up"
     if len(new.slots) < len(old.slots):

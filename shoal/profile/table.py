@@ -116,18 +116,14 @@ class Table:
             ValueError: not TOML, or a field that a row lacks; OSError as `open` does.
         """
         try:
-            return cls._read(tomllib.loads(Path(path).read_text()))
+            data = tomllib.loads(Path(path).read_text())
+            unknown = ", ".join(data.keys() - {"rows", "speeds"})
+            if unknown:
+                raise ValueError(f"it may hold [[rows]] and [speeds]; got {unknown}")
+            rows = tuple(map(_row, data.get("rows", [{}])))
+            return cls(rows, data.get("speeds", {}))
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
             raise ValueError(f"profile {path}: {str(error)[:500]}") from error
-
-    @classmethod
-    def _read(cls, data: Mapping[str, Any]) -> "Table":
-        """The table that a file's data say; ValueError if they say something else."""
-        unknown = ", ".join(data.keys() - {"rows", "speeds"})
-        if unknown:
-            raise ValueError(f"it may hold [[rows]] and [speeds]; got {unknown}")
-        rows = tuple(map(_row, data.get("rows", [{}])))
-        return cls(rows, data.get("speeds", {}))
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Table":
         """The same figures, for these trials."""
