@@ -37,7 +37,10 @@ def describe(policy: Policy[Any]) -> dict[str, Any]:
             f"{type(policy).__name__} is not one of {', '.join(KNOWN)}: "
             "to resume the study, give the policy again"
         )
-    return {"name": name, **_fields_of(policy)}
+    return {
+        "name": name,
+        **{f.name: _plain(getattr(policy, f.name), f.name) for f in fields(policy) if f.init},
+    }
 
 
 def name_of(policy: object) -> str | None:
@@ -45,10 +48,6 @@ def name_of(policy: object) -> str | None:
     kind = type(policy)
     place = f"{kind.__module__.removeprefix('shoal.policy.')}:{kind.__qualname__}"
     return next((name for name in KNOWN if POLICIES[name].place == place), None)
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    return {f.name: _plain(getattr(value, f.name), f.name) for f in fields(value) if f.init}
 
 
 def _plain(value: Any, name: str) -> Any:
@@ -193,7 +192,11 @@ class _Reader:
         if name in POLICIES:
             short = POLICIES[name].given
             name = full_name(name)
-        inner = {key: self.completed(**_split(value)) for key, value in short.items() if _is(value)}
+        inner = {
+            key: self.completed(**_split(value))
+            for key, value in short.items()
+            if isinstance(value, Mapping) and "name" in value
+        }
         usual = dict(self.usual)
         if name == "hop" and self.seed is not None:
             usual["seed"] = self.seed
@@ -216,11 +219,6 @@ class _Reader:
             raise ValueError(
                 f"a policy's arguments are plain values, or policies; got {ast.unparse(node)}"
             ) from error
-
-
-def _is(value: Any) -> bool:
-    """Whether this describes a policy."""
-    return isinstance(value, Mapping) and "name" in value
 
 
 def _split(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -208,12 +208,13 @@ class _Recursion:
         changes = (rows[1:] != rows[:-1]).nonzero()[0] + 1
         cuts = [0, *changes.tolist(), len(rows)]
         for first, end in pairwise(cuts):
-            options = [i for i in range(first, end) if self._may_help(i)]
+            options = [
+                i
+                for i in range(first, end)
+                if self.losses[i] < self.gap and self.losses[i] < self.vain[self.moves[i]]
+            ]
             if options:
                 yield options
-
-    def _may_help(self, i: int) -> bool:
-        return self.losses[i] < self.gap and self.losses[i] < self.vain[self.moves[i]]
 
     def _note_in_vain(self, options: Sequence[int]) -> None:
         for i in options:

@@ -277,15 +277,10 @@ def _taken(claim: Claim, pool: Slots, slots: Known) -> Slots:
     """
     if claim.need == 0.0:
         return pool[: claim.more]
-    found = _big_enough(claim.need, pool, slots)[: claim.more]
+    found = [slot for slot in pool if slots[slot].memory >= claim.need][: claim.more]
     if len(claim.held) + len(found) < claim.fewest:
         return []
     return found
-
-
-def _big_enough(need: GiB, pool: Slots, slots: Known) -> Slots:
-    """The slots of the pool with so much memory."""
-    return [slot for slot in pool if slots[slot].memory >= need]
 
 
 def _without(pool: list[SlotId], taken: Slots) -> list[SlotId]:

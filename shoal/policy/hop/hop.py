@@ -168,14 +168,9 @@ def _unit(view: View, choice: Choice) -> Gang:
 
 def at_the_barrier(view: View, trials: Trials) -> Trials:
     """Those of the trials that are in the earliest epoch of all."""
-    epoch = {t: _epoch(view, t) for t in view.trials}
+    epoch = {t: epoch_of(view.visits[t], len(view.trials[t].shards)) for t in view.trials}
     first = min(epoch.values(), default=0)
     return [t for t in trials if epoch[t] == first]
-
-
-def _epoch(view: View, trial: TrialId) -> int:
-    """The epoch that the trial is in."""
-    return epoch_of(view.visits[trial], len(view.trials[trial].shards))
 
 
 def _whole(view: View, slots: Slots, trials: Trials, taken: list[Gang]) -> Iterator[Gang]:

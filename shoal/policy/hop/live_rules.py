@@ -55,26 +55,16 @@ def by_lot(view: View, slots: Slots, trials: Trials, seed: int) -> Iterator[Choi
 def _units_here(view: View, slot: Slot, trials: Trials) -> Iterator[Unit]:
     """The pending units of these trials at the slot's shards."""
     for shard in sorted(slot.shards & view.shards.keys()):
-        yield from _units_over(view, shard, trials)
-
-
-def _units_over(view: View, shard: ShardId, trials: Trials) -> list[Unit]:
-    """The pending units of these trials over the shard."""
-    return [(trial, shard) for trial in trials if shard in view.pending[trial]]
+        yield from [(trial, shard) for trial in trials if shard in view.pending[trial]]
 
 
 def _drawn(view: View, slot: Slot, units: list[Unit], rng: Generator) -> Unit | None:
     """A unit drawn evenly from those whose trial fits the slot; None without one."""
     while units:
-        unit = _drawn_out(units, rng)
+        unit = units.pop(int(rng.integers(len(units))))
         if fits(view, unit[0], slot):  # else another draw: even over those that fit
             return unit
     return None
-
-
-def _drawn_out(units: list[Unit], rng: Generator) -> Unit:
-    """Any of the units, each as likely, and no longer in the list."""
-    return units.pop(int(rng.integers(len(units))))
 
 
 # -- lrw
@@ -86,9 +76,10 @@ def by_work(view: View, slots: Slots, trials: Trials) -> Iterator[Choice]:
     With replicas the fastest slot chooses first. Of a trial's shards at the slot it takes the
     scarcest: the one whose remaining work would take its holders longest.
     """
-    held = _held(slots)
+    held = frozenset().union(*(slot.shards for slot in slots))
     here = [t for t in trials if not held.isdisjoint(view.pending[t])]
-    line = _longest_first(view, here)
+    # Most seconds of work first; by a minus, so that equal trials keep their order.
+    line = sorted(here, key=lambda trial: -(samples_left(view, trial) / rate_alone(view, trial)))
     speeds: Speeds = {}
     load: Loads = {}
     if len(held) > 1 and view.shards:
@@ -102,26 +93,10 @@ def by_work(view: View, slots: Slots, trials: Trials) -> Iterator[Choice]:
             yield slot, trial, _scarcest(view, slot, trial, load)
 
 
-def _held(slots: Slots) -> frozenset[ShardId]:
-    """The shards at these slots."""
-    return frozenset().union(*(slot.shards for slot in slots))
-
-
 def _scarcest(view: View, slot: Slot, trial: TrialId, load: Loads) -> ShardId:
     """The trial's pending shard at this slot with the highest load."""
     shards = sorted(view.pending[trial] & slot.shards)
     return max(shards, key=lambda shard: load.get(shard, 0.0))
-
-
-def _longest_first(view: View, here: Trials) -> list[TrialId]:
-    """The trials, the most seconds of work first; of equal ones in the order given."""
-    # Minus the seconds left: a stable ascending sort keeps the order of equal trials.
-    return sorted(here, key=lambda trial: -_work_left(view, trial))
-
-
-def _work_left(view: View, trial: TrialId) -> Seconds:
-    """Seconds of work that the trial has left, over all epochs, on a slot of speed 1."""
-    return samples_left(view, trial) / rate_alone(view, trial)
 
 
 def _slot_order(
@@ -307,12 +282,10 @@ def outlook(view: View, speeds: Speeds | None = None) -> Outlook:
     work = _by_shards(view, alone)
     loads = at_holders(view, _per_sample(view, work), speeds)
     pace = {shards: _pace(view, shards, speeds) for shards in work}
-    return Outlook(_slowed(view, alone, pace), _at_slots(view, loads))
-
-
-def _slowed(view: View, alone: Alone, pace: Mapping[Shards, float]) -> Alone:
-    """The seconds of each trial times the pace over its shards."""
-    return {t: alone[t] * pace[view.trials[t].shards] for t in alone}
+    return Outlook(
+        {t: alone[t] * pace[view.trials[t].shards] for t in alone},
+        {name: load_at(slot, loads) for name, slot in view.slots.items()},
+    )
 
 
 def _by_shards(view: View, alone: Alone) -> Work:
@@ -340,11 +313,6 @@ def samples_left(view: View, trial: TrialId) -> Samples:
 def rate_alone(view: View, trial: TrialId) -> float:
     """Samples/s of the trial alone on a slot of speed 1."""
     return view.profile.curve(trial, 1)[0]
-
-
-def _at_slots(view: View, loads: Loads) -> dict[SlotId, Seconds]:
-    """The loads of the shards at each slot."""
-    return {name: load_at(slot, loads) for name, slot in view.slots.items()}
 
 
 def load_at(slot: Slot, loads: Loads) -> Seconds:

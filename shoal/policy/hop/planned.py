@@ -276,17 +276,12 @@ def _rest_of_visit(view: View, gang: Gang, trial: TrialId, pilots: Order) -> Sec
 def _scheduled(shop: Shop) -> tuple[ShopSchedule, list[list[int]]]:
     """A schedule of the shop, and which shards each shard of it stands for, by number."""
     holders = shop.holds
-    if _one_holder_each(holders) and shop.wanted is None:
+    if bool((holders.sum(axis=1) == 1).all()) and shop.wanted is None:
         return _each_at_home(shop.seconds, holders)
     schedule = ShopSchedule(())
     if shop.pending.any():
         schedule = quota(shop).schedule
     return schedule, [[q] for q in range(len(holders))]
-
-
-def _one_holder_each(holders: Flags) -> bool:
-    """Whether every shard lies at one slot only."""
-    return bool((holders.sum(axis=1) == 1).all())
 
 
 def _each_at_home(seconds: Floats, holders: Flags) -> tuple[ShopSchedule, list[list[int]]]:

@@ -6,6 +6,7 @@ comes next (`seat`, `next_shard`) it fixes each trial's order of visits whatever
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from shoal.core.cluster import ShardId, Slot
@@ -75,26 +76,12 @@ def rotation(times: Times) -> Rotation:
     groups = _grouped(padded, slots)
     orders: list[tuple[int, ...]] = [()] * slots
     units: list[Unit] = []
-    for rank, slot in enumerate(_largest_first(_loads(times))):
-        orders[slot] = _joined((*groups[rank:], *groups[:rank]))
+    loads = [sum(column) for column in zip(*times, strict=True)]
+    for rank, slot in enumerate(_largest_first(loads)):
+        orders[slot] = tuple(chain.from_iterable((*groups[rank:], *groups[:rank])))
         units += _padded_units(slot, orders[slot], times, padded)
-    ok = _smallest_sum(groups, padded) >= max(padded) - EPS
+    ok = min(sum(padded[trial] for trial in group) for group in groups) >= max(padded) - EPS
     return Rotation(groups, tuple(orders), tuple(sorted(units)), ok)
-
-
-def _smallest_sum(groups: Groups, padded: Sizes) -> Seconds:
-    """The padded time of the group that has the least."""
-    return min(sum(padded[trial] for trial in group) for group in groups)
-
-
-def _loads(times: Times) -> list[Seconds]:
-    """Seconds of all units of each slot."""
-    return [sum(column) for column in zip(*times, strict=True)]
-
-
-def _joined(groups: Groups) -> tuple[int, ...]:
-    """The trials of all groups in order."""
-    return tuple(trial for group in groups for trial in group)
 
 
 def _padded_units(
@@ -138,16 +125,11 @@ def seat(view: View, memory: Memory) -> Memory:
     new = _newly_seated(view, seats, rings)
     for number, ring in enumerate(rings):
         mine = [trial for trial in new if seats[trial][RING] == number]
-        had = _groups_had(seats, number)
+        had = [group for group, _, ring in seats.values() if group >= 0 and ring == number]
         groups = _groups(view, mine, had, len(ring), first)
         for name, group in zip(mine, groups, strict=True):
             seats[name][GROUP] = group
     return {"rings": rings, "seats": seats}
-
-
-def _groups_had(seats: Mapping[str, Seat], number: int) -> list[int]:
-    """The groups of the trials with this ring that have one."""
-    return [group for group, _, ring in seats.values() if group >= 0 and ring == number]
 
 
 def _newly_seated(view: View, seats: dict[str, Seat], rings: list[Ring]) -> Trials:

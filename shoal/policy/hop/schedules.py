@@ -360,7 +360,7 @@ def scarce(
 
     def rule(floor: Floor, slots: Slots) -> Picks:
         idle = floor.idle.copy()
-        for slot in _fastest_first(floor, slots):
+        for slot in sorted(slots, key=lambda w: (-floor.shop.speeds[w], w)):
             rank = floor.left
             if factor is not None:
                 rank = floor.left * factor
@@ -375,11 +375,6 @@ def scarce(
                 yield pick
 
     return rule
-
-
-def _fastest_first(floor: Floor, slots: Slots) -> list[int]:
-    """The slots, the fastest first."""
-    return sorted(slots, key=lambda w: (-floor.shop.speeds[w], w))
 
 
 def _owed(floor: Floor, slot: int, wish: _Wish, share: Floats) -> Pick | None:
@@ -472,18 +467,13 @@ def insertion(times: Sequence[Row], beam: int = 8) -> ShopSchedule:
     """
     busy: list[Busy] = [[] for _ in times[0]]
     units: list[ShopUnit] = []
-    for trial in _longest_first(times):
+    for trial in sorted(range(len(times)), key=lambda i: (-sum(times[i]), i)):
         path = _way(times[trial], busy, beam)
         for slot, start in path.places:
             end = start + times[trial][slot]
             insort(busy[slot], (end, start))
             units.append(ShopUnit(start, end, trial, slot, slot))
     return ShopSchedule(tuple(sorted(units)))
-
-
-def _longest_first(times: Sequence[Row]) -> list[int]:
-    """The trials, those with the most seconds in all first."""
-    return sorted(range(len(times)), key=lambda i: (-sum(times[i]), i))
 
 
 def _way(row: Row, busy: Sequence[Busy], beam: int) -> Path:

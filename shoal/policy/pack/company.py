@@ -50,12 +50,8 @@ def gains(view: View, trials: Trials, fuse: bool) -> bool:
     if slot is None:
         return False
     together = seconds_together(view.profile, slot, trials, fuse)
-    return together < _seconds_in_turn(view.profile, trials) * (1 - GAIN)
-
-
-def _seconds_in_turn(profile: Profile, trials: Trials) -> Seconds:
-    """Seconds for a sample of each of the trials, one after the other on one slot."""
-    return sum(1.0 / profile.curve(trial, 1)[0] for trial in trials)
+    in_turn = sum(1.0 / view.profile.curve(trial, 1)[0] for trial in trials)
+    return together < in_turn * (1 - GAIN)
 
 
 def seconds_together(profile: Profile, slot: SlotId, trials: Trials, fuse: bool) -> Seconds:

@@ -137,12 +137,8 @@ class Figures:
         """
         key = self.company(slot, trials)
         if key not in self._speeds:
-            self._speeds[key] = self.work(self._rates(slot, trials))
+            self._speeds[key] = self.work(self.view.profile.rates(self.gang(slot, trials)))
         return self._speeds[key]
-
-    def _rates(self, slot: Slot, trials: Trials) -> Rates:
-        """Samples/s of each trial when they share the slot."""
-        return self.view.profile.rates(self.gang(slot, trials))
 
     def work(self, rates: Rates) -> float:
         """What lanes at these rates do, each against what it would do alone."""
@@ -210,7 +206,7 @@ class Figures:
         now = self._stretch(slot, tuple(left))
         spent = 0.0
         while True:
-            first = _seconds_to_first(left, now.rates)
+            first = min([samples / now.rates[trial] for trial, samples in left.items()])
             spent += first
             left = _after(first, left, now.rates)
             if not left:
@@ -257,11 +253,6 @@ class _Stretch:
     gang: Gang
     rates: Rates
     switches: dict[tuple[TrialId, ...], Seconds] = field(default_factory=dict)
-
-
-def _seconds_to_first(left: Left, rates: Rates) -> Seconds:
-    """How long until the first of the trials is through."""
-    return min([samples / rates[trial] for trial, samples in left.items()])
 
 
 def _after(seconds: Seconds, left: Left, rates: Rates) -> Left:

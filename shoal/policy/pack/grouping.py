@@ -427,19 +427,11 @@ def places(configs: Sequence[Config], levels: Levels, others: Iterable[Config]) 
     seen = [*configs, *others]
     index = {}
     for name in names:
-        values = levels[name] if name in levels else _values(seen, name)
-        index[name] = _index(values)
-    return [_place(config, index) for config in configs]
-
-
-def _place(config: Config, index: Mapping[str, Ranks]) -> Place:
-    """The place of the configuration. `index`: the rank of each number, by names in order."""
-    return tuple(_at(ranks, config.get(name)) for name, ranks in index.items())
-
-
-def _values(configs: Iterable[Config], name: str) -> list[Value]:
-    """The values that the configurations have under this name."""
-    return [config[name] for config in configs if name in config]
+        found = [config[name] for config in seen if name in config]
+        index[name] = _index(levels.get(name, found))
+    return [
+        tuple(_at(ranks, config.get(name)) for name, ranks in index.items()) for config in configs
+    ]
 
 
 def _index(levels: Iterable[Value]) -> Ranks:

@@ -143,16 +143,12 @@ class _KindsOfGraph:
 
     def add(self, trial: TrialId, crowded: bool) -> None:
         """Put the trial into the first kind that it suits, or into a new one."""
-        kind = self._of_form(trial) if crowded else None
+        kind = self.by_form.get(self.figures.form(trial)) if crowded else None
         if kind is None:
             kind = self._with_gain(trial)
         if kind is None:
             kind = self._new(trial)
         kind.append(trial)
-
-    def _of_form(self, trial: TrialId) -> Kind | None:
-        """The first kind with a trial of this form at its head."""
-        return self.by_form.get(self.figures.form(trial))
 
     def _new(self, trial: TrialId) -> Kind:
         """An empty kind for this trial to be the first of."""

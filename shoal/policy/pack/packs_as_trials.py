@@ -15,7 +15,7 @@ from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.ports import Policy
 from shoal.core.profile import Cost, MemoryTogether, Profile
 from shoal.core.state import View
-from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.policy.idle import queue
 from shoal.policy.pack.company import (
     Packs,
@@ -344,12 +344,9 @@ class PacksAsOne:
         trials = {}
         for name, trial in self.real.trials.items():
             if name in self.by_first:
-                trials[name] = replace(trial, samples=self._most_samples(name))
+                most = max(self.real.trials[t].samples for t in self.by_first[name])
+                trials[name] = replace(trial, samples=most)
         return trials
-
-    def _most_samples(self, first: TrialId) -> Samples:
-        """The most samples that any trial of this one's pack has."""
-        return max(self.real.trials[t].samples for t in self.by_first[first])
 
     def whole(self, gang: Gang) -> Gang:
         """The gang with all lanes of its packs; of one that runs, what runs."""
@@ -395,12 +392,8 @@ class _PackProfile:
         alone = self.real.curve(trial, upto)
         if len(self._of(trial)) == 1:
             return alone
-        share = 1.0 / (self._seconds(trial) * alone[0])
+        share = 1.0 / (seconds_together(self.real, ANY, self._of(trial), self.fuse) * alone[0])
         return [rate * share for rate in alone]
-
-    def _seconds(self, trial: TrialId) -> Seconds:
-        """Seconds per sample of the trial's pack on one slot."""
-        return seconds_together(self.real, ANY, self._of(trial), self.fuse)
 
     def cost(self, trial: TrialId) -> Cost:
         costs = [self.real.cost(t) for t in self._of(trial)]

@@ -60,7 +60,9 @@ class Refill:
         lanes = list(gang.trials)
         first = lanes[0]
         suits = self._suiting(first, waits)
-        most = self._share(first, packs, self._estimate(suits, waits))
+        # Of the trials that were not looked at, as large a part suits.
+        waiting = len(suits) * (1 + self.behind / max(1, len(waits)))
+        most = self._share(first, packs, waiting)
         if len(lanes) >= most:
             return lanes
         near = self._nearest(first, suits)
@@ -77,10 +79,6 @@ class Refill:
         others = [trial for trial in near if trial not in lanes]
         places = max(0, most - len(lanes))
         return self._of_form(lanes[0], others)[:places]
-
-    def _estimate(self, suits: Trials, waits: Trials) -> float:
-        """How many trials wait that suit, those that were not looked at included."""
-        return len(suits) * (1 + self.behind / max(1, len(waits)))
 
     def _of_form(self, first: TrialId, trials: Trials) -> list[TrialId]:
         """The trials of the same known form as the first."""
@@ -190,7 +188,12 @@ class Running:
             self._sum -= self._marks.pop(gang, 0)
         self._unmarked.update(dict.fromkeys(started))
         self.roomy.update((gang, None) for gang in started if has_room(gang, most))
-        self.packs.update((gang, None) for gang in started if _is_pack(gang))
+        self.packs.update(
+            (gang, None)
+            for gang in started
+            # Trials share its one slot until one of them ends.
+            if gang.quota is None and len(gang.lanes) > len(gang.slots) == 1
+        )
 
     def digest(self, view: View) -> str:
         """A few letters that change with what decides who joins: memories are journalled."""
@@ -210,11 +213,6 @@ def _mark(gang: Gang, profile: Profile) -> int:
     """A number by the gang's trials, and their samples/s."""
     seen = gang.trials, sorted(profile.rates(gang).values())
     return int.from_bytes(blake2b(repr(seen).encode(), digest_size=8).digest())
-
-
-def _is_pack(gang: Gang) -> bool:
-    """Whether trials share its one slot until one of them ends."""
-    return gang.quota is None and len(gang.lanes) > len(gang.slots) == 1
 
 
 def has_room(gang: Gang, most: int) -> bool:

@@ -16,7 +16,7 @@ from itertools import islice
 import numpy as np
 
 from shoal.core.check import in_order
-from shoal.core.cluster import GiB, Slot, SlotId
+from shoal.core.cluster import Slot, SlotId
 from shoal.core.plan import Gang, Lane, Plan, solo
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
@@ -141,7 +141,7 @@ class Killable:
         hurt = self._hurt(view)
         if hurt and not self._must_do(view, hurt[0]):
             keep = keep.difference(hurt)
-            pool += _released(view, hurt)
+            pool += [view.slots[name] for gang in hurt for name in sorted(gang.slots)]
         gangs = self._started(view, keep, pool)
         if not gangs and len(keep) == len(view.plan.gangs):
             return view.plan, None
@@ -150,11 +150,11 @@ class Killable:
     def _hurt(self, view: View) -> list[Gang]:
         """The gangs that lost a slot."""
         gangs = sorted(view.plan.gangs, key=in_order)
-        return [g for g in gangs if g.quota is None and self._is_narrow(view, g)]
-
-    def _is_narrow(self, view: View, gang: Gang) -> bool:
-        """Whether a lane has fewer slots than it should."""
-        return any(len(n.slots) < self._width(view, n.trial) for n in gang.lanes)
+        return [
+            g
+            for g in gangs
+            if g.quota is None and any(len(n.slots) < self._width(view, n.trial) for n in g.lanes)
+        ]
 
     def _must_do(self, view: View, gang: Gang) -> bool:
         """Whether this gang runs alone, and all slots together are too few for its width."""
@@ -184,9 +184,10 @@ class Killable:
         need = view.profile.cost(name).memory
         slots = [slot for slot in pool if slot.memory >= need]
         width = self._width(view, name)
-        if alone and len(slots) < width and not _could(view, need, width):
-            fewest = view.trials[name].widths[0]
-            width = max(fewest, len(slots))
+        if alone and len(slots) < width:
+            big_enough = sum(slot.memory >= need for slot in view.slots.values())
+            if big_enough < width:
+                width = max(view.trials[name].widths[0], len(slots))
         if len(slots) < width:
             return []
         return slots[:width]
@@ -203,16 +204,6 @@ def _gang(view: View, trial: TrialId, slots: list[Slot]) -> Gang:
     """The trial alone on these slots, from now on."""
     lane = Lane(trial, tuple(slot.id for slot in slots))
     return Gang((lane,), since=view.turn)
-
-
-def _released(view: View, gangs: list[Gang]) -> list[Slot]:
-    """The slots of these gangs."""
-    return [view.slots[name] for gang in gangs for name in sorted(gang.slots)]
-
-
-def _could(view: View, need: GiB, width: int) -> bool:
-    """Enough slots are big enough, were they free."""
-    return sum(slot.memory >= need for slot in view.slots.values()) >= width
 
 
 # -- short trials first
