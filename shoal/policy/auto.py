@@ -115,12 +115,7 @@ class Auto:
         if name is None:
             return view.plan, memory
         plan, memory = self._followed(name, view, memory)
-        return self._guarded(view, plan, memory)
-
-    def _guarded(
-        self, view: View, plan: Plan, memory: Mapping[str, Any]
-    ) -> tuple[Plan, Mapping[str, Any]]:
-        """The plan, held against the simple one; the simple one where too much was lost."""
+        # The plan, held against the simple one; the simple one where too much was lost.
         before = Deficit.of(memory.get("deficit"))
         simple = self.simple
         if simple is None or not self._compares_now(view, memory):
@@ -251,23 +246,26 @@ class Auto:
     def _not_asked(self, view: View, names: Sequence[str], cost: Seconds) -> str | None:
         """Why nothing is simulated; None: nothing speaks against it."""
         if len(names) == 1:
-            return self._without_others(view)
+            only = len(self.candidates) == 1
+            return "it is the only candidate" if only else f"no other candidate suits {_here(view)}"
         if measured(view.profile) == {}:
-            return _unmeasured(view)
+            single = len(view.trials) == 1 and len(view.slots) == 1
+            return (
+                "one trial on one slot leaves nothing to compare so far"
+                if single
+                else "nothing is measured yet"
+            )
         if _scattered(view):
             return "some shards lie at no slot yet"
-        work = _work(view)
+        # Seconds that all trials ever known take, shared out evenly among the slots.
+        curve = view.profile.curve
+        seconds = sum(trial.samples / curve(name, 1)[0] for name, trial in view.known.items())
+        work = seconds / len(view.slots)
         if cost == inf:
             return f"comparing policies takes too long for {work:.3g} s of work"
         if cost > self.share * work:
             return f"comparing policies takes {cost:.2g} s, too long for {work:.3g} s of work"
         return None
-
-    def _without_others(self, view: View) -> str:
-        """Why there is one candidate."""
-        if len(self.candidates) == 1:
-            return "it is the only candidate"
-        return f"no other candidate suits {_here(view)}"
 
     def _compared(self, view: View, names: Sequence[str], now: str, gain: float) -> tuple[str, str]:
         """The best, and the seconds of each; `now` unless another saves more than `gain`."""
@@ -293,13 +291,6 @@ def _kept(view: View, several: bool, simulated: bool, unasked: str) -> str:
     if simulated:
         return f"it was the best choice before, and {unasked}"
     return f"it is the usual choice for {_here(view)}, and {unasked}"
-
-
-def _unmeasured(view: View) -> str:
-    """Why nothing is simulated as long as nothing is measured."""
-    if len(view.trials) == 1 and len(view.slots) == 1:
-        return "one trial on one slot leaves nothing to compare so far"
-    return "nothing is measured yet"
 
 
 def _here(view: View) -> str:
@@ -358,13 +349,6 @@ def _count(number: int, what: str) -> str:
     if number == 1:
         return f"{number} {what}"
     return f"{number} {what}s"
-
-
-def _work(view: View) -> Seconds:
-    """Seconds that all trials ever known take, shared out evenly among the slots."""
-    curve = view.profile.curve
-    seconds = sum(trial.samples / curve(name, 1)[0] for name, trial in view.known.items())
-    return seconds / len(view.slots)
 
 
 def _scattered(view: View) -> bool:

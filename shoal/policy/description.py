@@ -37,9 +37,10 @@ def describe(policy: Policy[Any]) -> dict[str, Any]:
             f"{type(policy).__name__} is not one of {', '.join(KNOWN)}: "
             "to resume the study, give the policy again"
         )
+    data: Any = policy  # a dataclass, as all that have a name
     return {
         "name": name,
-        **{f.name: _plain(getattr(policy, f.name), f.name) for f in fields(policy) if f.init},
+        **{f.name: _plain(getattr(data, f.name), f.name) for f in fields(data) if f.init},
     }
 
 
@@ -99,21 +100,17 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     if name == "hybrid" and "policy" not in given:
         given = {"policy": rebuild({"name": "hop", **given})}
     kind = POLICIES[name].kind
-    _check_switches(name, kind, given)
+    # What is on or off must be one of the two: a word, such as "false", would be on.
+    for field in fields(kind):
+        value = given.get(field.name, False)
+        if field.type is bool and not isinstance(value, bool):
+            raise ValueError(f"policy {name}: {field.name} is True or False; got {value!r}")
     try:
         policy: Policy[Any] = kind(**given)
     except TypeError as error:
         takes = ", ".join(signature(kind).parameters) or "nothing"
         raise ValueError(f"policy {name}: {error}; it takes {takes}") from error
     return policy
-
-
-def _check_switches(name: str, kind: type[Any], given: Mapping[str, Any]) -> None:
-    """Raise ValueError if what is on or off is neither: a word, such as false, would be on."""
-    for field in fields(kind):
-        value = given.get(field.name, False)
-        if field.type is bool and not isinstance(value, bool):
-            raise ValueError(f"policy {name}: {field.name} is True or False; got {value!r}")
 
 
 def _rebuilt(value: Any) -> Any:

@@ -4,7 +4,7 @@ Ours: Pack (Liu et al. 2020) and water-fill (after FLEET, Guan et al. 2020) in o
 trials are wide, and how many slots packs have, is what ends the last trial first by the profile.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -93,7 +93,15 @@ class Mixed:
         wide = frozenset(split.wide)
         small = [trial for trial in view.trials if trial not in wide]
         running = _going_on(view, trials=wide)
-        slots = _slots_for(view, running, split.packed, small)
+        # The slots of the trials that are not wide: where they run, and more up to so many, idle
+        # ones first. No slot is taken that no trial waits for.
+        held = {slot for gang in running for slot in gang.slots}
+        at_work = {trial for gang in running for trial in gang.trials}
+        waiting = sum(trial not in at_work for trial in small)
+        others = [slot for slot in view.slots if slot not in held]
+        others.sort(key=lambda slot: slot in view.busy)
+        more = max(0, min(split.packed - len(held), waiting))
+        slots = [*held, *others[:more]]
         theirs = part(view, slots, small, running)
         plan, memory = self._pack().decide(theirs, memory)
         return plan.gangs, memory
@@ -126,20 +134,6 @@ def _going_on(
         elif left is not None:
             found.append(replace(left, since=view.turn))
     return found
-
-
-def _slots_for(view: View, running: Iterable[Gang], count: int, trials: Trials) -> list[SlotId]:
-    """The slots of the trials that are not wide: where they run, and more up to so many.
-
-    No slot is taken that no trial waits for. Idle slots come first, then those of wide trials.
-    """
-    held = {slot for gang in running for slot in gang.slots}
-    at_work = {trial for gang in running for trial in gang.trials}
-    waiting = sum(trial not in at_work for trial in trials)
-    others = [slot for slot in view.slots if slot not in held]
-    others.sort(key=lambda slot: slot in view.busy)
-    more = max(0, min(count - len(held), waiting))
-    return [*held, *others[:more]]
 
 
 def _digest(view: View) -> str:

@@ -6,7 +6,7 @@ the price. A better solution than the best known one loses less than its gap to 
 moves that lose less than that can be in it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -189,7 +189,8 @@ class _Recursion:
         for options in self._options_by_row():
             stage = self._with_row(options)
             if stage is None:
-                self._note_in_vain(options)
+                for i in options:
+                    self.vain[self.moves[i]] = self.losses[i]
                 continue
             if self._ends_better(stage):
                 self.last = len(self.stages)
@@ -200,7 +201,22 @@ class _Recursion:
                 break
         if self.end is None:
             return []
-        return self._traced(self.stages[: self.last + 1], self.end)
+        # The moves by which the last of these stages came to the deviation.
+        stages = self.stages[: self.last + 1]
+        deviation = self.end
+        picks = []
+        for after, before in pairwise(reversed(stages)):
+            wanted = after.at(deviation)
+            if before.at(deviation) == wanted:
+                continue
+            pick = next(
+                i
+                for i in after.options
+                if before.at(deviation - self.moves[i]) + self.losses[i] == wanted
+            )
+            picks.append(pick)
+            deviation -= self.moves[pick]
+        return picks
 
     def _options_by_row(self) -> Iterator[list[int]]:
         """Row by row the moves that are worth trying, as things stand when the row's turn comes."""
@@ -216,17 +232,17 @@ class _Recursion:
             if options:
                 yield options
 
-    def _note_in_vain(self, options: Sequence[int]) -> None:
-        for i in options:
-            self.vain[self.moves[i]] = self.losses[i]
-
     def _with_row(self, options: list[int]) -> _Stage | None:
         """The last stage with one row more; None where the row changes nothing."""
         before = self.stages[-1]
         moves = [self.moves[i] for i in options]
         least = min(0, *moves)
         most = max(0, *moves)
-        old = self._spread(before.losses, least, most)
+        # The losses with places for deviations smaller by -least and larger by most.
+        size = len(before.losses)
+        old = np.empty(size + most - least)
+        old.fill(self.gap)
+        old[-least : size - least] = before.losses
         new = old.copy()
         for i, move in zip(options, moves, strict=True):
             first = move - least
@@ -236,20 +252,17 @@ class _Recursion:
             return None
         return _Stage(new, before.origin - least, options)
 
-    def _spread(self, losses: Table, least: int, most: int) -> Table:
-        """The losses with places for deviations smaller by -least and larger by most."""
-        size = len(losses)
-        spread = np.empty(size + most - least)
-        spread.fill(self.gap)
-        spread[-least : size - least] = losses
-        return spread
-
     def _ends_better(self, stage: _Stage) -> bool:
         """Whether less than the gap is lost if no other row moves.
 
         Notes that change, and what it loses as the new gap.
         """
-        lost = self._lost_at_end(stage)
+        # What is lost with each deviation that there are slots for: its loss, and the price of
+        # the slots left over.
+        most = self.core.slack + stage.origin  # index at which no slot is left over
+        fit = max(0, min(len(stage.losses), most + 1))
+        unused = np.arange(most, most - fit, -1.0)
+        lost = stage.losses[:fit] + self.core.price * unused
         if not len(lost):
             return False
         best = int(lost.argmin())
@@ -258,32 +271,6 @@ class _Recursion:
         self.gap = lost.item(best)
         self.end = best - stage.origin
         return True
-
-    def _lost_at_end(self, stage: _Stage) -> Table:
-        """What is lost with each deviation that there are slots for.
-
-        It is the deviation's loss and the price of the slots left over.
-        """
-        most = self.core.slack + stage.origin  # index at which no slot is left over
-        fit = max(0, min(len(stage.losses), most + 1))
-        unused = np.arange(most, most - fit, -1.0)
-        return stage.losses[:fit] + self.core.price * unused
-
-    def _traced(self, stages: Sequence[_Stage], deviation: int) -> list[int]:
-        """The moves by which the last of these stages came to the deviation."""
-        picks = []
-        for after, before in pairwise(reversed(stages)):
-            wanted = after.at(deviation)
-            if before.at(deviation) == wanted:
-                continue
-            pick = next(
-                i
-                for i in after.options
-                if before.at(deviation - self.moves[i]) + self.losses[i] == wanted
-            )
-            picks.append(pick)
-            deviation -= self.moves[pick]
-        return picks
 
 
 def _any_rows(core: _Core, known: _Change) -> _Change:

@@ -188,7 +188,13 @@ class Elastic:
         return {}
 
     def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
-        remembered = self._remembered(view, memory)
+        # What the next decision needs to know of the slots that are here.
+        remembered: Memory = {}
+        spatial = self._spatial
+        if spatial is not None and spatial.by_cohort:
+            remembered["cohorts"] = _cohorts(view, memory.get("cohorts", {}))
+        if isinstance(self.horizon, str):
+            remembered["departures"] = watched(view, memory.get("departures", {}))
         if self.placed:
             seconds = self._seconds(view, remembered)
             held = joint_lanes(view, self.admit)
@@ -206,16 +212,6 @@ class Elastic:
         if asked.ends.parts:
             moved = paying(claims, moved, view.slots, asked.makes)
         return plan_of(view, moved), remembered
-
-    def _remembered(self, view: View, memory: Memory) -> Memory:
-        """What the next decision needs to know of the slots that are here."""
-        found: Memory = {}
-        spatial = self._spatial
-        if spatial is not None and spatial.by_cohort:
-            found["cohorts"] = _cohorts(view, memory.get("cohorts", {}))
-        if isinstance(self.horizon, str):
-            found["departures"] = watched(view, memory.get("departures", {}))
-        return found
 
     def _seconds(self, view: View, remembered: Memory) -> Seconds:
         """The horizon at this moment."""

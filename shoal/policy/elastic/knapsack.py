@@ -11,8 +11,6 @@ steps: a price per slot (`price`), trials that gain as much with more slots at t
 small recursion over what could still be better (`core`).
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from shoal.policy.elastic.core import repair
@@ -99,7 +97,13 @@ def best_counts_dp(gain: Table, free: int) -> Counts:
     for row in gain:
         best, choice = _with_trial(best, row)
         choices.append(choice)
-    return _read_back(choices, free)
+    # The counts of all trials, from the last one's choice back to the first one's.
+    counts = np.zeros(len(choices), np.int64)
+    left = free
+    for j in reversed(range(len(choices))):
+        counts[j] = choices[j][left]
+        left -= counts[j]
+    return counts
 
 
 def _with_trial(best: Table, row: Table) -> tuple[Table, Counts]:
@@ -113,13 +117,3 @@ def _with_trial(best: Table, row: Table) -> tuple[Table, Counts]:
         fresh[n:][better] = with_n[better]
         choice[n:][better] = n
     return fresh, choice
-
-
-def _read_back(choices: Sequence[Counts], free: int) -> Counts:
-    """The counts of all trials, from the last one's choice back to the first one's."""
-    counts = np.zeros(len(choices), np.int64)
-    left = free
-    for j in reversed(range(len(choices))):
-        counts[j] = choices[j][left]
-        left -= counts[j]
-    return counts

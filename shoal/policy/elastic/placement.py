@@ -34,11 +34,7 @@ def rack_of(node: str) -> float:
     named = _NAMED.match(host)
     if named:
         return float(int(named["rack"]) + ROW * _row_number(named["row"]))
-    return _rack_by_number(host)
-
-
-def _rack_by_number(host: str) -> float:
-    """The rack of a node whose name ends in one number; 0 without a number."""
+    # The node's name ends in one number, or has none.
     numbered = _NUMBERED.search(host)
     if numbered:
         return float(int(numbered[1]) // NODES)
@@ -76,11 +72,12 @@ class Spatial:
         if self.table is not None:
             table = tuple(map(tuple, self.table))  # of lists, if from a journal
             object.__setattr__(self, "table", table)
-        self._check_chances()
-        self._check_distances()
-
-    def _check_distances(self) -> None:
-        """Raise ValueError unless the table's distances rise from 0."""
+        chances = [p for _, *row in self._rows for p in row]
+        possible = all(0.0 <= p < 1.0 for p in chances)
+        if not possible or not self.reach > 0:
+            raise ValueError(
+                f"chances must be within 0 <= p < 1 and reach > 0; got {chances!r}, {self.reach!r}"
+            )
         starts = [row[0] for row in self._rows]
         if not starts or starts[0] != 0 or starts != sorted(set(starts)):
             raise ValueError(f"a table's distances must rise from 0; got {starts!r}")
@@ -91,15 +88,6 @@ class Spatial:
         if self.table is None:
             return ((0.0, self.chance, self.chance),)
         return self.table
-
-    def _check_chances(self) -> None:
-        """Raise ValueError unless the chances and the reach can be."""
-        chances = [p for _, *row in self._rows for p in row]
-        possible = all(0.0 <= p < 1.0 for p in chances)
-        if not possible or not self.reach > 0:
-            raise ValueError(
-                f"chances must be within 0 <= p < 1 and reach > 0; got {chances!r}, {self.reach!r}"
-            )
 
     @property
     def by_cohort(self) -> bool:
@@ -308,7 +296,16 @@ def paying(claims: Claims, moved: Moved, slots: Known, makes: Makes) -> Moved:
         before = held[trial]
         found[trial] = given
         if len(given) > len(before):
-            found[trial] = _best_of(trial, before, given, slots, makes)
+            # What the trial has, with so many of the slots given that it makes most.
+            more = sorted(given[len(before) :], key=lambda slot: -slots[slot].until)
+            best = before
+            most = makes(trial, before)
+            for count in range(1, len(more) + 1):
+                wider = (*before, *more[:count])
+                made = makes(trial, wider)
+                if made > most:
+                    best, most = wider, made
+            found[trial] = best
     taken = {slot for each in found.values() for slot in each}
     for trial, given in moved.items():
         if len(given) < len(held[trial]):
@@ -319,19 +316,6 @@ def paying(claims: Claims, moved: Moved, slots: Known, makes: Makes) -> Moved:
                 continue
             found[trial] = tuple(slot for slot in held[trial] if slot in keeps)
     return {trial: each for trial, each in found.items() if each != held[trial]}
-
-
-def _best_of(trial: TrialId, before: Held, given: Held, slots: Known, makes: Makes) -> Held:
-    """What the trial has, with so many of the slots given that it makes most."""
-    more = sorted(given[len(before) :], key=lambda slot: -slots[slot].until)
-    best = before
-    most = makes(trial, before)
-    for count in range(1, len(more) + 1):
-        wider = (*before, *more[:count])
-        made = makes(trial, wider)
-        if made > most:
-            best, most = wider, made
-    return best
 
 
 # -- by rack

@@ -148,7 +148,9 @@ def _guess(gain: Table, free: int) -> float:
     steps = min(COARSE, width)
     columns = np.arange(steps + 1) * width // steps
     coarse = np.maximum(gain.take(columns, 1), 0.0)
-    slopes = _slopes(coarse, columns)
+    # What each trial gains per slot from each of these columns to the next; flat.
+    rises: Table = np.diff(coarse) / np.diff(columns)
+    slopes = rises.ravel()
     met = max(0, len(slopes) - 1 - free * steps // width)
     slopes.partition(met)
     guess = slopes.item(met)
@@ -157,9 +159,3 @@ def _guess(gain: Table, free: int) -> float:
     # Of all columns: the few above may be counts that nobody can have.
     highest = float(gain.max())
     return highest / width
-
-
-def _slopes(gain: Table, columns: Counts) -> Table:
-    """What each trial gains per slot from each of these columns to the next; flat."""
-    rises: Table = np.diff(gain) / np.diff(columns)
-    return rises.ravel()

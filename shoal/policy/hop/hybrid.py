@@ -76,7 +76,11 @@ class Hybrid:
         waits = [trial for trial in idle_trials(view) if trial in trials]
         if self.policy.barrier:
             waits = list(at_the_barrier(view, waits))
-        groups = _groups(view, slots, memory["groups"])
+        # The slots in so many groups. Of the groups that hold a shard one serves it.
+        count = memory["groups"]
+        cuts = [k * len(slots) // count for k in range(count + 1)]
+        parts = [slots[first:end] for first, end in pairwise(cuts)]
+        groups = [SlotGroup(*each) for each in zip(parts, _served(view, parts), strict=True)]
         gangs = _units(view, waits, memory, groups)
         if not gangs and not view.plan.gangs:  # no group suits what is left: never stall
             return self._hopped(view, memory)
@@ -406,13 +410,6 @@ def _with_wide(view: View, plan: Plan) -> Plan:
 
 
 # -- the groups
-
-
-def _groups(view: View, slots: Sequence[Slot], count: int) -> list[SlotGroup]:
-    """The slots in so many groups. Of the groups that hold a shard one serves it."""
-    cuts = [k * len(slots) // count for k in range(count + 1)]
-    parts = [slots[first:end] for first, end in pairwise(cuts)]
-    return [SlotGroup(*each) for each in zip(parts, _served(view, parts), strict=True)]
 
 
 def _served(view: View, parts: Sequence[Sequence[Slot]]) -> list[frozenset[ShardId]]:

@@ -278,7 +278,11 @@ def outlook(view: View, speeds: Speeds | None = None) -> Outlook:
     Work on a shard is divided among its holders by their speed.
     """
     speeds = speeds or speed_at_shards(view)
-    alone = _seconds_alone(view)
+    # What each trial whose data is divided has left, on slots of speed 1.
+    alone = {}
+    for name, trial in view.trials.items():
+        if trial.shards:
+            alone[name] = samples_left(view, name) / rate_alone(view, name)
     work = _by_shards(view, alone)
     loads = at_holders(view, _per_sample(view, work), speeds)
     pace = {shards: _pace(view, shards, speeds) for shards in work}
@@ -294,15 +298,6 @@ def _by_shards(view: View, alone: Alone) -> Work:
     for name, seconds in alone.items():
         work[view.trials[name].shards] += seconds
     return work
-
-
-def _seconds_alone(view: View) -> Alone:
-    """What each trial whose data is divided has left, on slots of speed 1."""
-    seconds = {}
-    for name, trial in view.trials.items():
-        if trial.shards:
-            seconds[name] = samples_left(view, name) / rate_alone(view, name)
-    return seconds
 
 
 def samples_left(view: View, trial: TrialId) -> Samples:

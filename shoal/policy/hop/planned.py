@@ -21,7 +21,7 @@ from shoal.core.state import View, epoch_of
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.hop.live_rules import by_links
 from shoal.policy.hop.schedules import best, candidates, quota, settled
-from shoal.policy.hop.shop import EPS, Flags, Floats, Running, Shop, ShopSchedule
+from shoal.policy.hop.shop import EPS, Floats, Running, Shop, ShopSchedule
 from shoal.policy.idle import fits
 from shoal.profile.evidence import clocked_as, links
 from shoal.profile.slot_speeds import Links
@@ -277,25 +277,18 @@ def _scheduled(shop: Shop) -> tuple[ShopSchedule, list[list[int]]]:
     """A schedule of the shop, and which shards each shard of it stands for, by number."""
     holders = shop.holds
     if bool((holders.sum(axis=1) == 1).all()) and shop.wanted is None:
-        return _each_at_home(shop.seconds, holders)
+        # An open shop of the slots, and the shards that each unit of it visits.
+        homes = sorted(set(holders.argmax(axis=1).tolist()))
+        visited = [np.flatnonzero(holders[:, home]).tolist() for home in homes]
+        times = _at_home(shop.seconds, homes, visited)
+        plans = (settled(times, plan) for plan in candidates(times))
+        chosen = best(times, plans).schedule
+        units = tuple(unit._replace(slot=homes[unit.slot]) for unit in chosen.units)
+        return ShopSchedule(units), visited
     schedule = ShopSchedule(())
     if shop.pending.any():
         schedule = quota(shop).schedule
     return schedule, [[q] for q in range(len(holders))]
-
-
-def _each_at_home(seconds: Floats, holders: Flags) -> tuple[ShopSchedule, list[list[int]]]:
-    """An open shop of the slots, and the shards that each unit of it visits.
-
-    A slot's several shards are one unit there.
-    """
-    homes = sorted(set(holders.argmax(axis=1).tolist()))
-    visited = [np.flatnonzero(holders[:, home]).tolist() for home in homes]
-    times = _at_home(seconds, homes, visited)
-    plans = (settled(times, plan) for plan in candidates(times))
-    chosen = best(times, plans).schedule
-    units = tuple(unit._replace(slot=homes[unit.slot]) for unit in chosen.units)
-    return ShopSchedule(units), visited
 
 
 def _at_home(

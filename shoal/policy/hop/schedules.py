@@ -11,7 +11,6 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.core.trial import Seconds
 from shoal.policy.hop.rotation import Rotation, rotation
@@ -111,7 +110,10 @@ def candidates(times: Times, epochs: int = 1, barrier: bool = False) -> Iterator
     for how, rule in _list_rules(round_robin):
         yield PlannedOrder(dispatch(shop, rule, epochs, barrier), how)
     if len(times) <= FEW:
-        yield from _inserted(times, epochs)
+        # Beam insertion, with ever wider beams.
+        for beam in BEAMS:
+            schedule = repeated(insertion(times, beam), epochs)
+            yield PlannedOrder(schedule, f"insertion, beam {beam}")
         for how, rule in _variations(shop):
             yield PlannedOrder(dispatch(shop, rule, epochs, barrier), how)
 
@@ -120,13 +122,6 @@ def _list_rules(round_robin: Rotation) -> Iterator[tuple[str, Rule]]:
     yield "largest remaining work", most_left
     yield "matching", by_matching
     yield "rotation", along(round_robin.orders)
-
-
-def _inserted(times: Times, epochs: int) -> Iterator[PlannedOrder]:
-    """Beam insertion, with ever wider beams."""
-    for beam in BEAMS:
-        schedule = repeated(insertion(times, beam), epochs)
-        yield PlannedOrder(schedule, f"insertion, beam {beam}")
 
 
 def _variations(shop: Shop) -> Iterator[tuple[str, Rule]]:
@@ -379,7 +374,9 @@ def scarce(
 
 def _owed(floor: Floor, slot: int, wish: _Wish, share: Floats) -> Pick | None:
     """The idle trial of the highest rank at a shard of which the slot has not done its share."""
-    owed = _unmet(floor, slot, share)
+    # What the slot has not done yet of its share of each shard, in epochs' worth.
+    lacks = share[:, slot] * floor.epochs - floor.served[:, slot]
+    owed = np.where(floor.shop.holds[:, slot], lacks, 0.0)
     short = owed > EPS
     may = wish.idle & floor.pending[:, short].any(axis=1)
     trials = np.flatnonzero(may)
@@ -389,12 +386,6 @@ def _owed(floor: Floor, slot: int, wish: _Wish, share: Floats) -> Pick | None:
     here = short & floor.pending[trial]
     most_owed = np.argmax(np.where(here, owed, -inf))
     return trial, int(most_owed), slot
-
-
-def _unmet(floor: Floor, slot: int, share: Floats) -> Floats:
-    """What the slot has not done yet of its share of each shard, in epochs' worth."""
-    lacks = share[:, slot] * floor.epochs - floor.served[:, slot]
-    return np.where(floor.shop.holds[:, slot], lacks, 0.0)
 
 
 def _scarcest(floor: Floor, slot: int, wish: _Wish, target: Seconds) -> Pick | None:
@@ -468,22 +459,19 @@ def insertion(times: Sequence[Row], beam: int = 8) -> ShopSchedule:
     busy: list[Busy] = [[] for _ in times[0]]
     units: list[ShopUnit] = []
     for trial in sorted(range(len(times)), key=lambda i: (-sum(times[i]), i)):
-        path = _way(times[trial], busy, beam)
+        # A short way of one trial through all slots.
+        row = times[trial]
+        paths = [NOWHERE]
+        for _ in row:
+            best = _best_by_slots(_longer(paths, row, busy))
+            best.sort(key=lambda path: (path.waits, -path.free))
+            paths = best[:beam]
+        path = min(paths, key=lambda path: path.free)
         for slot, start in path.places:
             end = start + times[trial][slot]
             insort(busy[slot], (end, start))
             units.append(ShopUnit(start, end, trial, slot, slot))
     return ShopSchedule(tuple(sorted(units)))
-
-
-def _way(row: Row, busy: Sequence[Busy], beam: int) -> Path:
-    """A short way of one trial through all slots."""
-    paths = [NOWHERE]
-    for _ in row:
-        best = _best_by_slots(_longer(paths, row, busy))
-        best.sort(key=lambda path: (path.waits, -path.free))
-        paths = best[:beam]
-    return min(paths, key=lambda path: path.free)
 
 
 def _best_by_slots(paths: Iterable[Path]) -> list[Path]:
@@ -633,20 +621,15 @@ def shares(seconds: Sequence[Row]) -> Shares:
     """
     table = np.asarray(seconds, float)
     held = np.isfinite(table)
-    _check_held(held)
+    any_holder = held.any(axis=1)
+    if not any_holder.all():
+        first = int(any_holder.argmin())
+        raise ValueError(f"every shard needs a slot that holds it; shard {first} has none")
     solution = _solved(table)
     share = np.zeros(table.shape)
     share[held] = solution[:-1]
     rows = tuple(tuple(map(float, row)) for row in share)
     return Shares(float(solution[-1]), rows)
-
-
-def _check_held(held: NDArray[np.bool_]) -> None:
-    """Raise ValueError if a shard has no holder."""
-    any_holder = held.any(axis=1)
-    if not any_holder.all():
-        first = int(any_holder.argmin())
-        raise ValueError(f"every shard needs a slot that holds it; shard {first} has none")
 
 
 def _solved(table: Floats) -> Floats:

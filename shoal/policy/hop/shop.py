@@ -89,10 +89,6 @@ class Shop:
             )
         if not (self.seconds > 0).all():
             raise ValueError("every pass takes more than 0 seconds; check the rates of the profile")
-        self._check_holders()
-
-    def _check_holders(self) -> None:
-        """Raise ValueError if a shard lies at no slot."""
         lost = np.argwhere(np.isinf(self.fastest))
         if lost.size:
             trial, shard = lost[0]
@@ -269,20 +265,16 @@ class _Dispatch:
     def start(self, trial: int, shard: int, slot: int) -> None:
         """Let the unit begin now."""
         floor = self.floor
-        self._check(trial, shard, slot)
+        if slot not in self.free or not floor.may_start(trial, shard, slot):
+            raise ValueError(
+                f"trial {trial} cannot begin a pass over shard {shard} at slot {slot} now"
+            )
         end = floor.now + float(self.seconds[trial, shard, slot])
         epoch = int(floor.epoch[trial])
         self.units.append(ShopUnit(floor.now, end, trial, shard, slot, epoch))
         self.free.discard(slot)
         floor.start(trial, shard, slot)
         heappush(self.running, (end, trial, slot))
-
-    def _check(self, trial: int, shard: int, slot: int) -> None:
-        """Raise ValueError unless the unit can begin now."""
-        if slot not in self.free or not self.floor.may_start(trial, shard, slot):
-            raise ValueError(
-                f"trial {trial} cannot begin a pass over shard {shard} at slot {slot} now"
-            )
 
     def to_the_next_end(self) -> None:
         """Let time pass until a unit ends, and free the trials and slots of all that end then."""
@@ -301,30 +293,26 @@ def check_schedule(schedule: ShopSchedule, shop: Shop, epochs: int = 1) -> None:
     is at one place at a time. Exclusive access: a slot serves one trial at a time. Non-preemption:
     each unit lasts its time.
     """
-    _check_complete(schedule, shop.fastest.size * epochs)
-    _check_lengths(schedule, shop)
-    _check_alone(schedule, "trial")
-    _check_alone(schedule, "slot")
-    _check_epochs(schedule)
-
-
-def _check_complete(schedule: ShopSchedule, total: int) -> None:
-    """Every trial visits every shard once an epoch."""
+    # Every trial visits every shard once an epoch.
+    total = shop.fastest.size * epochs
     seen = {(unit.trial, unit.shard, unit.epoch) for unit in schedule.units}
     count = len(schedule.units)
     if count != len(seen) or len(seen) != total:
         raise ValueError(
             f"every unit runs exactly once: {total} expected, {len(seen)} of {count} differ"
         )
-
-
-def _check_lengths(schedule: ShopSchedule, shop: Shop) -> None:
-    """Each unit lasts its time."""
+    # Each unit lasts its time.
     for unit in schedule.units:
         seconds = shop.seconds[unit.trial, unit.shard, unit.slot]
         off = abs(unit.end - unit.start - seconds)
         if not off <= EPS * max(1.0, unit.end):
             raise ValueError(f"{unit} does not last its {seconds:g} s")
+    _check_alone(schedule, "trial")
+    _check_alone(schedule, "slot")
+    # No trial goes back to an earlier epoch.
+    for before, unit in _successive(schedule, "trial"):
+        if unit.epoch < before.epoch:
+            raise ValueError(f"trial {unit.trial} goes back an epoch: {before} and {unit}")
 
 
 def _check_alone(schedule: ShopSchedule, who: str) -> None:
@@ -333,13 +321,6 @@ def _check_alone(schedule: ShopSchedule, who: str) -> None:
         if unit.start < before.end - EPS * max(1.0, before.end):
             number = getattr(unit, who)
             raise ValueError(f"{who} {number} is in two units at once: {before} and {unit}")
-
-
-def _check_epochs(schedule: ShopSchedule) -> None:
-    """No trial goes back to an earlier epoch."""
-    for before, unit in _successive(schedule, "trial"):
-        if unit.epoch < before.epoch:
-            raise ValueError(f"trial {unit.trial} goes back an epoch: {before} and {unit}")
 
 
 def _successive(schedule: ShopSchedule, who: str) -> Iterator[tuple[ShopUnit, ShopUnit]]:

@@ -112,13 +112,10 @@ class Figures:
     def number(self, trial: TrialId) -> int:
         """Equal for trials with equal figures."""
         if trial not in self._number:
-            self._number[trial] = self._number_anew(trial)
+            # The number of the trial's figures: the next one where they are new.
+            figures = (self.left(trial), self.rate(trial), self.cost(trial))
+            self._number[trial] = self._numbers.setdefault(figures, len(self._numbers))
         return self._number[trial]
-
-    def _number_anew(self, trial: TrialId) -> int:
-        """The number of the trial's figures: the next one where they are new."""
-        figures = (self.left(trial), self.rate(trial), self.cost(trial))
-        return self._numbers.setdefault(figures, len(self._numbers))
 
     # -- of a pack
 

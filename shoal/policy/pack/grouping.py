@@ -211,7 +211,11 @@ def contiguous(members: Members, room: GiB, most: int, cost: CostOf) -> Groups:
                 begin = start
         best.append(least)
         cut.append(begin)
-    return _consecutive(order, cut)
+    # The groups, read back from the last one's beginning to the first one's.
+    cuts = [len(order)]
+    while cuts[-1]:
+        cuts.append(cut[cuts[-1]])
+    return [order[start:end] for start, end in pairwise(reversed(cuts))]
 
 
 def _begins(members: Members, order: Group, end: int, room: GiB, most: int) -> Iterator[int]:
@@ -222,14 +226,6 @@ def _begins(members: Members, order: Group, end: int, room: GiB, most: int) -> I
         if needs > room + SLACK and start < end - 1:
             return
         yield start
-
-
-def _consecutive(order: Group, cut: Sequence[int]) -> Groups:
-    """The groups, read back from the last one's beginning to the first one's."""
-    cuts = [len(order)]
-    while cuts[-1]:
-        cuts.append(cut[cuts[-1]])
-    return [order[start:end] for start, end in pairwise(reversed(cuts))]
 
 
 def fullest(members: Members, room: GiB, most: int) -> Groups:
@@ -329,7 +325,14 @@ def exact(members: Members, room: GiB, most: int, cost: CostOf) -> Groups:
     """
     _check_few(len(members))
     price = _prices(members, room, most, cost)
-    return _divided(_first_groups(price))
+    # The groups of the whole set, each that of the first member that is left.
+    taken = _first_groups(price)
+    groups = []
+    left = len(taken) - 1
+    while left:
+        groups.append(_numbers(taken[left]))
+        left ^= taken[left]
+    return groups
 
 
 def _check_few(members: int) -> None:
@@ -350,16 +353,6 @@ def _first_groups(price: Sequence[Seconds]) -> list[int]:
         best.append(least)
         taken.append(group)
     return taken
-
-
-def _divided(taken: Sequence[int]) -> Groups:
-    """The groups of the whole set, each that of the first member that is left."""
-    groups = []
-    left = len(taken) - 1
-    while left:
-        groups.append(_numbers(taken[left]))
-        left ^= taken[left]
-    return groups
 
 
 def _prices(members: Members, room: GiB, most: int, cost: CostOf) -> list[Seconds]:

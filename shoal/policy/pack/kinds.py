@@ -155,13 +155,10 @@ class _KindsOfGraph:
         kind: Kind = []
         self.all.append(kind)
         self.by_form.setdefault(self.figures.form(trial), kind)
-        self._number(trial, kind)
-        return kind
-
-    def _number(self, trial: TrialId, kind: Kind) -> None:
-        """Note the new kind by its first trial's number, unless there are many already."""
+        # Note the new kind by its first trial's number, unless there are many already.
         if len(self.by_number) < KINDS:
             self.by_number.setdefault(self.figures.number(trial), kind)
+        return kind
 
     def _with_gain(self, trial: TrialId) -> Kind | None:
         """Of the nearest kinds, the first whose first trial gains by this one's company."""

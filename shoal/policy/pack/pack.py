@@ -96,15 +96,11 @@ class Pack:
 
     def __post_init__(self) -> None:
         check_one_of("a pack's grouping", Grouping, self.grouping)
-        self._check_numbers()
-        object.__setattr__(self, "same", tuple(self.same))
-
-    def _check_numbers(self) -> None:
-        """Raise ValueError unless `most` and `within` can be."""
         if self.most < 1:
             raise ValueError(f"a pack has at least one trial; got most={self.most!r}")
         if self.within is not None and not self.within >= 0:
             raise ValueError(f"a distance must be >= 0, or None; got within={self.within!r}")
+        object.__setattr__(self, "same", tuple(self.same))
 
     def start(self) -> str:
         return ""
@@ -183,19 +179,15 @@ class _PacksForIdle:
         for number, slot in enumerate(slots):
             here = [trial for trial in left if fits(self.view, trial, slot)]
             if here:
-                pack = self._pack(slot, here, len(slots) - number)
+                idle = len(slots) - number
+                waiting = len(here) + self.behind
+                most = min(self.rule.most, ceil(waiting / idle))
+                packs = self._packs(slot, here, most)
+                pack = self._fair(slot, packs, waiting, idle)
+                while self.figures.memory(pack) > slot.memory:  # by a rounding error
+                    pack.pop()
                 left = _without(left, pack)
                 yield slot, pack
-
-    def _pack(self, slot: Slot, trials: Trials, idle: int) -> Group:
-        """The pack of these trials that this slot takes; `idle`: slots without work."""
-        waiting = len(trials) + self.behind
-        most = min(self.rule.most, ceil(waiting / idle))
-        packs = self._packs(slot, trials, most)
-        chosen = self._fair(slot, packs, waiting, idle)
-        while self.figures.memory(chosen) > slot.memory:  # by a rounding error
-            chosen.pop()
-        return chosen
 
     def _packs(self, slot: Slot, trials: Trials, most: int) -> Packs:
         """The trials in packs; of very many, only those of them that are to run next."""
@@ -206,19 +198,16 @@ class _PacksForIdle:
         kept.kinds = Kinds.of(self.figures, trials, rule.same, rule.most, kept.kinds)
         kinds = kept.kinds.all()
         if len(trials) > SOME:
-            return self._longest(slot, kinds, most)
+            # The longest trials, of the kind that has the most work.
+            kind = max(kinds, key=self._work)
+            # Equals lie together. How they are numbered depends on what was asked before; this not.
+            numbers = map(self.figures.number, kind)
+            place = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
+            order = sorted(kind, key=lambda t: (self._steps(t), place[self.figures.number(t)]))
+            return self._cheapest(slot, order[-2 * most :], most)
         return _chained(self._cheapest(slot, kind, most) for kind in kinds)
 
     # -- the cheapest packs
-
-    def _longest(self, slot: Slot, kinds: Sequence[Kind], most: int) -> Packs:
-        """Packs of the longest trials, of the kind that has the most work."""
-        kind = max(kinds, key=self._work)
-        # Equals lie together. How they are numbered depends on what was asked before; this not.
-        numbers = map(self.figures.number, kind)
-        place = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
-        order = sorted(kind, key=lambda t: (self._steps(t), place[self.figures.number(t)]))
-        return self._cheapest(slot, order[-2 * most :], most)
 
     def _work(self, kind: Kind) -> Seconds:
         """Seconds of all trials of the kind, one after the other."""

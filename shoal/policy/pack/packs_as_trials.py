@@ -123,11 +123,8 @@ def _admitted(view: View, packs: Packs, most: int) -> View:
     if len(view.trials) <= most:
         return view
     first = islice(queue(view), most)
-    return _with_only(view, chain(first, *packs, view.running))
-
-
-def _with_only(view: View, trials: Iterable[TrialId]) -> View:
-    """The view with those of these trials that it has, in the order given."""
+    # The view with those of these trials that it has, in the order given.
+    trials = chain(first, *packs, view.running)
     names = dict.fromkeys(trials)
     seen = {name: view.trials[name] for name in names if name in view.trials}
     return replace(view, trials=seen)

@@ -62,23 +62,24 @@ class Refill:
         suits = self._suiting(first, waits)
         # Of the trials that were not looked at, as large a part suits.
         waiting = len(suits) * (1 + self.behind / max(1, len(waits)))
-        most = self._share(first, packs, waiting)
+        # How many one pack may have, that no slot with others of its form stands idle for it.
+        form = self.figures.form(first)
+        peers = [pack for pack in packs.values() if self.figures.form(pack[0]) == form]
+        all_of_form = sum(map(len, peers)) + waiting
+        most = min(self.most, ceil(all_of_form / max(1, len(peers))))
         if len(lanes) >= most:
             return lanes
         near = self._nearest(first, suits)
         for trial in near:
             if len(lanes) < most and self._gains(slot, gang, lanes, [trial]):
                 lanes.append(trial)
-        crowd = self._crowd(lanes, near, most)
+        # As many trials of the pack's form as it has room for, without those that are in it.
+        others = [trial for trial in near if trial not in lanes]
+        places = max(0, most - len(lanes))
+        crowd = self._of_form(lanes[0], others)[:places]
         if len(crowd) > 1 and self._gains(slot, gang, lanes, crowd):
             lanes += crowd
         return lanes
-
-    def _crowd(self, lanes: Trials, near: Trials, most: int) -> list[TrialId]:
-        """As many trials of the pack's form as it has room for, without those that are in it."""
-        others = [trial for trial in near if trial not in lanes]
-        places = max(0, most - len(lanes))
-        return self._of_form(lanes[0], others)[:places]
 
     def _of_form(self, first: TrialId, trials: Trials) -> list[TrialId]:
         """The trials of the same known form as the first."""
@@ -109,17 +110,6 @@ class Refill:
         chosen = set(nsmallest(JOINING, suits, key=far))
         return [trial for trial in suits if trial in chosen]
 
-    def _share(self, first: TrialId, packs: PacksOf, waiting: float) -> int:
-        """How many one pack may have, that no slot with others of its form stands idle for it."""
-        peers = self._peers(first, packs)
-        all_of_form = sum(map(len, peers)) + waiting
-        return min(self.most, ceil(all_of_form / max(1, len(peers))))
-
-    def _peers(self, first: TrialId, packs: PacksOf) -> list[Trials]:
-        """The packs whose first trial has this trial's form."""
-        form = self.figures.form(first)
-        return [pack for pack in packs.values() if self.figures.form(pack[0]) == form]
-
     def _gains(self, slot: Slot, runs: Gang, lanes: Trials, joining: Trials) -> bool:
         """Whether they fit, and the pack does more with them until the first of all is through.
 
@@ -136,14 +126,11 @@ class Refill:
         after = figures.work(rates)
         if after <= before:
             return False
-        seconds = self._to_first_end(rates)
+        # How long it takes at these rates until the first trial is through.
+        left = self.figures.left
+        seconds = min(left(trial) / rate for trial, rate in rates.items())
         lost = self._lost(runs, figures.gang(slot, lanes), more)
         return after * seconds > before * (seconds + lost)
-
-    def _to_first_end(self, rates: Mapping[TrialId, float]) -> Seconds:
-        """How long it takes at these rates until the first trial is through."""
-        left = self.figures.left
-        return min(left(trial) / rate for trial, rate in rates.items())
 
     def _have_room(self, slot: Slot, trials: Trials) -> bool:
         """Whether the slot's memory holds the trials together."""

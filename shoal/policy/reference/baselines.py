@@ -138,7 +138,13 @@ class Killable:
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
         keep = view.plan.gangs
         pool = idle_slots(view)
-        hurt = self._hurt(view)
+        # The gangs that lost a slot.
+        gangs = sorted(view.plan.gangs, key=in_order)
+        hurt = [
+            g
+            for g in gangs
+            if g.quota is None and any(len(n.slots) < self._width(view, n.trial) for n in g.lanes)
+        ]
         if hurt and not self._must_do(view, hurt[0]):
             keep = keep.difference(hurt)
             pool += [view.slots[name] for gang in hurt for name in sorted(gang.slots)]
@@ -146,15 +152,6 @@ class Killable:
         if not gangs and len(keep) == len(view.plan.gangs):
             return view.plan, None
         return Plan(keep | frozenset(gangs)), None
-
-    def _hurt(self, view: View) -> list[Gang]:
-        """The gangs that lost a slot."""
-        gangs = sorted(view.plan.gangs, key=in_order)
-        return [
-            g
-            for g in gangs
-            if g.quota is None and any(len(n.slots) < self._width(view, n.trial) for n in g.lanes)
-        ]
 
     def _must_do(self, view: View, gang: Gang) -> bool:
         """Whether this gang runs alone, and all slots together are too few for its width."""
@@ -226,7 +223,12 @@ def weighted_rates(
     def step(i: int, k: int) -> tuple[float, int, int]:
         """From corner k to the next: worth per slot (negated, for the heap), who, where."""
         here, above = hulls[i][k : k + 2]
-        worth = _worth(wanting[i], here, above, beta)
+        # What each slot of the step between two corners adds to the weighted sum of speed-ups.
+        ask = wanting[i]
+        slots = above[0] - here[0]
+        rate = above[1] - here[1]
+        weight: float = ask.seconds() ** -beta
+        worth = weight * rate / slots / ask.rates[0]
         if wanting[i].held >= above[0]:
             worth *= 1.0 + hysteresis
         return -worth, i, k
@@ -244,14 +246,6 @@ def weighted_rates(
         if k + 2 < len(hulls[i]):
             heappush(heap, step(i, k + 1))
     return given
-
-
-def _worth(ask: Ask, here: Corner, above: Corner, beta: float) -> float:
-    """What each slot of the step between two corners adds to the weighted sum of speed-ups."""
-    slots = above[0] - here[0]
-    rate = above[1] - here[1]
-    weight: float = ask.seconds() ** -beta
-    return weight * rate / slots / ask.rates[0]
 
 
 def _hull(ask: Ask) -> list[Corner]:
@@ -286,7 +280,10 @@ def hesrpt_shares(wanting: Sequence[Ask], capacity: int, p: float) -> dict[Trial
     rungs: Rung = {}
     free = capacity
     for ask, share in zip(order, shares, strict=True):
-        rung = _rounded(ask, share, free)
+        # The rung nearest to the share (up to a third above it), of those that fit.
+        limit = min(max(1.34 * share, ask.least), free)
+        fitting = bisect_right(ask.widths, limit)
+        rung = max(fitting - 1, 0)
         if share >= 0.75 * ask.least and ask.widths[rung] <= free:
             rungs[ask.trial] = rung
             free -= ask.widths[rung]
@@ -301,13 +298,6 @@ def _hesrpt(trials: int, capacity: int, p: float) -> Iterator[float]:
         upto = (i / trials) ** power
         before = ((i - 1) / trials) ** power
         yield (upto - before) * capacity
-
-
-def _rounded(ask: Ask, share: float, free: int) -> int:
-    """The rung nearest to the share (up to a third above it), of those that fit."""
-    limit = min(max(1.34 * share, ask.least), free)
-    fitting = bisect_right(ask.widths, limit)
-    return max(fitting - 1, 0)
 
 
 def srpt_shares(wanting: Sequence[Ask], capacity: int, width: int) -> dict[TrialId, int]:

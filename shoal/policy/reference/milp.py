@@ -21,7 +21,7 @@ from shoal.core.state import View
 from shoal.core.trial import Seconds
 from shoal.policy.elastic.elastic import Elastic, Problem, free_slots, plan_of, wanted
 from shoal.policy.elastic.objective import Objective, check_hysteresis, check_objective
-from shoal.policy.elastic.placement import Claim, by_index
+from shoal.policy.elastic.placement import by_index
 from shoal.policy.elastic.table import EXACT, FORBIDDEN, Counts, Table, gains, value
 
 Terms = Mapping[int, float]  # coefficients by column
@@ -268,14 +268,7 @@ class NodeMilp:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        claims = self._claims(view)
-        if not claims:
-            return view.plan, None
-        moved = by_index(claims, free_slots(view), view.slots)
-        return plan_of(view, moved), None
-
-    def _claims(self, view: View) -> list[Claim]:
-        """How many slots each trial should have by the program; nothing where none changes."""
+        # How many slots each trial should have by the program; nothing where none changes.
         rule = Elastic(
             self.horizon,
             self.up,
@@ -284,7 +277,11 @@ class NodeMilp:
             self.objective,
             hysteresis=self.hysteresis,
         )
-        return wanted(rule, view, self.horizon, self._counts)
+        claims = wanted(rule, view, self.horizon, self._counts)
+        if not claims:
+            return view.plan, None
+        moved = by_index(claims, free_slots(view), view.slots)
+        return plan_of(view, moved), None
 
     def _counts(self, asked: Problem) -> Counts:
         return self.counts(asked.curve, asked.held, asked.up, asked.down, asked.free)

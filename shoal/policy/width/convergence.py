@@ -67,7 +67,12 @@ def foretold(metric: str, drop: float = 0.005) -> Left:
     def left(view: View, trial: TrialId) -> Samples:
         most = left_of(view, trial)
         _check_metric(view, trial, metric)
-        series = _series(view, trial, metric)
+        # The trial's epochs and its scores above 0.
+        found = []
+        for epoch, scores in view.scores[trial]:
+            if scores.get(metric, 0.0) > 0:
+                found.append((epoch, scores[metric]))
+        series = tuple(found)
         return min(most, _foretold(series, drop, view.done[trial], most))
 
     return left
@@ -84,15 +89,6 @@ def _foretold(series: Series, drop: float, done: Samples, most: Samples) -> Samp
     last = _last_epoch(series, drop * first)
     epochs = max(last - now, now / 4)
     return epochs * done / now
-
-
-def _series(view: View, trial: TrialId, metric: str) -> Series:
-    """The trial's epochs and its scores above 0."""
-    found = []
-    for epoch, scores in view.scores[trial]:
-        if scores.get(metric, 0.0) > 0:
-            found.append((epoch, scores[metric]))
-    return tuple(found)
 
 
 def check_scores(view: View, metric: str | None) -> None:

@@ -16,7 +16,6 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.policy.arguments import check_interval
 from shoal.policy.width.ask import (
     Ask,
-    Rung,
     Widths,
     admitted,
     paying,
@@ -40,25 +39,16 @@ def equal_shares(wanting: Sequence[Ask], capacity: int) -> dict[TrialId, int]:
     free = capacity - sum(ask.least for ask in taken)
     share = capacity / len(taken)
     for ask in taken:
-        free -= _climb(ask, rungs, share, free)
-    _round_by_round(taken, rungs, free)
-    return widths_at(taken, rungs)
-
-
-def _climb(ask: Ask, rungs: Rung, share: float, free: int) -> int:
-    """Raise the trial to its largest width within the share. Returns the slots it took."""
-    rung = rungs[ask.trial]
-    while ask.helps(rung):
-        above = ask.widths[rung + 1]
-        if above > share or above - ask.least > free:
-            break
-        rung += 1
-    rungs[ask.trial] = rung
-    return ask.widths[rung] - ask.least
-
-
-def _round_by_round(taken: Sequence[Ask], rungs: Rung, free: int) -> None:
-    """Raise each by one rung in turn, until none can rise; mostly one round is enough."""
+        # Raise the trial to its largest width within the share.
+        rung = rungs[ask.trial]
+        while ask.helps(rung):
+            above = ask.widths[rung + 1]
+            if above > share or above - ask.least > free:
+                break
+            rung += 1
+        rungs[ask.trial] = rung
+        free -= ask.widths[rung] - ask.least
+    # Raise each by one rung in turn, until none can rise; mostly one round is enough.
     rising = True
     while rising:
         rising = False
@@ -68,6 +58,7 @@ def _round_by_round(taken: Sequence[Ask], rungs: Rung, free: int) -> None:
                 free -= ask.step(rung)
                 rungs[ask.trial] = rung + 1
                 rising = True
+    return widths_at(taken, rungs)
 
 
 @dataclass(frozen=True, slots=True)

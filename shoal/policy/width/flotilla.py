@@ -355,7 +355,10 @@ def berths(view: View, widths: Widths, slots: Sequence[SlotId]) -> Seats:
     sizes = {len(at) for at in nodes}
     room = sum(map(len, nodes))
     if len(nodes) > 1 and len(sizes) == 1 and room >= sum(widths.values()):
-        return _in_a_row(widths, nodes)
+        # The slots of each trial by algorithm 3, on nodes with equally many slots.
+        row = [slot for at in nodes for slot in at]
+        places = assign(list(widths.values()), len(nodes[0]))
+        return {t: tuple(row[at.start : at.stop]) for t, at in zip(widths, places, strict=True)}
     return seats(view, widths, slots, held_by(view, widths))
 
 
@@ -377,13 +380,6 @@ def _nodes_for(view: View, widths: Widths, slots: Sequence[SlotId]) -> list[list
 # data set is. A slot tells a rate by then, or sooner. Then a trial that stays where it is goes on
 # with its visit. One that makes room leaves at once, and its batches are void, as in the paper.
 # Widths beyond those measured follow by eq. 5.
-
-
-def _in_a_row(widths: Widths, nodes: Sequence[Sequence[SlotId]]) -> Seats:
-    """The slots of each trial by algorithm 3, on nodes with equally many slots."""
-    row = [slot for at in nodes for slot in at]
-    places = assign(list(widths.values()), len(nodes[0]))
-    return {t: tuple(row[at.start : at.stop]) for t, at in zip(widths, places, strict=True)}
 
 
 def noted_rates(view: View, wanting: Iterable[Ask], told: Told) -> Told:
@@ -550,7 +546,9 @@ def missing(view: View, wanting: Sequence[Ask], tried: Tried, measures: Measures
         known = known_widths(view.profile, ask.trial)
         if known is None:
             continue
-        over = _given_up(view, ask.trial, tried)
+        # Widths that gave no rate in the visits that the trial made since it was begun there.
+        visits = len(view.visits.get(ask.trial, ()))
+        over = {width for width, begun in tried.get(ask.trial, ()) if visits >= begun + VISITS}
         widths = tuple(
             width
             for width in ask.widths
@@ -577,12 +575,6 @@ def _one_of_each_kind(view: View, wanting: Sequence[Ask]) -> Iterable[Ask]:
     for ask in sorted(wanting, key=lambda ask: not ask.held):
         kinds.setdefault(kind_of(view.profile, ask.trial), ask)
     return kinds.values()
-
-
-def _given_up(view: View, trial: TrialId, tried: Tried) -> set[int]:
-    """Widths that gave no rate in the visits that the trial made since it was begun there."""
-    visits = len(view.visits.get(trial, ()))
-    return {width for width, begun in tried.get(trial, ()) if visits >= begun + VISITS}
 
 
 def widths_to_try(
@@ -654,17 +646,12 @@ def extended(view: View, ask: Ask) -> Ask:
     base = 2 * per_node(view)
     if known is None or ask.widths[-1] <= base:
         return ask
-    measured = _measured_in_a_row(known)
+    # The greatest width up to which each one is known.
+    measured = 0
+    while measured + 1 in known:
+        measured += 1
     if measured < base:
         return ask
     curve = view.profile.curve(ask.trial, measured)
     rates = extrapolate(curve, per_node(view), ask.widths[-1])
     return replace(ask, rates=tuple(rates[width - 1] for width in ask.widths))
-
-
-def _measured_in_a_row(known: Set[int]) -> int:
-    """The greatest width up to which each one is known."""
-    width = 0
-    while width + 1 in known:
-        width += 1
-    return width

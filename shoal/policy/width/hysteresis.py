@@ -36,20 +36,18 @@ def is_due(view: View, last: Decided, every: Seconds | None = None) -> bool:
         return True
     if every is not None and view.now >= last["at"] + every - SOON:
         return True
-    return _are_others(measured_rates(view.profile), last["rates"])
+    # Were rates measured that were not known before, or are no longer so?
+    rates = measured_rates(view.profile)
+    before = last["rates"]
+    if len(rates) != len(before):
+        return True
+    pairs = zip(rates, before, strict=True)
+    return any(abs(rate - known) > OFF * known for rate, known in pairs)
 
 
 def _counts(view: View) -> list[int]:
     """Numbers of which one changes when a trial or a slot comes or goes."""
     return [len(view.known), len(view.trials), len(view.slots)]
-
-
-def _are_others(rates: Sequence[float], before: Sequence[float]) -> bool:
-    """Whether rates were measured that were not known before, or are no longer so."""
-    if len(rates) != len(before):
-        return True
-    pairs = zip(rates, before, strict=True)
-    return any(abs(rate - known) > OFF * known for rate, known in pairs)
 
 
 def decided(view: View, plan: Plan, last: Decided) -> dict[str, Any]:

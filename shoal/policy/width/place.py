@@ -42,7 +42,14 @@ def assign(widths: Sequence[int], per_node: int) -> list[range]:
     row += pairs
     taken = sum(widths[i] for i in row)
     row += _best_order(rest, widths, taken, per_node)
-    return _laid_out(row, widths)
+    # The places of each width, if they stand in this order.
+    given: dict[int, range] = {}
+    at = 0
+    for i in row:
+        end = at + widths[i]
+        given[i] = range(at, end)
+        at = end
+    return [given[i] for i in range(len(widths))]
 
 
 def _best_order(
@@ -51,21 +58,17 @@ def _best_order(
     """The order of these widths, laid out from place `at` on, that eq. 4 finds best."""
 
     def spread_of(order: tuple[int, ...]) -> float:
-        return _spread_of(order, widths, at, per_node)
+        """Eq. 4."""
+        total = 0.0
+        begin = at
+        for i in order:
+            end = begin + widths[i]
+            total += _nodes(begin, end, per_node) / widths[i]
+            begin = end
+        return round(total, 9)
 
     orders = islice(permutations(numbers), ORDERS)
     return min(orders, key=spread_of)
-
-
-def _laid_out(row: Sequence[int], widths: Sequence[int]) -> list[range]:
-    """The places of each width, if they stand in this order."""
-    given: dict[int, range] = {}
-    at = 0
-    for i in row:
-        end = at + widths[i]
-        given[i] = range(at, end)
-        at = end
-    return [given[i] for i in range(len(widths))]
 
 
 def _paired(
@@ -96,16 +99,6 @@ def spread(places: Iterable[range], per_node: int) -> float:
 def _nodes(start: int, stop: int, per_node: int) -> int:
     """How many nodes the places from `start` to before `stop` touch."""
     return (stop - 1) // per_node - start // per_node + 1
-
-
-def _spread_of(order: Iterable[int], widths: Sequence[int], at: int, per_node: int) -> float:
-    """Eq. 4 for lanes laid out in this order from place `at` on."""
-    total = 0.0
-    for i in order:
-        end = at + widths[i]
-        total += _nodes(at, end, per_node) / widths[i]
-        at = end
-    return round(total, 9)
 
 
 def place(view: View, wanted: Widths) -> Plan:
@@ -174,7 +167,12 @@ def seats(view: View, wanted: Widths, free: Sequence[SlotId], held: Held) -> Sea
         use = _usable(len(got), wanted[trial])
         found[trial] = got[:use]
         pool.take(got[len(before) : use])
-    return _enough(view, found)
+    # The trials that have at least their fewest slots.
+    seated = {}
+    for trial, slots in found.items():
+        if slots and _are_enough(view, trial, slots):
+            seated[trial] = slots
+    return seated
 
 
 def _by_need(wanted: Widths, found: Seats, memory: Memory) -> list[TrialId]:
@@ -185,15 +183,6 @@ def _by_need(wanted: Widths, found: Seats, memory: Memory) -> list[TrialId]:
         if missing:
             need[trial] = missing
     return sorted(need, key=lambda trial: (-memory[trial], -need[trial]))
-
-
-def _enough(view: View, found: Seats) -> Seats:
-    """The trials that have at least their fewest slots."""
-    seated = {}
-    for trial, slots in found.items():
-        if slots and _are_enough(view, trial, slots):
-            seated[trial] = slots
-    return seated
 
 
 def _are_enough(view: View, trial: TrialId, slots: Sequence[SlotId]) -> bool:
@@ -252,17 +241,15 @@ class _Pool:
         for slot in slots:
             node = self._node(slot)
             mine = self.nodes[node]
-            self._shrink(node, len(mine))
+            # Note that the node, with so many free slots, has one less.
+            size = len(mine)
+            alike = self.sizes[size]
+            del alike[node]
+            if not alike:
+                del self.sizes[size]
+            if size > 1:
+                self._note(node, size - 1)
             del mine[slot]
-
-    def _shrink(self, node: str, size: int) -> None:
-        """Note that the node, with so many free slots, has one less."""
-        alike = self.sizes[size]
-        del alike[node]
-        if not alike:
-            del self.sizes[size]
-        if size > 1:
-            self._note(node, size - 1)
 
     def _note(self, node: str, size: int) -> None:
         """Note that the node has so many free slots."""
@@ -275,7 +262,10 @@ class _Pool:
         First at nodes where the trial is. Then at a node that just holds the rest; else at the
         emptiest node, and so on.
         """
-        home = self._homes(held)
+        # The nodes of these slots that have free ones, those with the most free ones first.
+        nodes = dict.fromkeys(map(self._node, held))
+        with_free = [node for node in nodes if self.nodes.get(node)]
+        home = sorted(with_free, key=lambda node: -len(self.nodes[node]))
         got: list[SlotId] = []
         used: set[str] = set()
         while len(got) < need:
@@ -290,12 +280,6 @@ class _Pool:
             used.add(node)
             got += islice(self.nodes[node], more)
         return got
-
-    def _homes(self, held: Sequence[SlotId]) -> list[str]:
-        """The nodes of these slots that have free ones, those with the most free ones first."""
-        nodes = dict.fromkeys(map(self._node, held))
-        with_free = [node for node in nodes if self.nodes.get(node)]
-        return sorted(with_free, key=lambda node: -len(self.nodes[node]))
 
     def _best(self, need: int, used: set[str]) -> str | None:
         """Of the unused nodes, the one that just holds so many; else the one with the most."""

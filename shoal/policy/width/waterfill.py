@@ -171,8 +171,24 @@ class WaterFill:
         capacity = room(view)
         fewest = sum(ask.least for ask in wanting)
         if fewest >= capacity:
-            return self._crowded(wanting, capacity)
-        return self._level(view, wanting, capacity)
+            # The fewest slots for each, the longest trials first, as far as the slots reach.
+            ranked = sorted(wanting, key=self._rank)
+            return {ask.trial: ask.least for ask in admitted(ranked, capacity)}
+        # The widths with even ends; those of now where the change would gain too little.
+        new = level(wanting, capacity)
+        now = {ask.trial: ask.held for ask in wanting}
+        if not all(ask.held in ask.widths for ask in wanting):
+            return new  # a trial waits, or lost slots below its fewest
+        if sum(now.values()) > capacity:
+            return new
+
+        # Seconds that the trial with the dearest change of width stands still.
+        changed = [ask for ask in wanting if new[ask.trial] != ask.held]
+        costs = [change_seconds(view, ask.trial, new[ask.trial]) for ask in changed]
+        cost = max(costs, default=0.0)
+        if _end(wanting, new) + cost < _end(wanting, now) * (1.0 - self.gain):
+            return new
+        return now
 
     def _asks(self, view: View) -> list[Ask]:
         """What the trials ask for, with what each has left by this policy's rule."""
@@ -186,11 +202,6 @@ class WaterFill:
             return left_of(view, trial)
         return max(self.expect - view.done[trial], self.expect / 4)
 
-    def _crowded(self, wanting: Sequence[Ask], capacity: int) -> Widths:
-        """The fewest slots for each, the longest trials first, as far as the slots reach."""
-        ranked = sorted(wanting, key=self._rank)
-        return {ask.trial: ask.least for ask in admitted(ranked, capacity)}
-
     def _rank(self, ask: Ask) -> tuple[bool, float]:
         """Running trials come first without ticks; at ticks they only count as longer."""
         seconds = ask.seconds()
@@ -203,27 +214,6 @@ class WaterFill:
         if self.every is None:
             return 1.0
         return 1.0 / LONGER
-
-    def _level(self, view: View, wanting: Sequence[Ask], capacity: int) -> Widths:
-        """The widths with even ends; those of now where the change would gain too little."""
-        new = level(wanting, capacity)
-        now = {ask.trial: ask.held for ask in wanting}
-        if not all(ask.held in ask.widths for ask in wanting):
-            return new  # a trial waits, or lost slots below its fewest
-        if sum(now.values()) > capacity:
-            return new
-
-        cost = _dearest_change(view, wanting, new)
-        if _end(wanting, new) + cost < _end(wanting, now) * (1.0 - self.gain):
-            return new
-        return now
-
-
-def _dearest_change(view: View, wanting: Sequence[Ask], widths: Widths) -> Seconds:
-    """Seconds that the trial with the dearest change of width stands still."""
-    changed = [ask for ask in wanting if widths[ask.trial] != ask.held]
-    costs = [change_seconds(view, ask.trial, widths[ask.trial]) for ask in changed]
-    return max(costs, default=0.0)
 
 
 def _end(wanting: Sequence[Ask], widths: Widths) -> Seconds:
