@@ -174,15 +174,10 @@ class _Rungs(Look):
         """Take in what changed since the last look."""
         changed = self.changed(view)
         if not self._below:
-            self._below = self._built()
+            self._below = [_Rung(at, after) for at, after in pairwise(self._rule.epochs())]
         for trial in filter(self._is_mine, changed):
             for rung in self._below:
                 self._place(view, trial, rung)
-
-    def _built(self) -> list[_Rung]:
-        """All rungs but the last, without trials."""
-        steps = pairwise(self._rule.epochs())
-        return [_Rung(at, after) for at, after in steps]
 
     @property
     def _trials(self) -> int:
@@ -247,7 +242,11 @@ class _Rungs(Look):
         As in successive halving. A trial that another rule stopped on the way went as far as it
         would: no trial from below takes its place.
         """
-        sent = [trial for trial in self._mine(view) if not _failed(view, trial)]
+        sent = [
+            trial
+            for trial in self._mine(view)
+            if not view.ended.get(trial, "").startswith("failed")
+        ]
         last = self._rule.epochs()[-1]
         if any(asked_for(view, trial, last) for trial in sent):
             return []
@@ -288,7 +287,3 @@ class _Rungs(Look):
         """Whether a trial that came to the rung is among the best there."""
         best = max(1, self._go_on(rung))
         return rung.came.place(trial) < best and rung.came.cost(trial) < inf
-
-
-def _failed(view: View, trial: TrialId) -> bool:
-    return view.ended.get(trial, "").startswith("failed")

@@ -61,18 +61,15 @@ class Grid:
         object.__setattr__(self, "_space", space)
         object.__setattr__(self, "_combinations", Combinations(space))
         if self.first:
-            self._take_first(self.first)
-
-    def _take_first(self, first: Sequence[Mapping[str, Any]]) -> None:
-        """Note which combinations come first; the others come after them."""
-        earlier = tuple(
-            {name: value_of(value) for name, value in config.items()} for config in first
-        )
-        places = {self._place(config) for config in earlier}
-        ordered = sorted(place for place in places if place is not None)
-        others = tuple(place - number for number, place in enumerate(ordered))
-        object.__setattr__(self, "first", earlier)
-        object.__setattr__(self, "_others_before", others)
+            # Note which combinations come first; the others come after them.
+            earlier = tuple(
+                {name: value_of(value) for name, value in config.items()} for config in self.first
+            )
+            places = {self._place(config) for config in earlier}
+            ordered = sorted(place for place in places if place is not None)
+            others = tuple(place - number for number, place in enumerate(ordered))
+            object.__setattr__(self, "first", earlier)
+            object.__setattr__(self, "_others_before", others)
 
     def _place(self, config: Config) -> int | None:
         """The number of the combination with exactly this configuration; None: there is none."""
@@ -98,10 +95,6 @@ class Grid:
         return 0
 
     def propose(self, view: View, came: int) -> tuple[Proposal, int]:
-        return self._batch().next(view, came)
-
-    def _batch(self) -> Batch:
-        """All trials, in order."""
         return Batch(
             len(self.first or ()) + self._combinations.count - len(self._others_before),
             self.config,
@@ -110,4 +103,4 @@ class Grid:
             self.widths,
             self.priority,
             len(self.first or ()),
-        )
+        ).next(view, came)

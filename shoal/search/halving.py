@@ -262,7 +262,11 @@ class _Brackets(Look):
             if not alive:
                 return []
             ranked = best_first(view, alive, rung.epochs, self._metric, self._mode)
-            trials = [t for t in ranked[: after.trials] if self._is_sound(view, t, rung)]
+            trials = [
+                t
+                for t in ranked[: after.trials]
+                if cost_at(view, t, rung.epochs, self._metric, self._mode) < inf
+            ]
             due = self._extended(view, trials, after)
             if due:
                 return due
@@ -310,9 +314,6 @@ class _Brackets(Look):
     def _end(self, number: int) -> None:
         self._over.add(number)
         self._ready.discard(number)
-
-    def _is_sound(self, view: View, trial: TrialId, rung: Rung) -> bool:
-        return cost_at(view, trial, rung.epochs, self._metric, self._mode) < inf
 
     def _extended(self, view: View, trials: Sequence[TrialId], after: Rung) -> list[Trial]:
         """Those of the trials that have yet to be sent to the next rung.

@@ -29,14 +29,11 @@ class Look:
         changed = view.news.since(self._news)
         self._news = view.news
         if changed is None:
-            self._start_again()
+            # It is a study that was not seen before.
+            self._came = 0
+            self.forget()
             return view.known.keys()
         return changed
-
-    def _start_again(self) -> None:
-        """Begin with a study that was not seen before."""
-        self._came = 0
-        self.forget()
 
     def came(self, view: View, most: int) -> int:
         """How many of the trials t000, t001, … up to `most` are known. Call `changed` before."""
@@ -64,15 +61,11 @@ class Ranking:
         if before == cost:
             return
         if before is not None:
-            self._take_out(trial)
+            del self._ranked[self.place(trial)]
+            del self._costs[trial]
         if cost is not None:
             self._costs[trial] = cost
             insort(self._ranked, (cost, by_number(trial)))
-
-    def _take_out(self, trial: TrialId) -> None:
-        """Remove a trial that has a cost."""
-        del self._ranked[self.place(trial)]
-        del self._costs[trial]
 
     def place(self, trial: TrialId) -> int:
         """How many trials are before this one."""

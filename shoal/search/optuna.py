@@ -84,25 +84,6 @@ class Optuna:
     def __post_init__(self) -> None:
         check_numbers(self)
         object.__setattr__(self, "_space", validated(self.space or {}))
-        self._check_name()
-        self._check_options()
-        optuna()
-        self._try_sampler()
-        object.__setattr__(self, "_past", Past(self._space, self.metric, self.mode))
-
-    def _try_sampler(self) -> None:
-        """Raise ValueError if the sampler cannot be made."""
-        try:
-            with quietly():
-                self._sampler(0)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"Optuna's sampler {self.sampler!r} cannot be made with {dict(self.options)}: "
-                f"{error}"
-            ) from error
-
-    def _check_name(self) -> None:
-        """Raise ValueError if the sampler is not known, or keeps more than trials."""
         if not isinstance(self.sampler, str):
             hint = instead(self.sampler) or 'write its name, as "tpe"'
             raise ValueError(f"a sampler is made anew for each trial, by its name: {hint}")
@@ -117,15 +98,22 @@ class Optuna:
                 f"{', '.join(KEEPING)} keep more in Optuna's storage, "
                 "which is rebuilt from the journal"
             )
-
-    def _check_options(self) -> None:
-        """Raise ValueError if the options seed the sampler."""
         if "seed" in self.options:
             raise ValueError(
                 "Optuna: a sampler is made for each trial, seeded by (seed, number of the trial); "
                 f"options say seed={self.options['seed']!r}, with which all would ask alike: "
                 "say seed= instead"
             )
+        optuna()
+        try:
+            with quietly():
+                self._sampler(0)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"Optuna's sampler {self.sampler!r} cannot be made with {dict(self.options)}: "
+                f"{error}"
+            ) from error
+        object.__setattr__(self, "_past", Past(self._space, self.metric, self.mode))
 
     def start(self) -> None:
         return None
@@ -213,13 +201,10 @@ class Past(Look):
     def ask(self, study: Any, name: TrialId) -> Config:
         """What the study's sampler suggests for the trial of that name."""
         trial = study.ask()
-        self._note_asked(name, trial.number)
-        return build(self._space, lambda _, domain, label: suggested(trial, label, domain))
-
-    def _note_asked(self, name: TrialId, number: int) -> None:
-        """Note that the trial of that name was asked for, and has this number in the study."""
-        self._numbers[name] = number
+        # Note that the trial of that name was asked for, and has this number in the study.
+        self._numbers[name] = trial.number
         self._asked.append(name)
+        return build(self._space, lambda _, domain, label: suggested(trial, label, domain))
 
     def _rebuilt(self, view: View) -> Any:
         """The Optuna study, made anew from all trials."""

@@ -88,17 +88,6 @@ class PBT:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        self._check_ranges()
-        self._check_mutate()
-        if self.mutate is not None:
-            object.__setattr__(self, "mutate", tuple(self.mutate))
-        object.__setattr__(self, "_draws", draws(self.space, self.seed, self.sampling))
-        object.__setattr__(self, "_places", _Places())
-        if self.space is not None:
-            check_mutable(dict(dimensions(self._draws.space)), self.mutate)
-
-    def _check_ranges(self) -> None:
-        """Raise ValueError if a number is out of its range."""
         if not self._is_in_range():
             raise ValueError(
                 "PBT needs perturbation_interval a whole number >= 1, quantile_fraction in (0, 0.5]"
@@ -106,6 +95,17 @@ class PBT:
                 f"{shown(self.perturbation_interval)}, {shown(self.quantile_fraction)}, "
                 f"{shown(self.resample_probability)}"
             )
+        if isinstance(self.mutate, str):
+            raise ValueError(
+                f"PBT: mutate is a list of names; got the text {self.mutate!r}: "
+                f"write mutate=[{self.mutate!r}]"
+            )
+        if self.mutate is not None:
+            object.__setattr__(self, "mutate", tuple(self.mutate))
+        object.__setattr__(self, "_draws", draws(self.space, self.seed, self.sampling))
+        object.__setattr__(self, "_places", _Places())
+        if self.space is not None:
+            check_mutable(dict(dimensions(self._draws.space)), self.mutate)
 
     def _is_in_range(self) -> bool:
         """Whether PBT's own numbers are in their ranges."""
@@ -116,14 +116,6 @@ class PBT:
         whole = interval >= 1 and interval % 1 == 0
         quantile = 0 < self.quantile_fraction <= 0.5
         return whole and quantile and 0 <= self.resample_probability <= 1
-
-    def _check_mutate(self) -> None:
-        """Raise ValueError if one text stands for the list of names."""
-        if isinstance(self.mutate, str):
-            raise ValueError(
-                f"PBT: mutate is a list of names; got the text {self.mutate!r}: "
-                f"write mutate=[{self.mutate!r}]"
-            )
 
     def start(self) -> None:
         return None
@@ -144,7 +136,11 @@ class PBT:
     def ends(self) -> list[float]:
         """The epochs at which intervals end, one for each generation."""
         assert self.max_epochs is not None
-        return _intervals(self.max_epochs, self.perturbation_interval)
+        count = ceil(self.max_epochs / self.perturbation_interval - 1e-9)
+        return [
+            min((number + 1) * self.perturbation_interval, self.max_epochs)
+            for number in range(count)
+        ]
 
     def _begin(self, view: View, places: int, epochs: float) -> Iterator[Trial]:
         """The first trial of each place, where it is not submitted yet."""
@@ -157,12 +153,6 @@ class PBT:
         """The configuration of a copy of a trial with that configuration."""
         mutation = Mutation(self.mutate, self.resample_probability, rng)
         return mutation.of(config, self._draws.space)
-
-
-def _intervals(epochs: float, every: float) -> list[float]:
-    """The ends of intervals of `every` epochs, the last one at `epochs`."""
-    count = ceil(epochs / every - 1e-9)
-    return [min((number + 1) * every, epochs) for number in range(count)]
 
 
 # The trials that had a place, by the generation that was their first.
@@ -230,10 +220,9 @@ class _Population:
         self._newest = [chain[max(chain)] for chain in chains]
         # all trials are of one recipe
         self._samples = [samples_in(view, self._newest[0], end) for end in ends]
-        self._aim = [self._aim_of(trial) for trial in self._newest]
-
-    def _aim_of(self, trial: TrialId) -> int:
-        return bisect_left(self._samples, self._view.known[trial].samples)
+        self._aim = [
+            bisect_left(self._samples, self._view.known[trial].samples) for trial in self._newest
+        ]
 
     def _is_last(self, generation: int) -> bool:
         return generation + 1 == len(self._ends)
@@ -266,7 +255,9 @@ class _Population:
         rule = self._rule
         epochs = self._ends[generation]
         samples = self._samples[generation]
-        holders = [self._holder(chain, generation) for chain in self._chains]
+        holders = [
+            chain[max(first for first in chain if first <= generation)] for chain in self._chains
+        ]
         alive = [trial for trial in holders if through(view, trial, epochs)]
         ranked = best_first(view, alive, epochs, rule.metric, rule.mode)
         sound = [t for t in ranked if cost_at(view, t, epochs, rule.metric, rule.mode) < inf]
@@ -288,10 +279,6 @@ class _Population:
             kept = self._view.kept.get(trial)
             if kept is None or kept.visits != len(self._view.visits[trial]):
                 raise ValueError(_not_durable(trial))
-
-    def _holder(self, chain: Chain, generation: int) -> TrialId:
-        """Who had a place in a generation."""
-        return chain[max(first for first in chain if first <= generation)]
 
     def _quantile(self, ranked: int) -> int:
         return min(ceil(ranked * self._rule.quantile_fraction), ranked // 2)
@@ -332,15 +319,11 @@ class _Population:
         """What the trials of all places scored at the end of a generation, if they came so far."""
         costs: dict[TrialId, float] = {}
         for trial in self._newest:
-            cost = self._reached(trial, self._ends[generation])
+            rule = self._rule
+            cost = reached(self._view, trial, self._ends[generation], rule.metric, rule.mode)
             if cost is not None:
                 costs[trial] = cost
         return costs
-
-    def _reached(self, trial: TrialId, epochs: float) -> float | None:
-        """What the trial scored when it came to so many epochs; None if it did not."""
-        rule = self._rule
-        return reached(self._view, trial, epochs, rule.metric, rule.mode)
 
     def _can_be_copied(self, trial: TrialId, generation: int) -> bool:
         """Whether it has a durable state, at least as far and not at the very end."""
@@ -354,13 +337,10 @@ class _Population:
         rng = self._rng(generation + 1, place)
         donor = _drawn(best, rng)
         kept = self._view.kept[donor]
-        aim = self._next_end(kept.samples)
+        # The generation whose end comes next after so many samples.
+        later = (g for g, end in enumerate(self._samples) if end > kept.samples + EPS)
+        aim = next(later)
         return self._child(_name(place, aim), (donor, kept.visits), self._samples[aim], rng)
-
-    def _next_end(self, samples: Samples) -> int:
-        """The generation whose end comes next after so many samples."""
-        later = (g for g, end in enumerate(self._samples) if end > samples + EPS)
-        return next(later)
 
     # -- both ----------------------------------------------------------------------------------
 
@@ -406,7 +386,11 @@ def check_mutable(domains: Mapping[str, Any], names: Collection[str] | None) -> 
     Raises:
         ValueError: nothing in the space is continuous, or a name cannot be changed.
     """
-    changeable = sorted(name for name, domain in domains.items() if _varies(domain))
+    changeable = sorted(
+        name
+        for name, domain in domains.items()
+        if hasattr(domain, "sample") or isinstance(domain, GridDomain)
+    )
     if names is None:
         if not any(map(_is_continuous, domains.values())):
             listed = ", ".join(changeable) or "dimensions that are not constant"
@@ -456,7 +440,13 @@ class Mutation:
         if not has or self.rng.random() < self.anew:
             drawn: Value = domain.sample(self.rng)
             return drawn
-        return self._near(domain, config[name])
+        # Near the value, within the domain: up or down, or the other way at its end.
+        value = config[name]
+        up = bool(self.rng.integers(2))
+        near = _shifted(domain, value, up)
+        if near != value:
+            return near
+        return _shifted(domain, value, not up)
 
     def _is_free(self, name: str, domain: Any) -> bool:
         """Whether copies may change this dimension."""
@@ -464,28 +454,9 @@ class Mutation:
             return _is_continuous(domain)
         return name in self.names
 
-    def _near(self, domain: Any, value: Any) -> Value:
-        """Near the value, within the domain: up or down, or the other way at its end.
-
-        The value itself only if there is no other.
-        """
-        up = self._goes_up()
-        near = _shifted(domain, value, up)
-        if near != value:
-            return near
-        return _shifted(domain, value, not up)
-
-    def _goes_up(self) -> bool:
-        """Up or down, by lot."""
-        return bool(self.rng.integers(2))
-
 
 def _is_continuous(domain: Any) -> bool:
     return isinstance(domain, Uniform | LogUniform)
-
-
-def _varies(domain: Any) -> bool:
-    return hasattr(domain, "sample") or isinstance(domain, GridDomain)
 
 
 def _within(domain: Any, value: Any) -> bool:
@@ -497,24 +468,13 @@ def _within(domain: Any, value: Any) -> bool:
 def _shifted(domain: Any, value: Any, up: bool) -> Value:
     """The next value of a choice, or a fifth more or less, within the domain."""
     if isinstance(domain, Choice):
-        return _neighbour(domain.values, value, STEPS[up])
+        place = domain.values.index(value) + STEPS[up]
+        return domain.values[min(max(place, 0), len(domain.values) - 1)]
     if isinstance(domain, RandInt):
-        return _near_integer(domain, value, up)
+        return min(max(_another(value, up), domain.low), domain.high - 1)
     last = nextafter(domain.high, domain.low)
     near: float = min(max(value * FACTORS[up], domain.low), last)
     return near
-
-
-def _neighbour(values: Sequence[Value], value: Value, step: int) -> Value:
-    """The value so many places further, or the last one in that direction."""
-    last = len(values) - 1
-    place = values.index(value) + step
-    return values[min(max(place, 0), last)]
-
-
-def _near_integer(domain: RandInt, value: int, up: bool) -> int:
-    """A fifth more or less, at least one, within the domain."""
-    return min(max(_another(value, up), domain.low), domain.high - 1)
 
 
 def _another(value: int, up: bool) -> int:

@@ -40,10 +40,6 @@ class Random:
         return 0
 
     def propose(self, view: View, came: int) -> tuple[Proposal, int]:
-        return self._batch().next(view, came)
-
-    def _batch(self) -> Batch:
-        """All trials, in order."""
         return Batch(
             (self.num_samples or 1) * self._draws.combinations,
             self.config,
@@ -51,7 +47,7 @@ class Random:
             self.max_concurrent,
             self.widths,
             self.priority,
-        )
+        ).next(view, came)
 
     def config(self, index: int) -> Config:
         """The configuration of trial number `index`."""

@@ -45,12 +45,10 @@ def describe(searcher: Searcher[Any]) -> dict[str, Any]:
     for name, kind in KNOWN.items():
         if made is kind:
             return {"name": name, **_fields_of(searcher)}
-    raise ValueError(_nameless(made.__name__))
-
-
-def _nameless(kind: str) -> str:
-    """What to say of a searcher of one's own, by the name of its class."""
-    return f"{kind} is not one of {', '.join(KNOWN)}: to resume the study, give the searcher again"
+    raise ValueError(
+        f"{made.__name__} is not one of {', '.join(KNOWN)}: "
+        "to resume the study, give the searcher again"
+    )
 
 
 def _fields_of(searcher: Any) -> dict[str, Any]:
@@ -126,23 +124,19 @@ def parse(text: str) -> Searcher[Any]:
 def _named(text: str) -> dict[str, Any]:
     """The searcher that the text names, in the form of `describe`; ValueError if there is none."""
     try:
-        return _read(text)
+        # The name and the arguments that the text holds.
+        call = parsed(text.strip())
+        if not isinstance(call, ast.Call):
+            call = ast.Call(call, [], [])
+        named = all(keyword.arg is not None for keyword in call.keywords)
+        if not isinstance(call.func, ast.Name) or call.args or not named:
+            raise ValueError("not a name with named arguments")
+        given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return {"name": call.func.id.lower(), **given}
     except (SyntaxError, ValueError) as error:
         raise ValueError(
             f'a searcher is named as "asha" or "asha(grace_period=2)"; got {text[:200]!r}'
         ) from error
-
-
-def _read(text: str) -> dict[str, Any]:
-    """The name and the arguments that the text holds."""
-    call = parsed(text.strip())
-    if not isinstance(call, ast.Call):
-        call = ast.Call(call, [], [])
-    named = all(keyword.arg is not None for keyword in call.keywords)
-    if not isinstance(call.func, ast.Name) or call.args or not named:
-        raise ValueError("not a name with named arguments")
-    given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    return {"name": call.func.id.lower(), **given}
 
 
 def is_searcher(value: Any) -> bool:
@@ -186,17 +180,13 @@ def _changed(searcher: Any, given: Mapping[str, Any], usual: Usual) -> dict[str,
 def _filled(name: str, value: Any, given: Mapping[str, Any], usual: Usual) -> Any:
     """The value of one field, filled in if it is None."""
     if name == "inner":
-        return _inner(value, given, usual)
+        # The searcher within another one, completed; the usual one if there is none.
+        if value is None:
+            return usual()
+        return completed(value, given, usual)
     if value is None:
         return given.get(name)
     return value
-
-
-def _inner(searcher: Any, given: Mapping[str, Any], usual: Usual) -> Any:
-    """The searcher within another one, completed; the usual one if there is none."""
-    if searcher is None:
-        return usual()
-    return completed(searcher, given, usual)
 
 
 def nested(searcher: Any) -> Iterator[Any]:

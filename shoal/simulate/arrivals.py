@@ -131,7 +131,12 @@ def _times(kind: Fields, seed: int) -> list[Seconds]:
     way = kind.one_of("every", "poisson", "at")
     begin = kind.number("begin", 0.0, least=0)
     if way == "at":
-        return _given_times(kind)
+        # The times that the spec lists.
+        times = kind.numbers("at", least=0)
+        if kind.whole("count", len(times)) != len(times):
+            wanted = f"a time for each of the {kind.data['count']} trials"
+            raise kind.wrong("at", f"there must be {wanted}; got {len(times)}")
+        return times
     if way == "poisson":
         return poisson(_count(kind), kind.number("poisson", above=0), seed, begin)
     return even(_count(kind), kind.number("every", 0.0, least=0), begin)
@@ -140,12 +145,3 @@ def _times(kind: Fields, seed: int) -> list[Seconds]:
 def _count(kind: Fields) -> int:
     """How many trials of the kind there are."""
     return kind.whole("count", 1, least=1, most=MANY)
-
-
-def _given_times(kind: Fields) -> list[Seconds]:
-    """The times that the spec lists."""
-    times = kind.numbers("at", least=0)
-    if kind.whole("count", len(times)) != len(times):
-        wanted = f"a time for each of the {kind.data['count']} trials"
-        raise kind.wrong("at", f"there must be {wanted}; got {len(times)}")
-    return times

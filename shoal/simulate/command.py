@@ -282,17 +282,12 @@ def _report(journal: Journal, folder: Path, title: str) -> Path:
     """Write the journal and its report into the folder; returns the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "journal.jsonl"
-    _save(journal, path)
-    return write(path, folder / "report.html", title)
-
-
-def _save(journal: Journal, path: Path) -> None:
-    """Write the journal into a new file."""
     path.unlink(missing_ok=True)
     written = Journal(path)
     for line in journal.lines:
         written.append(line.time, line.entry)
     written.close()
+    return write(path, folder / "report.html", title)
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -66,14 +66,10 @@ class Fields:
         allowed = sorted(names)
         unknown = sorted(self.data.keys() - set(allowed))
         if unknown:
-            raise self._unknown(unknown, allowed)
+            there = ", ".join(allowed)
+            rule = f"there is no field {', '.join(unknown)}; there are {there}"
+            raise self._whole_wrong(rule)
         return self
-
-    def _unknown(self, unknown: Iterable[str], allowed: Iterable[str]) -> SpecError:
-        """Fields that the table cannot have."""
-        there = ", ".join(allowed)
-        rule = f"there is no field {', '.join(unknown)}; there are {there}"
-        return self._whole_wrong(rule)
 
     def one_of(self, *names: str) -> str | None:
         """The one of these fields that is there, or None. Two of them are an error."""
@@ -81,13 +77,9 @@ class Fields:
         if not given:
             return None
         if len(given) > 1:
-            raise self._several(names, given)
+            rule = f"give one of {', '.join(names)}; got {', '.join(given)}"
+            raise self._whole_wrong(rule)
         return given[0]
-
-    def _several(self, names: Iterable[str], given: Iterable[str]) -> SpecError:
-        """Several fields of which there can be one."""
-        rule = f"give one of {', '.join(names)}; got {', '.join(given)}"
-        return self._whole_wrong(rule)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -164,17 +156,12 @@ class Fields:
         found = self.data.get(key, [])
         if isinstance(found, Mapping):
             return [Fields(self.file, f"[{key}]", found)]
-        if not _are_tables(found):
+        if not (isinstance(found, list) and all(isinstance(each, Mapping) for each in found)):
             raise self.must_be(key, f"tables, [[{key}]]", found)
         if len(found) == 1:
             return [Fields(self.file, f"[[{key}]]", found[0])]
-        return self._numbered(key, found)
-
-    def _numbered(self, key: str, tables: Iterable[Mapping[str, Any]]) -> "list[Fields]":
-        """The tables of an array; errors name them by their numbers from 1."""
         return [
-            Fields(self.file, f"[[{key}]] {number}", table)
-            for number, table in enumerate(tables, 1)
+            Fields(self.file, f"[[{key}]] {number}", table) for number, table in enumerate(found, 1)
         ]
 
     def made(self, key: str, make: Callable[[], T]) -> T:
@@ -218,8 +205,3 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) <= LARGEST
-
-
-def _are_tables(found: Any) -> bool:
-    """Whether this is a list of tables."""
-    return isinstance(found, list) and all(isinstance(each, Mapping) for each in found)

@@ -78,7 +78,9 @@ class IdleLog:
         start = np.array([since for _, since, _ in listed], float)
         end = np.array([until for _, _, until in listed], float)
         if finish is None:
-            finish = _last(start, end)
+            # The last time that is known; 0 if there is none.
+            known = [*end[np.isfinite(end)].tolist(), *start.tolist()]
+            finish = max(known, default=0.0)
 
         begin = float(start.min(initial=finish))
         names = tuple(numbers)
@@ -138,25 +140,18 @@ class IdleLog:
         """
         ends: Mapping[tuple[int, Seconds], Seconds] = {}
         if known:
-            ends = self._ends()
+            # When each node leaves that joins at a time; in seconds since `begin`.
+            there = np.maximum(self.start, self.begin).tolist()
+            pairs = zip(self.node.tolist(), there, strict=True)
+            ends = dict(zip(pairs, (self.end - self.begin).tolist(), strict=True))
         found: list[tuple[Seconds, Event]] = []
         for at, came, went in self.changes():
             since = at - self.begin
             if len(went):
-                found.append((since, self._left(went)))
+                found.append((since, Left(frozenset(SlotId(self.nodes[node]) for node in went))))
             if len(came):
                 found.append((since, self._joined(came, at, ends)))
         return found
-
-    def _ends(self) -> dict[tuple[int, Seconds], Seconds]:
-        """When each node leaves that joins at a time; in seconds since `begin`."""
-        there = np.maximum(self.start, self.begin).tolist()
-        pairs = zip(self.node.tolist(), there, strict=True)
-        return dict(zip(pairs, (self.end - self.begin).tolist(), strict=True))
-
-    def _left(self, nodes: Ids) -> Left:
-        """These nodes' slots leave."""
-        return Left(frozenset(SlotId(self.nodes[node]) for node in nodes))
 
     def _joined(
         self,
@@ -188,12 +183,6 @@ class IdleLog:
 def _numbered(names: Iterable[str]) -> dict[str, int]:
     """A number for each name, in the order in which they come."""
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
-
-
-def _last(start: Times, end: Times) -> float:
-    """The last time that is known; 0 if there is none."""
-    known = [*end[np.isfinite(end)].tolist(), *start.tolist()]
-    return max(known, default=0.0)
 
 
 def _by_time(at: Times, node: Ids, seen: NDArray[np.bool_]) -> dict[float, Ids]:
@@ -260,7 +249,9 @@ def _idle(log: IdleLog) -> dict[str, float]:
 
 def _fragments(log: IdleLog) -> dict[str, float]:
     """How long nodes were idle at a time, and how much of that in short fragments."""
-    length = _lengths(log)
+    # Seconds of the fragments that begin within the log's span.
+    lengths: Times = np.minimum(log.end, log.finish) - log.start
+    length = lengths[log.start >= log.begin]
     found = {
         "fragments": len(length),
         "fragment_median_s": 0.0,
@@ -276,12 +267,6 @@ def _fragments(log: IdleLog) -> dict[str, float]:
         found["short_fragments"] = float(short.mean())
         found["short_node_time"] = float(length[short].sum() / whole)
     return found
-
-
-def _lengths(log: IdleLog) -> Times:
-    """Seconds of the fragments that begin within the log's span."""
-    lengths: Times = np.minimum(log.end, log.finish) - log.start
-    return lengths[log.start >= log.begin]
 
 
 def hazard(log: IdleLog, ages: Sequence[float] = AGES) -> Mapping[str, float]:

@@ -378,7 +378,21 @@ def read_sacct(source: TraceSource, text: str) -> IdleLog:
         span = _span(source, line, row)
         for given in _hosts(source, line, row["NodeList"]):
             busy.setdefault(source.node(line, given), []).append(span)
-    return _idle(source, busy)
+    # When no allocation covers a node, from the first start to the last time in the log.
+    if not busy:
+        raise source.wrong(None, "no allocations: the log is empty")
+    every = [span for spans in busy.values() for span in spans]
+    first = min(start for start, _ in every)
+    finish = max(at for span in every for at in span if at < inf)
+
+    names = source.nodes
+    if names is None:
+        names = sorted(busy)
+    fragments = []
+    for name in names:
+        for start, end in _gaps(busy.get(name, []), first, finish):
+            fragments.append((name, start - first, end - first))
+    return source.log(fragments, {}, finish - first)
 
 
 def _span(source: TraceSource, line: int, row: SacctRow) -> Span:
@@ -405,24 +419,6 @@ def _rows(source: TraceSource, text: str) -> Iterator[tuple[int, SacctRow]]:
         yield line, dict(zip(heads, cells, strict=True))
 
 
-def _idle(source: TraceSource, busy: Mapping[str, list[Span]]) -> IdleLog:
-    """When no allocation covers a node, from the first start to the last time in the log."""
-    if not busy:
-        raise source.wrong(None, "no allocations: the log is empty")
-    every = [span for spans in busy.values() for span in spans]
-    first = min(start for start, _ in every)
-    finish = max(at for span in every for at in span if at < inf)
-
-    names = source.nodes
-    if names is None:
-        names = sorted(busy)
-    fragments = []
-    for name in names:
-        for start, end in _gaps(busy.get(name, []), first, finish):
-            fragments.append((name, start - first, end - first))
-    return source.log(fragments, {}, finish - first)
-
-
 def _gaps(spans: list[Span], first: float, finish: float) -> Iterator[Span]:
     """What the spans, which may overlap, leave free; the last gap has no end."""
     at = first
@@ -439,18 +435,14 @@ def _moment(source: TraceSource, line: int, name: str, text: str) -> float:
     if text in NEVER and name == "End":
         return inf  # still running
     try:
-        return _timestamp(text)
+        # Seconds since 1970; a time without a zone is in UTC.
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        return found.timestamp()
     except ValueError:
         rule = f"{name} must be a time such as 2026-01-31T12:00:00; got {text!r}"
         raise source.wrong(line, rule) from None
-
-
-def _timestamp(text: str) -> float:
-    """Seconds since 1970; a time without a zone is in UTC."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return found.timestamp()
 
 
 def _hosts(source: TraceSource, line: int | None, listed: str) -> list[str]:

@@ -37,7 +37,12 @@ class RunMeter:
     state: State = State()
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        self._pass(now, state)
+        # Count the slot-seconds since the last moment.
+        before, slots, busy = self.last
+        span = now - before
+        self.there += span * slots
+        self.used += span * busy
+        self.last = now, len(state.slots), len(state.busy)
         self.moments += 1
         self.state = state
         for entry in entries:
@@ -47,14 +52,6 @@ class RunMeter:
                 self.failed += 1
             elif isinstance(entry, Planned):
                 self.changes += len(entry.start)
-
-    def _pass(self, now: Seconds, state: State) -> None:
-        """Count the slot-seconds since the last moment."""
-        before, slots, busy = self.last
-        span = now - before
-        self.there += span * slots
-        self.used += span * busy
-        self.last = now, len(state.slots), len(state.busy)
 
 
 class NoJournal:

@@ -83,16 +83,7 @@ def load_spec(path: str | Path) -> Spec:
         data = tomllib.loads(read_named(path).decode())
     except (ValueError, RecursionError) as error:  # not TOML, or no text at all
         raise SpecError(path, "", f"it is not TOML: {error}") from error
-    return _spec(Fields(path, "", data).only(TOP))
-
-
-def _table_in(path: Path) -> Table:
-    read_named(path)  # raises if it has no end
-    return Table.load(path)
-
-
-def _spec(top: Fields) -> Spec:
-    """The spec that these tables say."""
+    top = Fields(path, "", data).only(TOP)
     if top.one_of("slots", "log") is None:
         raise SpecError(top.file, "", "it needs either [slots] or [log]")
     slots, speeds = slots_of(top.tables("slots"))
@@ -130,6 +121,11 @@ def _spec(top: Fields) -> Spec:
         checkpoint_every=top.number("checkpoint_every", 300.0, least=0),
         idle=idle,
     )
+
+
+def _table_in(path: Path) -> Table:
+    read_named(path)  # raises if it has no end
+    return Table.load(path)
 
 
 def _pilots(given: Fields) -> "Pilots":
@@ -286,28 +282,22 @@ def slots_of(groups: Sequence[Fields]) -> tuple[Slots, Speeds]:
     made: list[tuple[Slot, float]] = []
     for group in groups:
         nodes = len({slot.node for slot, _ in made})
-        made += _group(group, len(made), nodes)
+        # The slots of one table, with their speeds.
+        first = len(made)
+        group.only(("count", "per_node", "memory", "kind", "speed"))
+        count = group.whole("count", least=1, most=MANY)
+        per_node = group.whole("per_node", 1, least=1)
+        memory = group.number("memory", inf, above=0)
+        kind = group.text("kind", "gpu")
+
+        found = []
+        for number, speed in enumerate(_speeds(group, count)):
+            name = SlotId(f"g{first + number:04d}")
+            place = f"n{nodes + number // per_node:04d}"
+            found.append((Slot(name, place, kind, memory), speed))
+        made += found
     slots = tuple(slot for slot, _ in made)
     return slots, {slot.id: speed for slot, speed in made if speed != 1.0}
-
-
-def _group(group: Fields, first: int, node: int) -> list[tuple[Slot, float]]:
-    """The slots of one table, with their speeds.
-
-    `first`, `node`: how many slots and nodes come before them.
-    """
-    group.only(("count", "per_node", "memory", "kind", "speed"))
-    count = group.whole("count", least=1, most=MANY)
-    per_node = group.whole("per_node", 1, least=1)
-    memory = group.number("memory", inf, above=0)
-    kind = group.text("kind", "gpu")
-
-    found = []
-    for number, speed in enumerate(_speeds(group, count)):
-        name = SlotId(f"g{first + number:04d}")
-        place = f"n{node + number // per_node:04d}"
-        found.append((Slot(name, place, kind, memory), speed))
-    return found
 
 
 def _speeds(group: Fields, count: int) -> list[float]:
@@ -402,7 +392,13 @@ def log_of(given: Fields) -> tuple[IdleLog, Speeds]:
     if given.one_of("file", "synthetic") == "synthetic":
         log = _synthetic_log(given.table("synthetic"))
     else:
-        log = _read(given)
+        # The log in a file, beside the spec.
+        beside = given.file.parent
+        names = None
+        if "nodes" in given:
+            path = beside / given.text("nodes")
+            names = given.made("nodes", lambda: _node_names(path))
+        log = read_log(beside / given.text("file"), names)
     log = _some_nodes(given, log)
     begin, finish = _span(given, log)
     return log.window(begin, finish), _node_speeds(given, log)
@@ -444,15 +440,11 @@ def _finish(given: Fields, begin: Seconds, last: Seconds) -> Seconds:
 def _node_speeds(given: Fields, log: IdleLog) -> Speeds:
     """The speeds of nodes, where the spec gives them."""
     speeds = given.table("speeds", {})
-    _check_nodes(given, speeds, log)
-    return {SlotId(node): speeds.number(node, above=0) for node in speeds.data}
-
-
-def _check_nodes(given: Fields, speeds: Fields, log: IdleLog) -> None:
-    """The log has all nodes that speeds are given for."""
+    # The log has all nodes that speeds are given for.
     strange = sorted(speeds.data.keys() - set(log.nodes))
     if strange:
         raise given.wrong("speeds", f"the log has no node {', '.join(strange[:5])}")
+    return {SlotId(node): speeds.number(node, above=0) for node in speeds.data}
 
 
 def _synthetic_log(given: Fields) -> IdleLog:
@@ -467,16 +459,6 @@ def _machine(given: Fields) -> Machine:
     """The machine with the shape that the spec gives."""
     shape = {key: value for key, value in given.data.items() if key in MACHINE}
     return given.made("", lambda: Machine(**shape))
-
-
-def _read(given: Fields) -> IdleLog:
-    """The log in a file, beside the spec."""
-    beside = given.file.parent
-    names = None
-    if "nodes" in given:
-        path = beside / given.text("nodes")
-        names = given.made("nodes", lambda: _node_names(path))
-    return read_log(beside / given.text("file"), names)
 
 
 NO_NAMES = "the file needs a column name with the nodes' names, in their order"
@@ -516,20 +498,17 @@ def _costs(given: Fields, hop: Fields) -> dict[str, Any]:
     """What is given beside the rates: memory in GiB, and costs in seconds."""
     costs = _numbers(given, COSTS)
     if given.one_of("switch", "state") == "state":
-        costs["switch"] = _hop(hop, given.number("state", least=0))
+        # How long it takes to move a state of so many GiB.
+        state = given.number("state", least=0)
+        hop.only(("latency", "bandwidth"))
+        latency = hop.number("latency", 0.0, least=0)
+        costs["switch"] = latency + state / hop.number("bandwidth", 1.0, above=0)
     return costs
 
 
 def _numbers(given: Fields, names: Sequence[str]) -> dict[str, Any]:
     """The fields of these names that are there."""
     return {name: given.number(name, least=0) for name in names if name in given}
-
-
-def _hop(hop: Fields, state: float) -> Seconds:
-    """How long it takes to move a state of so many GiB."""
-    hop.only(("latency", "bandwidth"))
-    latency = hop.number("latency", 0.0, least=0)
-    return latency + state / hop.number("bandwidth", 1.0, above=0)
 
 
 def _config(given: Fields) -> dict[str, Any]:
@@ -554,25 +533,16 @@ def _rates(given: Fields) -> Rates | None:
     if way is None:
         return None
     if way == "points":
-        return _through(given)
+        # Rates through the points that are given: some widths, with the rate at each.
+        points = given.table("points")
+        if not points.data or not all(map(is_width, points.data)):
+            widths = ", ".join(points.data) or "none"
+            rule = f"it must have rates at widths 1, 2, … below {MOST}; got {widths}"
+            raise given.wrong("points", rule)
+        return through({int(width): points.number(width, above=0) for width in points.data})
     if isinstance(given.data["rates"], list):
         return given.numbers("rates", above=0)
     return (given.number("rates", above=0),)
-
-
-def _through(given: Fields) -> Rates:
-    """Rates through the points that are given: some widths, with the rate at each."""
-    points = given.table("points")
-    _check_widths(given, points)
-    return through({int(width): points.number(width, above=0) for width in points.data})
-
-
-def _check_widths(given: Fields, points: Fields) -> None:
-    """The names of the points are widths, and there is one at least."""
-    if not points.data or not all(map(is_width, points.data)):
-        widths = ", ".join(points.data) or "none"
-        rule = f"it must have rates at widths 1, 2, … below {MOST}; got {widths}"
-        raise given.wrong("points", rule)
 
 
 # -- packing ---------------------------------------------------------------------------------------
@@ -599,11 +569,8 @@ def _packing(given: Fields, beside: Fields, rates: Rates | None) -> Packing:
         cost = given.made("compute", lambda: PackCost(**seconds))
         return Packing(cost, usual, batch, per_sample)
     more = {**seconds, "batch": batch, "per_sample": per_sample}
-    return _shared(given, (rates or (RATE,))[0], usual, more)
-
-
-def _shared(given: Fields, rate: float, usual: int, more: dict[str, Any]) -> Packing:
-    """What packing saves, from the share of a step that the models have in common."""
+    # What packing saves, from the share of a step that the models have in common.
+    rate = (rates or (RATE,))[0]
     if "fixed" in given:
         rule = "with share it is what moving leaves of the share; leave it out, or give compute"
         raise given.wrong("fixed", rule)

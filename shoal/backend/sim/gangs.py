@@ -49,13 +49,10 @@ class Timetable:
         """Train the unit up to now."""
         made = unit.advance(self.now)
         if unit.visit is None and made:
-            self._count_made(unit.position, made)
-
-    def _count_made(self, position: SimulatedTrial, made: Samples) -> None:
-        """Count samples of data that is not divided."""
-        position.samples += made
-        trial = position.trial.id
-        self._made[trial] = self._made.get(trial, 0.0) + made
+            # Count samples of data that is not divided.
+            unit.position.samples += made
+            trial = unit.position.trial.id
+            self._made[trial] = self._made.get(trial, 0.0) + made
 
     def progress(self, runs: Iterable[SimulatedGang]) -> list[Event]:
         """What these gangs have made of data that is not divided, since the last report."""
@@ -376,7 +373,11 @@ class SimulatedGangs:
         """Lanes or slots leave a gang. The rest goes on at another rate, or is over."""
         old = run.gang
         rest = prune(old, trials, slots)
-        self._drop(run)
+        # The gang is at work no more.
+        if run.leaving:
+            self.leaving.runs.remove(run)
+        else:
+            del self.runs[run.gang]
         if rest is None:
             run.forget(old.trials)
             return []
@@ -385,10 +386,7 @@ class SimulatedGangs:
             return [] if run.leaving else [Ended(rest)]
         run.forget(set(old.trials).difference(rest.trials))
         wait = self.truth.switch(old, rest) if slots else 0.0
-        return self._go_on_as(run, rest, wait)
-
-    def _go_on_as(self, run: SimulatedGang, rest: Gang, wait: Seconds) -> list[Event]:
-        """What is left of a gang goes on after this wait, unless it has nothing left to read."""
+        # What is left of a gang goes on after this wait, unless it has nothing left to read.
         run.gang = rest
         run.rates = self._rates(rest)
         if run.leaving:
@@ -400,13 +398,6 @@ class SimulatedGangs:
         for unit in run.units.values():
             self._schedule(run, unit, wait)
         return []
-
-    def _drop(self, run: SimulatedGang) -> None:
-        """The gang is at work no more."""
-        if run.leaving:
-            self.leaving.runs.remove(run)
-        else:
-            del self.runs[run.gang]
 
     def lose(self, slots: Slots) -> list[Event]:
         """These slots are gone, with the models and the states on them."""
@@ -472,12 +463,11 @@ def _to_complete(
     """The units with a visit that began before now; none in a gang with a quota."""
     if run.gang.quota is not None:
         return {}
-    return {trial: unit for trial, unit in units.items() if _is_amid(unit, now)}
-
-
-def _is_amid(unit: UnitAtWork, now: Seconds) -> bool:
-    """Whether the unit visits a shard, and began before now."""
-    return unit.visit is not None and unit.begun < now - TICK
+    return {
+        trial: unit
+        for trial, unit in units.items()
+        if unit.visit is not None and unit.begun < now - TICK
+    }
 
 
 def _lose_states(positions: Iterable[SimulatedTrial], slots: Slots) -> list[Event]:
@@ -486,12 +476,7 @@ def _lose_states(positions: Iterable[SimulatedTrial], slots: Slots) -> list[Even
     for position in positions:
         if slots.isdisjoint(position.at):
             continue
-        position.at = _without(position.at, slots)
+        position.at = tuple(slot for slot in position.at if slot not in slots)
         if not position.at and position.is_ahead():
             events.append(position.fall())
     return events
-
-
-def _without(at: tuple[SlotId, ...], slots: Slots) -> tuple[SlotId, ...]:
-    """These slots, but for those that are gone."""
-    return tuple(slot for slot in at if slot not in slots)

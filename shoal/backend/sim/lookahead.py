@@ -191,21 +191,19 @@ class Ahead:
         times = [ahead(part, policy, profile, often, aim) for part in views]
         found = times[0]
         if len(views) > 1 and found < inf:
-            found = _drawn_on(times, [_seconds(part) for part in views], _seconds(short))
+            # The time that the whole work takes, on a line through the times of two parts of it.
+            works = [_seconds(part) for part in views]
+            whole = _seconds(short)
+            longer, shorter = times
+            some, half = works
+            slope = max(0.0, longer - shorter) / ((some - half) or 1.0)
+            found = longer + slope * (whole - some)
         return found * factor
 
     def _most(self, view: View) -> Seconds:
         """The seconds that the simulations may take."""
         slots = max(1, len(view.slots))
         return min(self.most, self.part * _seconds(view) / slots)
-
-
-def _drawn_on(times: Sequence[Seconds], works: Sequence[Seconds], whole: Seconds) -> Seconds:
-    """The time that the whole work takes, on a line through the times of two parts of it."""
-    longer, shorter = times
-    some, half = works
-    slope = max(0.0, longer - shorter) / ((some - half) or 1.0)
-    return longer + slope * (whole - some)
 
 
 def _parts(view: View, most: Seconds) -> list[View]:
@@ -288,14 +286,9 @@ def _shorter(view: View, most: Seconds) -> View:
 
 def _some(view: View, names: Sequence[TrialId], count: int) -> View:
     """The view with so many of these trials, evenly drawn, and nothing running."""
-    drawn = _drawn_evenly(names, count)
+    drawn = {names[(2 * i + 1) * len(names) // (2 * count)] for i in range(count)}
     trials = {name: trial for name, trial in view.trials.items() if name in drawn}
     return replace(view, trials=trials, plan=Plan(), busy={}, running={})
-
-
-def _drawn_evenly(names: Sequence[TrialId], count: int) -> set[TrialId]:
-    """So many of the names: the middle one of each of `count` equal parts."""
-    return {names[(2 * i + 1) * len(names) // (2 * count)] for i in range(count)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,17 +336,14 @@ class _GoingOn:
 
     def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
         if memory is None:
-            return self._decide_first(view)
+            began = self.begin
+            then = replace(view, plan=began.plan, busy=began.busy, running=began.running)
+            plan, inner = self.policy.decide(then, self.policy.start())
+            return plan, (inner,)
         plan, inner = self.policy.decide(view, memory[0])
         if inner is not memory[0]:
             memory = (inner,)
         return plan, memory
-
-    def _decide_first(self, view: View) -> tuple[Plan, Any]:
-        began = self.begin
-        then = replace(view, plan=began.plan, busy=began.busy, running=began.running)
-        plan, inner = self.policy.decide(then, self.policy.start())
-        return plan, (inner,)
 
 
 class _Nobody:

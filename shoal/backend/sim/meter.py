@@ -128,7 +128,10 @@ class SimulatedMeter:
                 figures["memory"] = cost.memory
                 if self._measuring.tries and signature not in self._rated:
                     new_kinds = True
-                    figures |= self._pace(lane.trial, signature, rate)
+                    # What is told of how fast such trials are alone, as it was measured.
+                    self._rated.add(signature)
+                    true = {"rate": rate, "step": 1.0 / rate}
+                    figures |= {name: self._off(lane.trial, signature, name, true) for name in true}
             reports.append(Measured(lane.trial, signature, figures))
             if learnt and needs.now > room:
                 return seconds, reports
@@ -146,12 +149,6 @@ class SimulatedMeter:
         if "rate" in known:
             self._rated.add(signature)
         return True
-
-    def _pace(self, trial: TrialId, signature: str, rate: float) -> dict[str, float]:
-        """What is told of how fast such trials are alone, as it was measured."""
-        self._rated.add(signature)
-        true = {"rate": rate, "step": 1.0 / rate}
-        return {name: self._off(trial, signature, name, true) for name in true}
 
     # -- what changes of gangs took ----------------------------------------------------------------
 

@@ -120,18 +120,15 @@ class Sim:
         """Where the trial is; a new one is where it begins."""
         positions = self._gangs.positions
         if trial.id not in positions:
-            positions[trial.id] = self._first(trial)
+            # Where a trial begins that this simulation does not know yet.
+            stored = self._state.kept.get(trial.id)
+            kept = durable(stored)
+            visits = self._state.visits.get(trial.id, ())[: kept[0]]
+            if stored is None and trial.start is not None:
+                visits, kept = self._begun(*trial.start)
+            signature = self._state.signature.get(trial.id, "")
+            positions[trial.id] = SimulatedTrial(trial, visits, kept[1], kept, signature=signature)
         return positions[trial.id]
-
-    def _first(self, trial: Trial) -> SimulatedTrial:
-        """Where a trial begins that this simulation does not know yet."""
-        stored = self._state.kept.get(trial.id)
-        kept = durable(stored)
-        visits = self._state.visits.get(trial.id, ())[: kept[0]]
-        if stored is None and trial.start is not None:
-            visits, kept = self._begun(*trial.start)
-        signature = self._state.signature.get(trial.id, "")
-        return SimulatedTrial(trial, visits, kept[1], kept, signature=signature)
 
     def _begun(self, parent: TrialId, visits: int) -> tuple[tuple[Visit, ...], tuple[int, Samples]]:
         """The visits and the durable state of a trial that starts from another's."""
@@ -159,7 +156,13 @@ class Sim:
         while True:
             at = self._next()
             if at == inf or self._is_done():
-                events = self._flush()
+                # Nothing will happen any more: make durable what is not.
+                positions = self._gangs.positions.values()
+                events = [
+                    position.keep()
+                    for position in positions
+                    if position.at and position.is_ahead() and not position.over
+                ]
                 if not events:
                     return
                 yield self.now, tuple(events)
@@ -188,15 +191,6 @@ class Sim:
         if at_work or self._wake_at is not None:
             return False
         return all(position.over for position in self._gangs.positions.values())
-
-    def _flush(self) -> list[Event]:
-        """Nothing will happen any more: make durable what is not."""
-        positions = self._gangs.positions.values()
-        return [
-            position.keep()
-            for position in positions
-            if position.at and position.is_ahead() and not position.over
-        ]
 
     def _happened(self) -> list[Event]:
         """What happens now."""
