@@ -107,11 +107,29 @@ class CheckpointFolder:
     def write(
         self, name: str, write: Callable[[IO[bytes]], object], check: Callable[[], None]
     ) -> None:
-        """Durable when it returns, and never there in part. `check` may refuse it at the end."""
+        """Durable when it returns, and never there in part. `check` may refuse it at the end.
+
+        Raises:
+            FileNotFoundError: this process has written to the local folder before, and it is gone.
+        """
         beside = f"{name}.{os.getpid()}.part"
         try:
             if self._local is not None:
-                self._write_here(self._local, name, beside, write, check)
+                folder, root = self._local, self._local.parent
+                if self._made and not is_there(folder):
+                    why = "deleted or moved while the study ran"
+                    raise FileNotFoundError(ENOENT, why, str(folder))
+                path, part = self._path(name), self._path(beside)
+                make_folder(part.parent, root)
+                self._made = True
+                remove_file(part, root)
+                with open_file(part, "xb", root) as file:
+                    write(file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                check()
+                rename_file(part, path, root)
+                sync_folder(path.parent, root)
             else:
                 url = self._url(beside)
                 self._files.makedirs(url.rpartition("/")[0], exist_ok=True)
@@ -121,41 +139,11 @@ class CheckpointFolder:
                 self._files.mv(url, self._url(name))
         except BaseException:
             with suppress(Exception):
-                self._discard(beside)
+                if self._local is not None:
+                    remove_file(self._path(beside), self._local.parent)
+                else:
+                    self._files.rm_file(self._url(beside))
             raise
-
-    def _write_here(
-        self,
-        folder: Path,
-        name: str,
-        beside: str,
-        write: Callable[[IO[bytes]], object],
-        check: Callable[[], None],
-    ) -> None:
-        """Write the file on this file system.
-
-        Raises:
-            FileNotFoundError: this process has written to the place before, and it is gone.
-        """
-        if self._made and not is_there(folder):
-            raise FileNotFoundError(ENOENT, "deleted or moved while the study ran", str(folder))
-        path, part, root = self._path(name), self._path(beside), folder.parent
-        make_folder(part.parent, root)
-        self._made = True
-        remove_file(part, root)
-        with open_file(part, "xb", root) as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        check()
-        rename_file(part, path, root)
-        sync_folder(path.parent, root)
-
-    def _discard(self, name: str) -> None:
-        if self._local is not None:
-            remove_file(self._path(name), self._local.parent)
-        else:
-            self._files.rm_file(self._url(name))
 
     def _path(self, name: str) -> Path:
         """The file's path on this file system."""

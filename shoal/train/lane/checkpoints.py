@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from errno import ENOENT
+from functools import partial
 from typing import IO, Any, NamedTuple
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -43,7 +44,7 @@ def check_parts(file: IO[bytes]) -> None:
 
 DEEPEST = 100  # levels of a state
 FEW = 2**16  # values that even a small file may hold
-SMALL = 2**26  # bytes that even a small file may unpack to
+UNPACKED = 2**26  # bytes that even a small file may unpack to
 REPEATED = 64  # how often the bytes of a file may be repeated in its tensors
 
 
@@ -107,7 +108,7 @@ def _check_tree(loaded: Any, size: int) -> None:
             left += [(each, depth + 1) for each in value.values()]
         elif isinstance(value, list | tuple | set | frozenset):
             left += [(each, depth + 1) for each in value]
-    if nbytes > max(SMALL, REPEATED * size):
+    if nbytes > max(UNPACKED, REPEATED * size):
         raise ValueError(f"its {size} bytes say that they are {nbytes} bytes")
 
 
@@ -284,9 +285,13 @@ class Checkpoints:
         """
 
         def write(file: IO[bytes]) -> None:
-            with _plainly():
-                named = {**state, _NAME: name}
-                torch.save(tree.to_torch(named, copy=False), file)
+            named = tree.to_torch({**state, _NAME: name}, copy=False)
+            try:
+                torch.save(named, file)
+            except RuntimeError as error:  # torch's, of what the file raised, as on a full disk
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
 
         if self.together and tree.size_of(state) <= SMALL:
             content = io.BytesIO()
@@ -402,19 +407,15 @@ class Checkpoints:
                 self._place.remove(name)
         self._unwanted = []
         for pack in self._packs.drop(packed):
-            self._clean(pack)
-
-    def _clean(self, pack: str) -> None:
-        """Remove a pack without states; write one again that is half empty."""
-        rest, half_empty = self._packs.rest(pack)
-        if not rest:
-            self._packs.forget(pack)
-            self._place.remove(pack)
-        elif half_empty:
-            content = {name: self._packs.read(name) or b"" for name in rest}
-            self._write(pack, lambda file: write_zip(content, file))
-            self._packs.forget(pack)
-            self._packs.learn(pack)
+            rest, half_empty = self._packs.rest(pack)
+            if not rest:
+                self._packs.forget(pack)
+                self._place.remove(pack)
+            elif half_empty:  # it is written again
+                content = {name: self._packs.read(name) or b"" for name in rest}
+                self._write(pack, partial(write_zip, content))
+                self._packs.forget(pack)
+                self._packs.learn(pack)
 
     def names(self) -> tuple[str, ...]:
         """All durable checkpoints, in order of their names; half-written ones are left out."""
@@ -489,14 +490,3 @@ class Checkpoints:
 def _at(name: str, url: str) -> str:
     """How errors name a checkpoint."""
     return f"checkpoint {name} at {url}"
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """Raise what the file raised, where torch makes a RuntimeError of it, as on a full disk."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from None
-        raise

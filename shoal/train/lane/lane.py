@@ -111,7 +111,7 @@ class TrialModel:
 
     @cached_property
     def signature(self) -> str:
-        """Equal for trials that cost the same.
+        """The cost signature: trials with equal ones have equal step cost and memory.
 
         It tells modules, parameters, optimizer, batch size, precision, kind of device, and way of
         preparing. The first `FORM` letters tell all but which of torch's usual optimizers it is.
@@ -316,12 +316,19 @@ class TrainingLane(TrialModel):
 
         With accumulation, the optimizer's step comes with the last batch of a group.
         """
-        if self._steps_itself:
-            self._own_step(batch, count)
-            self.adapter.after_batch()
-        else:
+        if not self._steps_itself:
             self.backward(self.forward(batch, count), count)
             self._after_gradient()
+            return count
+        optimization = self.optimization
+        optimization.before_step(self.passed, self.epoch_samples)
+        with self.casting():
+            outcome = self.hooks.own_step(self.model, batch, self.progress, optimization.optimizers)
+        self.metrics.add(named_values(outcome), count)
+        self.drop(count)
+        self._count_step()
+        optimization.after_step()
+        self.adapter.after_batch()
         return count
 
     def loss(self, batch: Any, count: int) -> Tensor:
@@ -344,17 +351,6 @@ class TrainingLane(TrialModel):
         if self.full:
             self._apply()
         self.adapter.after_batch()
-
-    def _own_step(self, batch: Any, count: int) -> None:
-        """Train on one batch, where the recipe steps its optimizers by itself."""
-        optimization = self.optimization
-        optimization.before_step(self.passed, self.epoch_samples)
-        with self.casting():
-            outcome = self.hooks.own_step(self.model, batch, self.progress, optimization.optimizers)
-        self.metrics.add(named_values(outcome), count)
-        self.drop(count)
-        self._count_step()
-        optimization.after_step()
 
     def forward(self, batch: Any | None, count: int) -> Tensor | None:
         """The loss on so many samples, whose values are noted.

@@ -127,7 +127,7 @@ class Meter:
         times = self._steps.get(lane.signature)
         if not times or not self._first(lane.signature, f"after {len(times)}", 1):
             return
-        samples, took = _whole_batches(times, lane.settings.batch_size)
+        samples, took = whole_batches(times, lane.settings.batch_size)
         step = _of_a_batch(took, lane.settings.accumulate_grad_batches)
         rate = samples / max(step, 1e-9)
         memory = self.memory(lane) / 2**30
@@ -205,8 +205,8 @@ def all_reduce_figures(lane: TrainingLane) -> dict[str, float]:
     return {"model": model / 2**30, "batch": float(batch)}
 
 
-def _whole_batches(times: list[Step], size: int) -> tuple[int, list[Seconds]]:
-    """The samples of a batch, and the seconds of the batches of so many."""
+def whole_batches(times: Sequence[Step], size: int) -> tuple[int, list[Seconds]]:
+    """The samples of a batch, and the seconds of the batches of so many: whole ones, if any."""
     took = [seconds for count, seconds in times if count == size]
     if took:
         return size, took

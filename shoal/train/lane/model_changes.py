@@ -299,14 +299,20 @@ class _Attributes:
         for name, value in now.items():
             if name in skip:
                 continue
-            if name not in self._theirs and self._keeps_state(value):
+            theirs = name in self._theirs
+            if (
+                not theirs
+                and not isinstance(value, (nn.Module, *STEPPED))
+                and is_stateful(value)
+                and self._is_plain(value.state_dict())
+            ):
                 self._stateful[name] = value, copied(value.state_dict())
                 self._deep.append(name)
             elif self._is_plain(value):
                 self._plain[name] = copied(value)
                 if not _stays(value):
                     self._deep.append(name)
-            elif name not in self._theirs:
+            elif not theirs:
                 self._objects[name] = self._digest(self._unkept(name, value))
                 self._whole[name] = self._digest(self._unkept(name, value), whole=True)
                 if not isinstance(value, FIXED):
@@ -427,12 +433,6 @@ class _Attributes:
         if name != HYPER_PARAMETERS or not self._kept:
             return value
         return {k: each for k, each in value.items() if not self._is_plain(each)}
-
-    def _keeps_state(self, value: Any) -> bool:
-        """Whether the value is an object whose own state can be part of a trial's."""
-        if isinstance(value, (nn.Module, *STEPPED)) or not is_stateful(value):
-            return False
-        return self._is_plain(value.state_dict())
 
     def _is_plain(self, value: Any) -> bool:
         """Whether the value can be part of a trial's state by itself."""

@@ -252,34 +252,29 @@ def configured(made: Any) -> list[tuple[Optimizer, Schedule]]:
         ValueError: an interval, frequency or key that Shoal does not know; two schedulers of one
             optimizer.
     """
-    pairs = [_checked(each) for each in _entries(made)]
+    pairs = []
+    for optimizer, scheduler, monitor in _entries(made):
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{FORMS}; got {type(optimizer).__name__}: {str(optimizer)[:80]}")
+        interval = None
+        if isinstance(scheduler, Mapping):
+            interval, monitor = _lightning(scheduler, monitor)
+            scheduler = scheduler["scheduler"]
+        if scheduler is not None and not isinstance(scheduler, LRSchedule | LRScheduler):
+            raise TypeError(f"{FORMS}; got the scheduler {type(scheduler).__name__}")
+        pairs.append((optimizer, Schedule(optimizer, scheduler, interval, monitor)))
     if not pairs:
         raise TypeError(f"{FORMS}; got no optimizer")
     return pairs
 
 
-def _checked(entry: Configured) -> tuple[Optimizer, Schedule]:
-    """The optimizer and its schedule.
-
-    Raises:
-        TypeError, ValueError: as `configured`.
-    """
-    optimizer, scheduler, monitor = entry
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"{FORMS}; got {type(optimizer).__name__}: {str(optimizer)[:80]}")
-    interval = None
-    if isinstance(scheduler, Mapping):
-        interval, monitor = _lightning(scheduler, monitor)
-        scheduler = scheduler["scheduler"]
-    if scheduler is not None and not isinstance(scheduler, LRSchedule | LRScheduler):
-        raise TypeError(f"{FORMS}; got the scheduler {type(scheduler).__name__}")
-    return optimizer, Schedule(optimizer, scheduler, interval, monitor)
-
-
 def _entries(made: Any) -> Iterator[Configured]:
     """Each optimizer with what belongs to it."""
     if isinstance(made, Mapping):
-        yield _of_dict(made)
+        unknown = set(made) - {"optimizer", "lr_scheduler", "monitor"}
+        if unknown or "optimizer" not in made:
+            raise TypeError(f"{FORMS}; got a dict with the keys {', '.join(map(str, made))}")
+        yield Configured(made["optimizer"], made.get("lr_scheduler"), made.get("monitor"))
     elif not isinstance(made, list | tuple):
         yield Configured(made)
     elif not _is_pair(made):
@@ -299,31 +294,8 @@ def _is_pair(made: Sequence[Any]) -> bool:
     if isinstance(second, Mapping):
         return isinstance(first, Optimizer) and "optimizer" not in second
     if isinstance(first, list):
-        return isinstance(second, list) and all(map(_is_optimizer, first))
-    return _is_optimizer(first) and not isinstance(second, Optimizer | tuple)
-
-
-def _is_optimizer(value: Any) -> bool:
-    return isinstance(value, Optimizer)
-
-
-def _of_dict(made: Mapping[Any, Any]) -> Configured:
-    """An optimizer's dictionary.
-
-    Raises:
-        TypeError: it has other keys, or no optimizer.
-    """
-    unknown = set(made) - {"optimizer", "lr_scheduler", "monitor"}
-    if unknown or "optimizer" not in made:
-        raise TypeError(f"{FORMS}; got a dict with the keys {', '.join(map(str, made))}")
-    return Configured(**{_FIELDS[key]: value for key, value in made.items()})
-
-
-_FIELDS = {
-    "optimizer": "optimizer",
-    "lr_scheduler": "scheduler",
-    "monitor": "monitor",
-}
+        return isinstance(second, list) and all(isinstance(each, Optimizer) for each in first)
+    return isinstance(first, Optimizer) and not isinstance(second, Optimizer | tuple)
 
 
 def _only(scheduler: Any) -> Any:
@@ -331,15 +303,11 @@ def _only(scheduler: Any) -> Any:
     if not isinstance(scheduler, list):
         return scheduler
     if len(scheduler) > 1:
-        raise ValueError(_two_schedulers(len(scheduler)))
+        raise ValueError(
+            f"an optimizer has one scheduler; configure_optimizers returned {len(scheduler)} for "
+            "it: chain them with SequentialLR or ChainedScheduler"
+        )
     return next(iter(scheduler), None)
-
-
-def _two_schedulers(count: int) -> str:
-    return (
-        f"an optimizer has one scheduler; configure_optimizers returned {count} for it: "
-        "chain them with SequentialLR or ChainedScheduler"
-    )
 
 
 def _by_optimizer(
@@ -353,21 +321,15 @@ def _by_optimizer(
         yield Configured(optimizers[0], _only(list(schedulers)))
         return
     for place, optimizer in enumerate(optimizers):
-        own = [
-            scheduler
-            for number, scheduler in enumerate(schedulers)
-            if _belongs(scheduler, optimizer, number == place)
-        ]
+        own = []
+        for number, scheduler in enumerate(schedulers):
+            of_torch = scheduler.get("scheduler") if isinstance(scheduler, Mapping) else scheduler
+            belongs = number == place
+            if isinstance(of_torch, LRScheduler):
+                belongs = of_torch.optimizer is optimizer
+            if belongs:
+                own.append(scheduler)
         yield Configured(optimizer, _only(own))
-
-
-def _belongs(scheduler: Any, optimizer: Optimizer, same_place: bool) -> bool:
-    """Whether the scheduler is this optimizer's."""
-    if isinstance(scheduler, Mapping):
-        scheduler = scheduler.get("scheduler")
-    if isinstance(scheduler, LRScheduler):
-        return scheduler.optimizer is optimizer
-    return same_place
 
 
 def _lightning(options: Mapping[str, Any], monitor: str | None) -> tuple[Any, str | None]:
@@ -411,7 +373,8 @@ class Optimization:
         pairs = configured(made)
         self.optimizers: tuple[Optimizer, ...] = tuple(each for each, _ in pairs)
         self.schedules = tuple(schedule for _, schedule in pairs)
-        self._configured = [_numbers_of(each) for each in self.optimizers]
+        # the hyper-parameters of each group
+        self._configured = [list(map(group_numbers, each.param_groups)) for each in self.optimizers]
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -432,7 +395,7 @@ class Optimization:
     @property
     def bytes(self) -> int:
         """Memory that the optimizers' states take."""
-        states = [dict(state) for each in self.optimizers for state in _values(each)]
+        states = [dict(state) for each in self.optimizers for state in each.state.values()]
         return tree.size_of(states)
 
     def quicken(self, device: torch.device) -> None:
@@ -498,12 +461,17 @@ class Optimization:
         Raises:
             ValueError: it is the state of other optimizers.
         """
-        self._check_number(state["optimizer"])
+        theirs = len(state["optimizer"]) if isinstance(state["optimizer"], list) else 1
+        if theirs != len(self.optimizers):
+            raise ValueError(
+                f"the state is that of {theirs} optimizers, and configure_optimizers returned "
+                f"{len(self.optimizers)}: was it changed?"
+            )
         saved = self._parted(state["optimizer"])
         schedulers = self._parted(state["scheduler"])
         made_with = self._parted(state.get("scheduled", self._joined([{}] * len(saved))))
         configured = state.get("configured", self._joined(self._configured))
-        theirs = self._parted(numbers_of_state(configured))
+        numbers = self._parted(numbers_of_state(configured))
         for number, (optimizer, schedule) in enumerate(
             zip(self.optimizers, self.schedules, strict=True)
         ):
@@ -511,19 +479,9 @@ class Optimization:
             unsettle(optimizer)
             schedule.load(schedulers[number], made_with[number])
             own = self._configured[number]
-            if theirs[number] != own:
-                restore_numbers(optimizer, own, theirs[number])
+            if numbers[number] != own:
+                restore_numbers(optimizer, own, numbers[number])
                 schedule.set_bases([base_rate(each) for each in own])
-
-    def _check_number(self, saved: Any) -> None:
-        """Raise ValueError if the state is that of more or fewer optimizers."""
-        theirs = len(saved) if isinstance(saved, list) else 1
-        own = len(self.optimizers)
-        if theirs != own:
-            raise ValueError(
-                f"the state is that of {theirs} optimizers, and configure_optimizers returned "
-                f"{own}: was it changed?"
-            )
 
     def _joined(self, each: list[Any]) -> Any:
         """What is kept of all: the only one, or the list."""
@@ -533,15 +491,6 @@ class Optimization:
         """One for each optimizer, of what `_joined` made."""
         parts: Sequence[Any] = [kept] if len(self.optimizers) == 1 else kept
         return parts
-
-
-def _numbers_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The hyper-parameters of each group."""
-    return [group_numbers(group) for group in optimizer.param_groups]
-
-
-def _values(optimizer: Optimizer) -> list[Any]:
-    return list(optimizer.state.values())
 
 
 def check_steps(recipe: Recipe, settings: Settings, optimizers: Sequence[Optimizer] = ()) -> None:
@@ -557,11 +506,14 @@ def check_steps(recipe: Recipe, settings: Settings, optimizers: Sequence[Optimiz
                 f"training_step must step them itself: {own_steps}, or give one optimizer several "
                 "parameter groups"
             )
-        for optimizer in filter(_needs_closure, optimizers):
-            raise ValueError(
-                f"{type(optimizer).__name__} steps by a closure, which training_step must give it: "
-                f"{own_steps}"
-            )
+        for optimizer in optimizers:
+            closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+            # without a default, as LBFGS's
+            if closure is not None and closure.default is inspect.Parameter.empty:
+                raise ValueError(
+                    f"{type(optimizer).__name__} steps by a closure, which training_step must give "
+                    f"it: {own_steps}"
+                )
         return
     for name, usual in OF_STEPS.items():
         value = getattr(settings, name)
@@ -570,9 +522,3 @@ def check_steps(recipe: Recipe, settings: Settings, optimizers: Sequence[Optimiz
                 "training_step takes `optimizers` and steps them itself, so that "
                 f"{name}={value!r} would do nothing: leave it out, and do that in the step"
             )
-
-
-def _needs_closure(optimizer: Optimizer) -> bool:
-    """Whether its step has no default for the closure, as LBFGS's."""
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty

@@ -44,20 +44,15 @@ def quicken(optimizer: Optimizer, device: Device) -> None:
     if device.type != "cpu" or type(optimizer) not in KERNELS:
         return
     groups = optimizer.param_groups
-    if any(_chosen(group) for group in groups):
-        return
+    for group in groups:
+        chosen = any(group.get(name) not in (None, False) for name in CHOICES)
+        if chosen or group.get("fused") is False:
+            return
     if not all(_has_kernel(optimizer, p) for p in _parameters(optimizer)):
         return
     for group in groups:
         group["fused"] = True
     _open[optimizer] = None
-
-
-def _chosen(group: Group) -> bool:
-    """Whether the recipe chose an implementation."""
-    if group.get("fused") is False:
-        return True
-    return any(group.get(name) not in (None, False) for name in CHOICES)
 
 
 def _has_kernel(optimizer: Optimizer, parameter: Tensor) -> bool:
@@ -184,7 +179,9 @@ def group_numbers(group: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if isinstance(value, int | float):
             plain[name] = value
-        elif isinstance(value, tuple | list) and _are_numbers(value):
+        elif isinstance(value, tuple | list) and all(
+            isinstance(each, int | float) for each in value
+        ):
             plain[name] = list(value)
     return plain
 
@@ -194,10 +191,6 @@ def numbers_of_state(configured: Any) -> Any:
     if isinstance(configured, Mapping):
         return group_numbers(configured)
     return [numbers_of_state(each) for each in configured]
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int | float) for value in values)
 
 
 def restore_numbers(
@@ -214,18 +207,10 @@ def restore_numbers(
         former = base_rate(other)
         if former:
             rate = float(group["lr"]) * rate / former
-        _restore(group, mine)
+        for name, value in mine.items():
+            if name != "lr":
+                group[name] = tuple(value) if isinstance(value, list) else value
         _set_rate(group, rate)
-
-
-def _restore(group: Group, mine: Mapping[str, Any]) -> None:
-    """Put a trial's own hyper-parameters into the group, but for the learning rate."""
-    for name, value in mine.items():
-        if name == "lr":
-            continue
-        if isinstance(value, list):
-            value = tuple(value)
-        group[name] = value
 
 
 def base_rate(group: Mapping[str, Any]) -> float:

@@ -161,18 +161,13 @@ class Ownership:
         if entry is None or entry.gone():
             entry = _Holding(gone, self._number, trained)
             _entries[key] = entry
-            _forget_gone()
+            if len(_entries) > _cleared[0]:
+                for place in [place for place, each in _entries.items() if each.gone()]:
+                    del _entries[place]
+                _cleared[0] = max(1024, 2 * len(_entries))
         elif entry.holder != self._number:
             entry.shared = True
         return entry
-
-
-def _forget_gone() -> None:
-    """Forget entries of what is gone, now and then."""
-    if len(_entries) > _cleared[0]:
-        for key in [key for key, entry in _entries.items() if entry.gone()]:
-            del _entries[key]
-        _cleared[0] = max(1024, 2 * len(_entries))
 
 
 def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

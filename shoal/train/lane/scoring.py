@@ -81,20 +81,20 @@ class Scoring:
         Raises:
             TypeError, ValueError: `validation_step` returns something that is no score.
         """
+        record: Record = []
         with self._lane.rng, torch.no_grad():
-            return [self._kept(batch) for batch in self._batches(chunk)]
-
-    def _kept(self, batch: Columns) -> tuple[int, dict[str, Any]]:
-        count = cols.rows(batch)
-        kept: dict[str, Any] = {}
-        for name, values in self._outcome(batch).items():
-            if self._whole is not None and self._whole.takes(name):
-                kept[name] = self._whole.output(name, values, count)
-            elif isinstance(values, ValueSum):
-                kept[name] = values
-            else:
-                kept[name] = ValueSum(float(_sum(name, values, count)), count)
-        return count, kept
+            for batch in self._batches(chunk):
+                count = cols.rows(batch)
+                by_name: dict[str, Any] = {}
+                for name, values in self._outcome(batch).items():
+                    if self._whole is not None and self._whole.takes(name):
+                        by_name[name] = self._whole.output(name, values, count)
+                    elif isinstance(values, ValueSum):
+                        by_name[name] = values
+                    else:
+                        by_name[name] = ValueSum(float(_sum(name, values, count)), count)
+                record.append((count, by_name))
+        return record
 
     def take(self, record: Record) -> None:
         """Take what `recorded` gave, here or in another process, as if it had been added."""
@@ -268,13 +268,23 @@ class WholeSetScores:
     """What `validation_epoch` and the objects of `configure_metrics` are told of one evaluation.
 
     Neither is part of the trial's state.
+
+    Raises:
+        TypeError: what `configure_metrics` returned are no metrics.
+        SharedError: one of them is another trial's, too.
     """
 
     def __init__(self, lane: TrainingLane) -> None:
         self._lane = lane
         self._outputs: dict[str, list[Tensor]] = {}
-        self._metrics = _metrics_of(lane)
+        self._metrics = lane.hooks.metrics(lane.device)
         self._updated: set[str] = set()
+        for name, metric in self._metrics.items():
+            for method in ("update", "compute", "reset"):
+                if not callable(getattr(metric, method, None)):
+                    kind = type(metric).__name__
+                    raise TypeError(f"{METRICS_RULE}; {name}: {kind} has no {method}")
+        lane.ownership.hold_objects("configure_metrics", self._metrics.values())
         for metric in self._metrics.values():
             metric.reset()
 
@@ -340,52 +350,26 @@ class WholeSetScores:
             found |= dict(_computed(name, metric.compute()))
             metric.reset()
         if self._outputs:
-            found |= self._own()
+            found |= self._of_epoch()
         return found
 
-    def _own(self) -> dict[str, float]:
+    def _of_epoch(self) -> dict[str, float]:
         """The scores of `validation_epoch`."""
         lane = self._lane
         outputs = {name: torch.cat(parts) for name, parts in self._outputs.items()}
-        with _evaluating(lane):
+        flags = []
+        try:
+            # of fused lanes only the first one's model is in evaluation mode by now
+            if lane.hooks.epoch_gets_model:
+                flags = [(module, module.training) for module in lane.model.modules()]
+                lane.model.eval()
             made = lane.hooks.validation_epoch(lane.model, outputs, lane.progress)
+        finally:
+            for module, flag in flags:
+                module.training = flag
         if not isinstance(made, Mapping):
             raise TypeError(f"{EPOCH_RULE}; got {type(made).__name__}")
         return {name: _number(name, value, EPOCH_RULE) for name, value in made.items()}
-
-
-@contextmanager
-def _evaluating(lane: TrainingLane) -> Iterator[None]:
-    """Have the model in evaluation mode, where the recipe is to get it.
-
-    Of fused lanes only the first one's model is in that mode while they are validated.
-    """
-    if not lane.hooks.epoch_gets_model:
-        yield
-        return
-    flags = [(module, module.training) for module in lane.model.modules()]
-    try:
-        lane.model.eval()
-        yield
-    finally:
-        for module, flag in flags:
-            module.training = flag
-
-
-def _metrics_of(lane: TrainingLane) -> Mapping[str, Any]:
-    """The trial's metrics, on its device.
-
-    Raises:
-        TypeError: they are none.
-        SharedError: one is another trial's, too.
-    """
-    metrics = lane.hooks.metrics(lane.device)
-    for name, metric in metrics.items():
-        for method in ("update", "compute", "reset"):
-            if not callable(getattr(metric, method, None)):
-                raise TypeError(f"{METRICS_RULE}; {name}: {type(metric).__name__} has no {method}")
-    lane.ownership.hold_objects("configure_metrics", metrics.values())
-    return metrics
 
 
 def _output(name: str, value: Any, samples: int) -> Tensor:

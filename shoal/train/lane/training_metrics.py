@@ -76,15 +76,11 @@ class TrainingMetrics:
             products = list(map(mul, counts, values))
             samples = float(sum(counts))
             sums[name] = (sum(products), samples)
-            self._add_to_epoch(name, products, samples)
+            total, counted = self.epoch.get(name, (0.0, 0.0))
+            for product in products:  # one by one: it does not matter when the lane reports
+                total += product
+            self.epoch[name] = (total, counted + samples)
         return sums
-
-    def _add_to_epoch(self, name: str, products: list[float], samples: float) -> None:
-        """Add a value's steps one by one, so that it does not matter when the lane reports."""
-        total, counted = self.epoch.get(name, (0.0, 0.0))
-        for product in products:
-            total += product
-        self.epoch[name] = (total, counted + samples)
 
     def add_sums(self, sums: Mapping[str, Sum]) -> None:
         """Add what the recipe's own code summed over a whole pass to the epoch so far."""

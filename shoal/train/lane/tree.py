@@ -179,7 +179,11 @@ def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     """
     own = model.state_dict()
     wrong = [name for name in state if name not in own]
-    wrong += [name for name, value in own.items() if not _is_of(value, name, state)]
+    wrong += [
+        name
+        for name, value in own.items()
+        if name not in state or (isinstance(value, Tensor) and not fits(value, state[name]))
+    ]
     if wrong:
         names = ", ".join(wrong[:5])
         raise ValueError(
@@ -192,13 +196,6 @@ def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
         return
     for name, value in own.items():
         fill(value, state[name])
-
-
-def _is_of(value: Any, name: str, state: Mapping[str, Any]) -> bool:
-    """Whether the state has something of that name, for a tensor of the same form."""
-    if name not in state:
-        return False
-    return not isinstance(value, Tensor) or fits(value, state[name])
 
 
 def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -222,7 +219,11 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         if not isinstance(parameter, Tensor) or not isinstance(values, dict):
             continue
         for key, value in values.items():
-            values[key] = _laid_like(parameter, value)
+            if not isinstance(value, Tensor) or value.shape != parameter.shape:
+                continue
+            if value.stride() != parameter.stride():  # one-pass kernels rely on the strides
+                laid = torch.empty_like(parameter.detach(), dtype=value.dtype)
+                values[key] = laid.copy_(value)
 
 
 def _fill_optimizer(
@@ -260,15 +261,6 @@ def _keep_dtypes(optimizer: Optimizer, saved: Mapping[Any, Any]) -> None:
             both = isinstance(value, Tensor) and isinstance(loaded, Tensor)
             if both and loaded.dtype != value.dtype:
                 held[key] = value.to(loaded.device)
-
-
-def _laid_like(parameter: Tensor, value: Any) -> Any:
-    """A state of the parameter's shape with its strides, which one-pass kernels rely on."""
-    if not isinstance(value, Tensor) or value.shape != parameter.shape:
-        return value
-    if value.stride() == parameter.stride():
-        return value
-    return torch.empty_like(parameter.detach(), dtype=value.dtype).copy_(value)
 
 
 def _alike(held: Mapping[Any, Any], state: Mapping[Any, Any]) -> bool:

@@ -51,7 +51,7 @@ class HasTrunk(Protocol):
 
     @property
     def signature(self) -> str:
-        """Equal for lanes that cost the same."""
+        """The cost signature: lanes with equal ones have equal step cost and memory."""
         ...
 
 
@@ -170,7 +170,13 @@ class Trunks:
 
         A lane's trunk is looked at again after a state was loaded.
         """
-        self._find(lane)
+        if lane.trunk is None:
+            frozen = self._own(lane)
+            if frozen:
+                with suppress(OSError):  # without memory to share each keeps its own
+                    self._share(lane, frozen)
+        elif not lane.trunk.renew():
+            lane.trunk = None
         self._report(lane)
 
     def settle(self, lane: HasTrunk, wide: bool) -> None:
@@ -194,18 +200,8 @@ class Trunks:
             self._told[lane.signature] = ""
             self._tell(lane.signature, **{f"{SHARED}{told}": 0.0})
 
-    def _find(self, lane: HasTrunk) -> None:
-        if lane.trunk is not None:
-            if not lane.trunk.renew():
-                lane.trunk = None
-            return
-        frozen = self._own(lane)
-        if not frozen:
-            return
-        with suppress(OSError):  # without memory to share each keeps its own
-            self._share(lane, frozen, _beginnings(frozen))
-
-    def _share(self, lane: HasTrunk, frozen: Frozen, begins: bytes) -> None:
+    def _share(self, lane: HasTrunk, frozen: Frozen) -> None:
+        begins = _beginnings(frozen)
         trunk = self._trunks.get(begins)
         first = self._lanes.get(begins)
         if trunk is None and (first is None or first is lane):

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from shoal.core.cluster import GiB, ShardId
+from shoal.core.cluster import ShardId
 from shoal.core.trial import TrialId
 from shoal.core.visits import next_visit
 from shoal.train.data.data import Data
@@ -67,15 +67,9 @@ class SlotContext:
         """Bytes that the lanes here may take."""
         limit = self.setup.options.state_memory_gb
         if limit is None:
-            limit = self._resting_memory()
+            memory = memory_of(str(self.device))
+            limit = RESTING * memory if isfinite(memory) else resting_memory()
         return limit * 2**30
-
-    def _resting_memory(self) -> GiB:
-        """What lanes may take unless the user says so: a part of the memory of the device."""
-        memory = memory_of(str(self.device))
-        if isfinite(memory):
-            return RESTING * memory
-        return resting_memory()
 
     @property
     def slot_room(self) -> float:

@@ -53,8 +53,13 @@ class Evaluation:
             return {each.trial: self._in_place(each, remote_validation) for each in passes}
         by_stream: dict[tuple[Stream, str], list[Pass]] = {}
         for each in passes:
-            if each.trial not in found:
-                found |= self._with_fused(each, passes)
+            if each.trial in found:
+                continue
+            fused = self._stacks.of(each.lane)
+            if fused is not None:
+                some = [other for other in passes if other.lane in fused.lanes]
+                if len(some) == len(fused.lanes):  # all of the stack are asked for
+                    found |= self._together(fused, some)
             if each.trial not in found:
                 key = (self._stream(each.lane), each.lane.settings.scored_order)
                 by_stream.setdefault(key, []).append(each)
@@ -121,18 +126,6 @@ class Evaluation:
                 each.spent.add("evaluate", seconds)
         return found
 
-    # -- fused lanes ---------------------------------------------------------------------------
-
-    def _with_fused(self, each: Pass, passes: Sequence[Pass]) -> Found:
-        """Evaluate the lane and those fused with it; empty if not all of those are asked for."""
-        fused = self._stacks.of(each.lane)
-        if fused is None:
-            return {}
-        some = [other for other in passes if other.lane in fused.lanes]
-        if len(some) != len(fused.lanes):
-            return {}
-        return self._together(fused, some)
-
     def _together(self, fused: Fused, passes: Sequence[Pass]) -> Found:
         """Evaluate all lanes of a stack in one go; empty where that does not work."""
         self._context.set_threads()
@@ -144,20 +137,14 @@ class Evaluation:
             self._stacks.release(first)
             return {}
         if self._clocked:
-            self._book(fused, passes, perf_counter() - begin)
+            seconds = perf_counter() - begin
+            for each in passes:
+                each.spent.add("evaluate", seconds / len(passes))
+            # later evaluations need not find out again how to fuse the lanes
+            usual = (seconds - fused.found_out) / len(passes)
+            for signature in {each.lane.signature for each in passes}:
+                self._meter.record(signature, "evaluate", usual)
         return {each.trial: scores[fused.lanes.index(each.lane)] for each in passes}
-
-    def _book(self, fused: Fused, passes: Sequence[Pass], seconds: Seconds) -> None:
-        """Book the seconds of a fused evaluation, an equal share for each lane.
-
-        Later evaluations need not find out again how to fuse the lanes.
-        """
-        for each in passes:
-            each.spent.add("evaluate", seconds / len(passes))
-
-        usual = (seconds - fused.found_out) / len(passes)
-        for signature in {each.lane.signature for each in passes}:
-            self._meter.record(signature, "evaluate", usual)
 
 
 class SharedScoring:
@@ -180,41 +167,28 @@ class SharedScoring:
             OutOfMemory: of one of the lanes.
             DataError: a part of the validation data cannot be read.
         """
+        found: Found = {}
         try:
-            self._open()
+            for each, stack in self._opened.items():
+                with self._noting_errors([each]):
+                    self._scores[each] = stack.enter_context(scoring(each.lane))
             while self._scores:
                 chunk = self._next(chunks)
                 if chunk is None:
                     break
                 self._add(chunk)
-            found = self._found()
+            for each, scores in self._scores.items():
+                begin = perf_counter()
+                self._context.turn_of(each.trial)
+                with self._noting_errors([each]):
+                    found[each.trial] = scores.scores()
+                self.took[each] += perf_counter() - begin
         finally:
             chunks.close()
-            self._close()
+            for each, stack in self._opened.items():
+                with self._noting_errors([each]):
+                    stack.close()  # the lane is as it was
         return found | self._errors
-
-    def _found(self) -> Found:
-        """The scores of the lanes that have not failed."""
-        found: Found = {}
-        for each, scores in self._scores.items():
-            begin = perf_counter()
-            self._context.turn_of(each.trial)
-            with self._noting_errors([each]):
-                found[each.trial] = scores.scores()
-            self.took[each] += perf_counter() - begin
-        return found
-
-    def _open(self) -> None:
-        """Put the lanes into evaluation mode."""
-        for each, stack in self._opened.items():
-            with self._noting_errors([each]):
-                self._scores[each] = stack.enter_context(scoring(each.lane))
-
-    def _close(self) -> None:
-        """Put the lanes back as they were."""
-        for each, stack in self._opened.items():
-            with self._noting_errors([each]):
-                stack.close()
 
     def whole(self) -> dict[str, Seconds]:
         """By signature, the seconds of a lane that was evaluated to the end."""

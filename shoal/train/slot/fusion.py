@@ -53,7 +53,10 @@ class Fusion:
 
         for group in groups.values():
             if group.graph is not None:
-                _sort(group)
+                # side by side whose optimizers have one formula, for these step together
+                formulas = {each: repr(formula_key(each.lane.optimizer)) for each in group.passes}
+                group.passes.sort(key=formulas.__getitem__)
+                group.mix = " ".join(formulas[each] for each in group.passes)
                 self._report(group, group.graph)
             elif may_fuse:
                 for each in group.passes:
@@ -131,7 +134,10 @@ class Fusion:
         for steps in zip(*least, strict=False):
             new = self.gauge.took(group.graph, width, fmean(steps), group.mix)
             if new and width > 1:
-                self._forget_reports(group, group.graph)
+                # a round compares widths, so that the ratio of any may differ: all are told anew
+                for known in self.gauge.ratios(group.graph):
+                    for signature in _signatures(group):
+                        self._reported.discard((signature, f"{FUSED}{known}"))
                 self._report(group, group.graph)
 
     def give_up(self, group: BatchGroup, error: BaseException, lanes: int) -> None:
@@ -155,30 +161,21 @@ class Fusion:
     def _report(self, group: BatchGroup, graph: str) -> None:
         """Report to the meter what is known of the graph and was not reported before."""
         for signature in _signatures(group):
-            news: dict[str, float] = {}
-            for name, figure in self._figures(signature, graph).items():
-                if (signature, name) not in self._reported:
-                    self._reported.add((signature, name))
-                    news[name] = figure
+            figures: dict[str, float] = {}
+            step = self._meter.step(signature)
+            if step:  # seconds of fused steps by width, in terms of the signature's step alone
+                for width, ratio in self.gauge.ratios(graph).items():
+                    figures[f"{FUSED}{width}"] = width * ratio * step
+            if self.gauge.why(graph) is not None:
+                figures["unfusable"] = 1.0
+            news = {
+                name: figure
+                for name, figure in figures.items()
+                if (signature, name) not in self._reported
+            }
+            self._reported.update((signature, name) for name in news)
             if news:
                 self._meter.tell(signature, **news)
-
-    def _figures(self, signature: str, graph: str) -> dict[str, float]:
-        """Seconds of fused steps by width, in terms of the signature's step alone."""
-        figures: dict[str, float] = {}
-        step = self._meter.step(signature)
-        if step:
-            for width, ratio in self.gauge.ratios(graph).items():
-                figures[f"{FUSED}{width}"] = width * ratio * step
-        if self.gauge.why(graph) is not None:
-            figures["unfusable"] = 1.0
-        return figures
-
-    def _forget_reports(self, group: BatchGroup, graph: str) -> None:
-        """Let all ratios be reported anew: a round compares widths, so that any may differ."""
-        for width in self.gauge.ratios(graph):
-            for signature in _signatures(group):
-                self._reported.discard((signature, f"{FUSED}{width}"))
 
 
 class LaneStacks:
@@ -251,24 +248,14 @@ class LaneStacks:
                 self._fusion.give_up(group, error, len(passes))
             return None
         self._stacks.update(dict.fromkeys(lanes, made))
-        self._record_repacking(lanes, meter.now() - begin)
-        return made
-
-    def _record_repacking(self, lanes: Iterable[TrainingLane], took: Seconds) -> None:
-        """Tell the meter how long it took to fuse these lanes."""
+        took = meter.now() - begin
         for signature in {lane.signature for lane in lanes}:
-            self._context.meter.record(signature, "repack", took)
+            meter.record(signature, "repack", took)
+        return made
 
     def settled(self, passes: Sequence[Pass]) -> bool:
         """Whether all these models have trained here: some get attributes with the first batch."""
         return all(each.lane in self._trained for each in passes)
-
-
-def _sort(group: BatchGroup) -> None:
-    """Put lanes side by side whose optimizers have one formula, for these step together."""
-    formulas = {each: repr(formula_key(each.lane.optimizer)) for each in group.passes}
-    group.passes.sort(key=formulas.__getitem__)
-    group.mix = " ".join(formulas[each] for each in group.passes)
 
 
 def _signatures(group: BatchGroup) -> set[str]:

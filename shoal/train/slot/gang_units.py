@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean, median
 from time import perf_counter
-from typing import NoReturn
 
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId, Visit
 from shoal.profile.pace import ALIKE_STEPS
 from shoal.profile.widths import AT
 from shoal.train.lane.blame import Spent
-from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter, all_reduce_figures
+from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter, all_reduce_figures, whole_batches
 from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.seat import Orders, Rescale, Seat
 from shoal.train.recipe.unit import Done, Made, OutOfMemory, Reached, TrialError, Unit
@@ -113,7 +111,11 @@ class GangUnits:
         except Adrift:
             raise
         except OutOfMemory as error:
-            raise self._without_room(trial, error) from error
+            lost = self._shared.pop(trial, None)
+            signature = "" if lost is None else lost.wide.lane.signature
+            self._lanes.drop(trial)
+            freed = self._lanes.ran_out(alone=True)
+            raise OutOfMemory(error.why, error.text, signature, freed) from error
         except TrialError:
             self._shared.pop(trial, None)
             self._lanes.drop(trial)
@@ -121,16 +123,6 @@ class GangUnits:
         except BaseException:
             self._shared.pop(trial, None)
             raise
-
-    def _without_room(self, trial: TrialId, error: OutOfMemory) -> OutOfMemory:
-        """Drop the trial's state because memory ran out; returns the error to report."""
-        shared = self._shared.pop(trial, None)
-        signature = ""
-        if shared is not None:
-            signature = shared.wide.lane.signature
-        self._lanes.drop(trial)
-        freed = self._lanes.ran_out(alone=True)
-        return OutOfMemory(error.why, error.text, signature, freed)
 
     def conclude(
         self,
@@ -178,50 +170,35 @@ class GangUnits:
         before = self._lanes.current(unit.trial.id)
         same = before is not None and before.lane.visits == unit.visits
         fresh = not unit.visits and not joins
+        # whether the lane is to be in the state before the unit: if not, another process sends it
         whole = same or unit.source is not None or fresh
-        cached = self._held(unit, whole, spent)
-        if cached.wide is None:
-            cached.wide = WideLane(cached.lane, orders)
-            same = False
-        cached.wide.moves.orders = orders
-        self._begin_pass(unit, cached.wide, whole, same)
-        return GangUnit(replace(unit, source=None), cached, cached.wide)
-
-    def _held(self, unit: Unit, whole: bool, spent: Spent) -> CachedLane:
-        """The trial's lane, not fused; `whole`: in the state before the unit."""
-        if whole:
-            cached = self._lanes.ready(unit, spent)
-        else:
-            cached = self._lanes.in_any_state(unit, spent)
-        self._pack.stacks.release(cached.lane)
+        cached = (self._lanes.ready if whole else self._lanes.in_any_state)(unit, spent)
+        lane = cached.lane
+        self._pack.stacks.release(lane)
         cached.current = False
         cached.durable = False
-        why = why_one_slot(cached.lane.recipe)
+        why = why_one_slot(lane.recipe)
         if unit.within or unit.steps:
             why = WITHIN_ON_ONE_SLOT
         if why is not None:
-            raise TrialError(why, signature=cached.lane.signature)
-        return cached
+            raise TrialError(why, signature=lane.signature)
+        if cached.wide is None:
+            cached.wide = WideLane(lane, orders)
+            same = False
+        cached.wide.moves.orders = orders
 
-    def _begin_pass(self, unit: Unit, wide: WideLane, whole: bool, same: bool) -> None:
-        """Begin the unit's pass; for `whole` and `same` see `WideLane.begin`."""
         visit = unit.visit
-        settings = wide.lane.settings
-        stream = self._context.streams.of(settings.data_key)
+        stream = self._context.streams.of(lane.settings.data_key)
         passes = {
-            shard: partial(stream.chunks, shard, visit.turn, settings.order)
+            shard: partial(stream.chunks, shard, visit.turn, lane.settings.order)
             for shard in visit.shards
         }
         sizes = {shard: self._context.data.size(shard) for shard in visit.shards}
         reader: AnyReader = JointReader(passes, sizes, unit.reads)
         if not visit.beside:
             reader = Reader(passes[visit.shard], sizes[visit.shard])
-        wide.begin(
-            reader,
-            whole=whole,
-            same=same,
-            follow=visit.widths,
-        )
+        cached.wide.begin(reader, whole=whole, same=same, follow=visit.widths)
+        return GangUnit(replace(unit, source=None), cached, cached.wide)
 
     def _train(self, shared: GangUnit, seat: Seat, spent: Spent, on: OnStep | None) -> bool:
         """Make the pass; whether it was made: if not, this process left on order."""
@@ -229,67 +206,43 @@ class GangUnits:
         self._context.set_threads()
         begin = perf_counter()
         wide.clock.take()
-        made = False
         try:
-            self._times.take_steps(wide, wide.run(seat), on)
-        except StopIteration as stop:
-            made = bool(stop.value)
+            return self._times.take_steps(wide, wide.run(seat), on)
         finally:
-            self._spend(shared, spent, perf_counter() - begin)
-        return made
-
-    def _spend(self, shared: GangUnit, spent: Spent, whole: Seconds) -> None:
-        """Book the seconds of a pass.
-
-        Seconds that were neither data nor steps are those of changes of width.
-        """
-        pace = self._context.setup.pace
-        unit = shared.unit
-        _, took = shared.wide.clock.take()
-        if pace is not None:
-            samples = sum(map(self._context.data.size, unit.visit.shards))
-            spent.add("train", pace(unit.trial, samples))
-            return
-        data = took.get("data", 0.0)
-        work = sum(took.values())
-        spent.add("switch", max(0.0, whole - work))
-        spent.add("data", data)
-        spent.add("train", work - data)
+            pace = self._context.setup.pace
+            _, took = wide.clock.take()
+            if pace is None:
+                data = took.get("data", 0.0)
+                work = sum(took.values())
+                # what was neither data nor steps went into changes of width
+                spent.add("switch", max(0.0, perf_counter() - begin - work))
+                spent.add("data", data)
+                spent.add("train", work - data)
+            else:
+                samples = sum(map(self._context.data.size, shared.unit.visit.shards))
+                spent.add("train", pace(shared.unit.trial, samples))
 
     def _report(self, shared: GangUnit, spent: Spent) -> Done:
-        """Evaluate, keep and report the unit, as rank 0 does after the pass."""
-        wide = shared.wide
-        visit = shared.unit.visit._replace(widths=_recorded(wide))
-        unit = replace(shared.unit, visit=visit)
-        each = Pass(unit, wide.lane, spent, wide.totals, evaluate=unit.evaluate)
-        found = self._scores(each)
-        self._times.report(wide)
-        done = self._units.conclude(each, shared.cached, found)
-        del self._shared[each.trial]
-        if unit.last or unit.carry:
-            wide.leave()
-        return done
-
-    def _scores(self, each: Pass) -> Scores | None:
-        """The trial's scores; None if they were not asked for.
+        """Evaluate, keep and report the unit, as rank 0 does after the pass.
 
         Raises:
             TrialError: the recipe's code raised.
         """
-        if not each.evaluate:
-            return None
-        found = self._evaluation.scores([each]).get(each.trial)
-        if isinstance(found, TrialError):
-            raise found
-        return found
-
-
-def _recorded(wide: WideLane) -> tuple[tuple[int, int], ...]:
-    """The widths of the pass, if what the trial learnt depends on them; otherwise nothing."""
-    widths = tuple((start, width) for start, width in wide.widths)
-    if widths == ((0, 1),) or not wide.lane.settings.batch_per_slot:
-        return ()
-    return widths
+        wide = shared.wide
+        widths = tuple((start, width) for start, width in wide.widths)
+        if widths == ((0, 1),) or not wide.lane.settings.batch_per_slot:
+            widths = ()  # what the trial learnt does not depend on them
+        unit = replace(shared.unit, visit=shared.unit.visit._replace(widths=widths))
+        each = Pass(unit, wide.lane, spent, wide.totals, evaluate=unit.evaluate)
+        scores = self._evaluation.scores([each]).get(each.trial) if each.evaluate else None
+        if isinstance(scores, TrialError):
+            raise scores
+        self._times.report(wide)
+        done = self._units.conclude(each, shared.cached, scores)
+        del self._shared[each.trial]
+        if unit.last or unit.carry:
+            wide.leave()
+        return done
 
 
 Kind = tuple[str, int]  # signature and width
@@ -315,28 +268,36 @@ class StepTimes:
         # how many steps there were at the last report
         self._reported: dict[Kind, int] = {}
 
-    def take_steps(self, wide: WideLane, steps: Iterator[int], on: OnStep | None) -> NoReturn:
-        """Take all steps of the pass, and time some of them.
-
-        Raises:
-            StopIteration: the pass is over; the value is that of `WideLane.run`.
-        """
+    def take_steps(
+        self, wide: WideLane, steps: Generator[int, None, bool], on: OnStep | None
+    ) -> bool:
+        """Take all steps of the pass, and time some of them; returns what `WideLane.run` does."""
         rates: dict[str, float] = {}  # that became known in the pass
-        last = self._first_step(wide, steps, on)
         before = len(wide.changes.made)
-        while True:
-            count = next(steps)
-            if self._clocked:
-                rates |= _seconds(wide.changes.made[before:])
-            if self._wants(wide):  # to ask for the time is to wait for a GPU
-                now = self._meter.now()
-                if last is not None and last[0] == wide.seat:
-                    self._add(wide, count, now - last[1])
-                    rates |= self._became_known(wide)
-                last = (wide.seat, now)
-            else:
-                last = None
-            _say(wide, on, rates)
+        try:
+            last = self._first_step(wide, steps, on)
+            while True:
+                count = next(steps)
+                if self._clocked:
+                    rates |= _seconds(wide.changes.made[before:])
+                signature, width, size = wide.lane.signature, wide.seat.width, wide.lane.size
+                timed = self._steps.setdefault((signature, width), [])
+                if len(timed) >= STEPS:
+                    last = None
+                else:
+                    now = self._meter.now()  # to ask for the time is to wait for a GPU
+                    if last is not None and last[0] == wide.seat:
+                        timed.append((count, now - last[1]))
+                        if width == 1:
+                            self._meter.timed_elsewhere(signature, *timed[-1])
+                        known = (signature, width) in self._known
+                        if self._clocked and not known and _are_enough(timed, size):
+                            self._known.add((signature, width))
+                            rates[_rate_name(width)] = _rate(timed[-COUNTED:], size)
+                    last = (wide.seat, now)
+                _say(wide, on, rates)
+        except StopIteration as stop:
+            return bool(stop.value)
 
     def _first_step(
         self, wide: WideLane, steps: Iterator[int], on: OnStep | None
@@ -358,59 +319,20 @@ class StepTimes:
         self._meter.learn_memory(signature, extra.bytes * width)
         return wide.seat, now
 
-    def _wants(self, wide: WideLane) -> bool:
-        """Whether steps at the lane's present width should still be timed."""
-        key = (wide.lane.signature, wide.seat.width)
-        return len(self._steps.get(key, ())) < STEPS
-
-    def _add(self, wide: WideLane, samples: int, seconds: Seconds) -> None:
-        """A step at the lane's present width took so long."""
-        signature = wide.lane.signature
-        width = wide.seat.width
-        steps = self._steps.setdefault((signature, width), [])
-        if len(steps) >= STEPS:
-            return
-        steps.append((samples, seconds))
-        if width == 1:
-            self._meter.timed_elsewhere(signature, samples, seconds)
-
-    def _became_known(self, wide: WideLane) -> dict[str, float]:
-        """The rate at the lane's present width, if by now enough steps tell it."""
-        key = (wide.lane.signature, wide.seat.width)
-        steps = self._steps[key]
-        size = wide.lane.size
-        if not self._clocked or key in self._known or not _are_enough(steps, size):
-            return {}
-        self._known.add(key)
-        return {_rate_name(key[1]): _rate(steps[-COUNTED:], size)}
-
     def report(self, wide: WideLane) -> None:
         """Hand the meter what is new since the last report."""
         lane = wide.lane
-        widths = {width for _, width in wide.widths}
-        for width in widths - {1}:
-            self._report_rate(lane, width)
-        self._report_changes(lane.signature, wide.changes.take())
-        links = wide.take_links()
-        if links:
-            self._meter.tell(lane.signature, **links)
-
-    def _report_changes(self, signature: str, changes: Sequence[Rescale]) -> None:
-        """Report the mean seconds of changes to greater widths, and of those to smaller ones."""
-        figures = _seconds(changes)
-        if figures:
-            self._meter.tell(signature, **figures)
-
-    def _report_rate(self, lane: TrainingLane, width: int) -> None:
-        """Report the samples per second at this width, if there are new steps."""
         signature = lane.signature
-        key = (signature, width)
-        steps = self._steps.get(key, [])
-        if len(steps) <= self._reported.get(key, 0):
-            return
-        self._reported[key] = len(steps)
-        rate = _rate(steps[-COUNTED:], lane.size)
-        self._meter.tell(signature, **{_rate_name(width): rate}, **all_reduce_figures(lane))
+        for width in {width for _, width in wide.widths} - {1}:
+            kind = (signature, width)
+            steps = self._steps.get(kind, [])
+            if len(steps) > self._reported.get(kind, 0):
+                self._reported[kind] = len(steps)
+                rate = {_rate_name(width): _rate(steps[-COUNTED:], lane.size)}
+                self._meter.tell(signature, **rate, **all_reduce_figures(lane))
+        for figures in (_seconds(wide.changes.take()), wide.take_links()):
+            if figures:
+                self._meter.tell(signature, **figures)
 
 
 def _seconds(changes: Sequence[Rescale]) -> dict[str, Seconds]:
@@ -450,10 +372,5 @@ def _rate(steps: Sequence[TimedStep], size: int) -> float:
 
     `steps`: samples and seconds of each. `size`: samples in a whole batch.
     """
-    samples = steps[-1][0]
-    counted = [seconds for _, seconds in steps]
-    full = [seconds for count, seconds in steps if count == size]
-    if full:
-        samples = size
-        counted = full
-    return samples / max(median(counted), 1e-9)
+    samples, seconds = whole_batches(steps, size)
+    return samples / max(median(seconds), 1e-9)

@@ -9,18 +9,15 @@ from time import perf_counter
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, Value
-from shoal.train.data.columns import Columns
 from shoal.train.lane.batch_size_search import is_open, largest, with_size
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import start_up
 from shoal.train.recipe.hooks import validates
-from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.recipes import own_config, own_recipe
 from shoal.train.recipe.settings import data_key, seed_of
 from shoal.train.recipe.unit import Tree
 from shoal.train.slot.context import SlotContext
-from shoal.train.stream.stream import Stream
 
 
 class LaneBuilder:
@@ -47,7 +44,8 @@ class LaneBuilder:
             found = None
             recipe = own_recipe(at.recipe, config)
             if is_open(recipe, config):
-                found = self._size(trial, state)
+                began_with = None if state is None else state.get("found")
+                found = began_with or self._find(config, self._shards(trial))
                 config = with_size(config, found)
             begin = perf_counter()
             lane = self._make(self._shards(trial), config)
@@ -79,14 +77,6 @@ class LaneBuilder:
             epoch=float(samples),
         )
 
-    def _size(self, trial: Trial, state: Tree | None) -> int:
-        """The batch size that the trial began with, or else the largest that fits."""
-        known = None
-        if state is not None:
-            known = state.get("found")
-        config = own_config(self._context.recipe, trial.config)
-        return known or self._find(config, self._shards(trial))
-
     def _find(self, config: Mapping[str, Value], shards: Collection[ShardId]) -> int:
         """The largest batch that fits.
 
@@ -99,27 +89,21 @@ class LaneBuilder:
         kind = f"{smallest.signature} {most}"
         if kind not in self._largest:
             recipe = own_recipe(at.recipe, config)
+            data = at.data_of(recipe)
             stream = at.streams.of(data_key(recipe, config))
+            with closing(stream.chunks(data.first_here, 0)) as training:
+                samples = next(training)
+            scored = None
+            if validates(recipe, data):
+                with closing(stream.validation()) as validation:
+                    scored = next(validation, None)
             self._largest[kind] = largest(
                 make,
                 config,
-                self._samples(stream, recipe),
-                self._scored(stream, recipe),
+                samples,
+                scored,
                 most,
                 at.slot_room,
                 at.device,
             )
         return self._largest[kind]
-
-    def _samples(self, stream: Stream, recipe: Recipe) -> Columns:
-        """Samples of the recipe's to train on."""
-        first = self._context.data_of(recipe).first_here
-        with closing(stream.chunks(first, 0)) as training:
-            return next(training)
-
-    def _scored(self, stream: Stream, recipe: Recipe) -> Columns | None:
-        """Samples to validate on; None if nothing is validated."""
-        if not validates(recipe, self._context.data_of(recipe)):
-            return None
-        with closing(stream.validation()) as validation:
-            return next(validation, None)

@@ -149,20 +149,14 @@ class LaneCache:
         cached = self.current(trial)
         if cached is None or cached.lane.visits != unit.visits:
             with spent.on("switch"):
-                cached = self._brought(unit)
+                cached = self._lanes.get(trial)
+                state = self.saved.source(unit)
+                if cached is None or state is None:
+                    cached = self.add(trial, self._builder.build(unit.trial, state))
+                if state is not None:
+                    self._load(cached.lane, state, unit)
+                self._trunks.share(cached.lane)
         self._lanes.move_to_end(trial)
-        return cached
-
-    def _brought(self, unit: Unit) -> CachedLane:
-        """The trial's lane, brought into the state before the visit."""
-        trial = unit.trial.id
-        cached = self._lanes.get(trial)
-        state = self.saved.source(unit)
-        if cached is None or state is None:
-            cached = self.add(trial, self._builder.build(unit.trial, state))
-        if state is not None:
-            self._load(cached.lane, state, unit)
-        self._trunks.share(cached.lane)
         return cached
 
     def in_any_state(self, unit: Unit, spent: Spent) -> CachedLane:
@@ -258,14 +252,10 @@ class LaneCache:
         while len(self._over) > OVER:
             oldest = next(iter(self._over))
             del self._over[oldest]
-            self._drop_over(oldest)
-
-    def _drop_over(self, trial: TrialId) -> None:
-        """Drop the lane of a trial that is over, if its checkpoint can stand for it."""
-        cached = self.current(trial)
-        if cached is not None and cached.durable and not cached.connected:
-            self.saved.use_instead(trial)
-            self.drop(trial)
+            cached = self.current(oldest)
+            if cached is not None and cached.durable and not cached.connected:
+                self.saved.use_instead(oldest)
+                self.drop(oldest)
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -316,17 +306,12 @@ class LaneCache:
         for trial in self._droppable(but):
             if resting <= room:
                 break
-            if self._set_aside(trial):
+            cached = self._lanes[trial]
+            if cached.spare or self.saved.set_aside(trial, cached.lane):
                 self.drop(trial)
                 resting = self.resting(but)
                 dropped = True
         return dropped
-
-    def _set_aside(self, trial: TrialId) -> bool:
-        """Save the trial's state, unless it can be had elsewhere; returns whether it can now."""
-        cached = self._lanes.get(trial)
-        assert cached is not None, "a lane at rest is here"
-        return cached.spare or self.saved.set_aside(trial, cached.lane)
 
     def drop(self, *trials: TrialId) -> None:
         """Free these trials' lanes."""
@@ -375,31 +360,22 @@ class SavedStates:
         None if it is the trial's first unit.
 
         Raises:
-            LookupError: neither is there, or there is no vault to load it from.
+            LookupError: neither is here, or there is no vault to load it from.
             StateLost: the checkpoint is damaged or missing.
         """
         source = unit.source
         if source is None and unit.visits:
-            source = self._checkpoint_before(unit)
+            trial, visits = unit.trial.id, len(unit.visits)
+            if not self.has(trial, visits):
+                raise LookupError(
+                    f"trial {trial} after {visits} visits is not held here: its unit needs a source"
+                )
+            source = self._kept[trial][1]
         if not isinstance(source, str):
             return source
         if self._vault is None:
             raise LookupError(f"checkpoint {source} was asked for, but this station has no vault")
         return self._vault.restore(source)
-
-    def _checkpoint_before(self, unit: Unit) -> str:
-        """The name of the checkpoint of the state before the unit.
-
-        Raises:
-            LookupError: this slot saved no such checkpoint.
-        """
-        trial = unit.trial.id
-        visits = len(unit.visits)
-        if not self.has(trial, visits):
-            raise LookupError(
-                f"trial {trial} after {visits} visits is not held here: its unit needs a source"
-            )
-        return self._kept[trial][1]
 
     def save(self, trial: TrialId, lane: TrainingLane, spent: Spent) -> str:
         """Make the lane's state durable; returns the checkpoint's name.
@@ -442,14 +418,11 @@ class SavedStates:
             LookupError: no lane of the trial was dropped, or its checkpoint was deleted.
         """
         name = self._name(trial)
-        if name is not None and self._vault is not None and self._stands_for_lane(name):
+        dropped = name in self._aside or name in self._instead
+        if name is not None and self._vault is not None and dropped:
             with suppress(FileNotFoundError, Damaged):
                 return self._vault.load(name)
         raise LookupError(f"trial {trial} is not held here")
-
-    def _stands_for_lane(self, name: str) -> bool:
-        """Whether the checkpoint is the state of a lane that was dropped."""
-        return name in self._aside or name in self._instead
 
     def adopt(self, trial: TrialId) -> str | None:
         """The name of the trial's checkpoint, which is no longer deleted; None if it has none."""

@@ -173,7 +173,14 @@ class PackLoop:
 
         `last`: it is the last one of the pass.
         """
-        in_turns = list(filter(self._takes_turns, groups))
+        # groups of which it is known that their lanes are not to be fused
+        in_turns = [
+            group
+            for group in groups
+            if group.passes
+            and self.fusion.width(group) == 1
+            and self.fusion.trying(group, steps_left(group.passes)) is None
+        ]
         passes = [each for group in in_turns for each in group.passes]
         trying = self.summation.wants(passes, steps_left(passes)) if passes else None
         if trying is None and self.summation.width(passes) == 1:
@@ -189,29 +196,18 @@ class PackLoop:
             batches = list(group.cut.of(chunk))
             while batches and group.passes:
                 try_next = self.fusion.trying(group, steps_left(group.passes))
-                width, count = self._width(group, try_next, len(batches))
+                if try_next is not None:
+                    width, count = try_next
+                elif group.graph is not None and self.fusion.unmeasured(group):
+                    width, count = 1, TRIES
+                else:
+                    width, count = self.fusion.width(group), len(batches)
                 count = self._until_evaluation(group, min(count, len(batches)))
                 yield from self._steps(group, width, batches[:count], trying=try_next is not None)
                 batches = batches[count:]
                 group.made += count
                 self._evaluate_within(group)
             yield from self._end_of_chunk(group, last)
-
-    def _takes_turns(self, group: BatchGroup) -> bool:
-        """Whether it is known that the group's lanes are not to be fused."""
-        if not group.passes or self.fusion.width(group) != 1:
-            return False
-        return self.fusion.trying(group, steps_left(group.passes)) is None
-
-    def _width(
-        self, group: BatchGroup, trying: tuple[int, int] | None, batches: int
-    ) -> tuple[int, int]:
-        """How many lanes to fuse in one step next, and for how many of the batches."""
-        if trying is not None:
-            return trying
-        if group.graph is not None and self.fusion.unmeasured(group):
-            return 1, TRIES
-        return self.fusion.width(group), batches
 
     def _steps(
         self,

@@ -80,15 +80,11 @@ class BatchGroup:
 
 def steps_left(passes: Sequence[Pass]) -> float:
     """Steps that each lane has still to take, this visit's included; the mean over the lanes."""
-    return fmean([_steps_of(each) for each in passes])
-
-
-def _steps_of(each: Pass) -> float:
-    """Steps that the lane has still to take."""
-    lane = each.lane
-    made = sum(visit.samples for visit in lane.visits)
-    samples = each.unit.trial.samples - made
-    return samples / lane.settings.batch_size
+    left = []
+    for each in passes:
+        made = sum(visit.samples for visit in each.lane.visits)
+        left.append((each.unit.trial.samples - made) / each.lane.settings.batch_size)
+    return fmean(left)
 
 
 def _steps_in(samples: int, lane: TrainingLane) -> int:

@@ -90,8 +90,10 @@ class FirstPacks:
             DataError: the first chunk of a unit cannot be read.
             LookupError: a unit's source is not here.
         """
-        if len(units) < 2 or not self._can_learn():
+        if len(units) < 2 or not self._context.setup.clocked:
             return None
+        if isinstance(self._context.recipe, ShardRecipe):
+            return None  # it takes no steps that could be tried
         if measured is None and not isfinite(self._context.slot_room):
             return None
         begin = perf_counter()
@@ -122,10 +124,6 @@ class FirstPacks:
         if new_kinds:
             return f"nobody had measured {new_kinds} of the kinds among {len(units)} trials"
         return None
-
-    def _can_learn(self) -> bool:
-        """Whether what a trial costs can be measured by a step."""
-        return self._context.setup.clocked and not isinstance(self._context.recipe, ShardRecipe)
 
     def _lane(self, unit: Unit) -> TrainingLane | None:
         """The trial's lane before the unit; None if it cannot be built: it fails when it trains."""
@@ -256,20 +254,16 @@ class Probing:
 
         if self._evaluation.is_possible(lane):
             self._evaluation.of(lane, spent)
-        self._hop(lane)
-        vault = self._context.vault
-        if vault is not None:
-            name = self._lanes.saved.save(trial, lane, spent)
-            vault.delete(name)
-
-    def _hop(self, lane: TrainingLane) -> None:
-        """Time what the lane's state takes to leave, in bytes, and to be loaded again."""
-        for _ in range(HOPS):
+        for _ in range(HOPS):  # the state leaves, in bytes, and is loaded again
             begin = perf_counter()
             state = pickle.loads(pickle.dumps(state_of(lane), protocol=5))
             with blaming():
                 lane.load(state)
             self._meter.record(lane.signature, "switch", perf_counter() - begin)
+        vault = self._context.vault
+        if vault is not None:
+            name = self._lanes.saved.save(trial, lane, spent)
+            vault.delete(name)
 
     def pack(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
         """What fused steps of these trials cost; of as many trials as there is room for.
@@ -291,7 +285,14 @@ class Probing:
         """As `pack`; None if there is no room for all of them."""
         found: dict[TrialId, Probed] = {}
         try:
-            passes = list(self._opened(trials))
+            passes: list[Pass] = []
+            for trial in trials:
+                try:
+                    passes.append(self._units.open(first_unit(self._context, trial), {}))
+                except OutOfMemory:
+                    raise
+                except TrialError:  # it cannot be built
+                    continue
             self._pack.probe(passes)
             for each in passes:
                 signature = each.lane.signature
@@ -303,17 +304,6 @@ class Probing:
         finally:
             for trial in trials:
                 self._lanes.forget(trial.id)
-
-    def _opened(self, trials: Sequence[Trial]) -> Iterator[Pass]:
-        """A pass of each trial that can be built."""
-        for trial in trials:
-            unit = first_unit(self._context, trial)
-            try:
-                yield self._units.open(unit, {})
-            except OutOfMemory:
-                raise
-            except TrialError:
-                continue
 
     def _endless(self, lane: TrainingLane) -> Iterator[int]:
         """Passes over the first shard, without end."""

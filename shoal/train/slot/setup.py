@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 from shoal.core.cluster import GiB
@@ -64,19 +63,14 @@ class TrainerSetup:
 def machine_memory() -> GiB:
     """This machine's main memory, or what this process's control group may use of it if less."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(whole, _group_limit()) / 2**30
-
-
-def _group_limit() -> float:
-    """Bytes that this process's control group may use; infinite if there is no limit."""
     try:
         with open(GROUP_LIMIT, encoding="ascii") as file:
             limit = file.read().strip()
     except OSError:  # not Linux, or an older kind of control group
-        return inf
-    if not limit.isdigit():
-        return inf
-    return int(limit)
+        limit = ""
+    if limit.isdigit():  # a word: no limit
+        whole = min(whole, int(limit))
+    return whole / 2**30
 
 
 def resting_memory(slots: int = 1) -> GiB:

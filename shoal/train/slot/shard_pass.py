@@ -125,14 +125,7 @@ class ShardWork:
         except TrialError as error:
             self._events.fail([each], error)
             return False
-        self._book(made, perf_counter() - begin)
-        add(each.totals, sums)
-        self._events.note(each, Part(size, sums, each.spent.take()))
-        return False
-
-    def _book(self, made: ShardPass, seconds: Seconds) -> None:
-        """Book the seconds of the pass."""
-        each = self._each
+        seconds = perf_counter() - begin
         meter = self._context.meter
         samples, _ = each.lane.taken()
         pace = self._context.setup.pace
@@ -142,6 +135,9 @@ class ShardWork:
         self._events.spend([each], "train", seconds - made.waited)
         meter.waited(each.lane, made.waited / samples)
         tell_unfusable(meter, [each], self._unfusable)
+        add(each.totals, sums)
+        self._events.note(each, Part(size, sums, each.spent.take()))
+        return False
 
 
 def tell_unfusable(meter: Meter, passes: Sequence[Pass], told: set[str]) -> None:

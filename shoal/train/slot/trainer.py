@@ -70,8 +70,27 @@ class SlotTrainer:
         delay_compiler()
         keep_freed()
         setup = setup or TrainerSetup()
-        context = _context(recipe, data, vault, setup, feed, turn_of or nobody, remote_validation)
-        self.context = context
+        device = use(setup.device)
+        streams = Streams(
+            recipe,
+            data,
+            seed=setup.seed,
+            # the batches of a shard recipe are NumPy arrays
+            device=torch.device("cpu") if isinstance(recipe, ShardRecipe) else device,
+            memory_gb=min(setup.options.data_memory_gb, setup.options.slot_limit / 4),
+            feed=feed,
+        )
+        self.context = context = SlotContext(
+            recipe=recipe,
+            data=data,
+            vault=vault,
+            setup=setup,
+            device=device,
+            streams=streams,
+            meter=Meter(device),
+            turn_of=turn_of or nobody,
+            remote_validation=remote_validation,
+        )
         self.pack = PackLoop(context)
         builder = LaneBuilder(context)
         self.lanes = LaneCache(context, builder, self.pack.stacks)
@@ -294,38 +313,3 @@ class SlotTrainer:
     def probe_packs(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
         """What fused steps of these trials take: see `Probing.pack`."""
         return self._probing.pack(trials)
-
-
-def _context(
-    recipe: Recipe,
-    data: Data,
-    vault: Checkpoints | None,
-    setup: TrainerSetup,
-    feed: Feed | None,
-    turn_of: Callable[[TrialId], None],
-    remote_validation: RemoteValidation | None,
-) -> SlotContext:
-    """What the parts of a trainer share."""
-    device = use(setup.device)
-    shown = device
-    if isinstance(recipe, ShardRecipe):
-        shown = torch.device("cpu")  # its batches are NumPy arrays
-    streams = Streams(
-        recipe,
-        data,
-        seed=setup.seed,
-        device=shown,
-        memory_gb=min(setup.options.data_memory_gb, setup.options.slot_limit / 4),
-        feed=feed,
-    )
-    return SlotContext(
-        recipe=recipe,
-        data=data,
-        vault=vault,
-        setup=setup,
-        device=device,
-        streams=streams,
-        meter=Meter(device),
-        turn_of=turn_of,
-        remote_validation=remote_validation,
-    )

@@ -10,7 +10,6 @@ from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.unit import (
     Done,
-    Tree,
     Unit,
     named_apart,
 )
@@ -69,7 +68,12 @@ class Units:
         visits = (*unit.visits, *counted(unit.visit, sizes))
         if unit.last:
             with blaming():
-                lane.metrics.check_end(self._steps_at_end(lane, unit.trial, visits))
+                shards = len(unit.trial.shards or self._data.shards)
+                count = len(visits) % shards or shards
+                size = lane.settings.batch_size
+                # of the epoch that the last visit is of; a wide or growing batch makes fewer steps
+                steps = sum(-(-visit.samples // size) for visit in visits[-count:])
+                lane.metrics.check_end(steps)
         trained = lane.metrics.epoch_means() if each.evaluate else {}
         more = self.advance(lane, unit.trial, visits, scores)
         if scores is not None:
@@ -77,8 +81,8 @@ class Units:
         self._lanes.settle(each.trial, cached, durable=False)
         kept = self._kept_if_due(each)
         cached.durable = kept is not None or unit.carry
-        age = _age(each, kept)
-        state = self._state_to_carry(unit)
+        age = 0.0 if kept is not None else _age(each)
+        state = self._lanes.state(each.trial) if unit.carry else None
         figures = self._figures(lane)
         if unit.last and kept is not None:
             self._lanes.finish(each.trial)
@@ -95,19 +99,6 @@ class Units:
             dealt=self._data.bytes_dealt(),
             shared=self._shared.look(),
         )
-
-    def _steps_at_end(self, lane: TrainingLane, trial: Trial, visits: tuple[Visit, ...]) -> int:
-        """The steps of the epoch that the last visit is of; a wide or growing batch makes fewer."""
-        shards = len(trial.shards or self._data.shards)
-        count = len(visits) % shards or shards
-        size = lane.settings.batch_size
-        return sum(-(-visit.samples // size) for visit in visits[-count:])
-
-    def _state_to_carry(self, unit: Unit) -> Tree | None:
-        """The trial's state, if the unit asks for it."""
-        if not unit.carry:
-            return None
-        return self._lanes.state(unit.trial.id)
 
     def advance(
         self,
@@ -135,7 +126,9 @@ class Units:
             if recorded is not None:
                 return lane.end_epoch(recorded)
             name = self._setup.metric or lane.recipe.metric or ""
-            return lane.end_epoch(self._metric(name, scores, lane), name)
+            # the study's metric in the validation, or else in the training of the epoch
+            values = {**named_apart(lane.metrics.epoch_means(), scores or {}), **(scores or {})}
+            return lane.end_epoch(values.get(name), name)
 
     def _kept_if_due(self, each: Pass) -> str | None:
         """Make the state durable if that is due; the checkpoint's name, or None."""
@@ -145,11 +138,6 @@ class Units:
         if not asked and _age(each) < self._setup.options.checkpoint_every:
             return None
         return self._lanes.saved.save(each.trial, each.lane, each.spent)
-
-    def _metric(self, name: str, scores: Scores | None, lane: TrainingLane) -> float | None:
-        """The study's metric in the validation, or else in the training of the epoch."""
-        found = scores or {}
-        return {**named_apart(lane.metrics.epoch_means(), found), **found}.get(name)
 
     def _figures(self, lane: TrainingLane) -> dict[str, float]:
         """What was measured of such lanes and not reported before, and the batch size found."""
@@ -162,8 +150,6 @@ class Units:
         return figures
 
 
-def _age(each: Pass, kept: str | None = None) -> Seconds:
-    """Seconds of training since the trial's last durable state; `kept`: it is that of now."""
-    if kept is not None:
-        return 0.0
+def _age(each: Pass) -> Seconds:
+    """Seconds of training since the trial's last durable state."""
     return each.unit.age + each.spent.worked

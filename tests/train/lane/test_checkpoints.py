@@ -17,7 +17,7 @@ from train_kit import Small, blobs, go, planned, trainer, trial
 
 from shoal.engine.plain_files import open_file
 from shoal.train.lane import checkpoint_folder
-from shoal.train.lane.checkpoints import SMALL, Checkpoints, Damaged, StaleRun
+from shoal.train.lane.checkpoints import SMALL, Checkpoints, Damaged, StaleRun, read_state
 from shoal.train.tools.verify import compare
 
 STATE = {
@@ -114,6 +114,13 @@ def test_only_tensors_and_plain_values_are_stored_and_loaded(tmp_path: Path) -> 
 class _Evil:
     def __reduce__(self) -> Any:
         return os.mkdir, ("taken",)
+
+
+def test_a_small_file_may_unpack_to_many_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    torch.save({"one": torch.ones(1).expand(2**18)}, path)  # 1 MiB, of 4 bytes
+    with path.open("rb") as file:
+        assert read_state(file)["one"].sum() == 2**18
 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
