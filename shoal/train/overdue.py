@@ -78,7 +78,9 @@ class _Watch:
         self._calls[thread] = call
         try:
             yield
-            self._learn(call)
+            if kind is not None:
+                took = monotonic() - call.begun
+                self._longest[kind] = max(took, self._longest.get(kind, 0.0))
         except Overdue as error:
             error.args = error.args or (_why(call),)
             raise
@@ -102,12 +104,6 @@ class _Watch:
                 around.lasted = 0.0  # it went on
                 self._calls[thread] = around
 
-    def _learn(self, call: _Call) -> None:
-        """Such a call has returned after so long."""
-        if call.kind is not None:
-            took = monotonic() - call.begun
-            self._longest[call.kind] = max(took, self._longest.get(call.kind, 0.0))
-
     # -- the thread that looks ---------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -122,7 +118,7 @@ class _Watch:
                 self._look(thread, call, passed)
 
     def _look(self, thread: int, call: _Call, passed: Seconds) -> None:
-        """End the call if it takes too long."""
+        """Raise `Overdue` in the thread, in the code at work there, if the call takes too long."""
         longest = None
         if call.kind is not None:
             longest = self._longest.get(call.kind)
@@ -137,17 +133,13 @@ class _Watch:
             if call.over:
                 return
             call.asked += 1
-            self._end(thread)
+            main = threading.main_thread().ident
+            if thread == main and signal.getsignal(NUDGE) == self._nudged:
+                signal.pthread_kill(thread, NUDGE)
+            else:
+                raise_in(thread, Overdue)
         if call.asked == 10:
             _warn(call, frame)
-
-    def _end(self, thread: int) -> None:
-        """Raise `Overdue` in the thread, in the code that is at work there."""
-        main = threading.main_thread().ident
-        if thread == main and signal.getsignal(NUDGE) == self._nudged:
-            signal.pthread_kill(thread, NUDGE)
-        else:
-            raise_in(thread, Overdue)
 
     # -- waits of the main thread ------------------------------------------------------------------
 

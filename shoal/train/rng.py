@@ -86,13 +86,6 @@ def _outside() -> _Generator:
     return _outer
 
 
-def _made(key: Any, position: int) -> _Generator:
-    """A new generator in this state."""
-    bits: Any = np.random.MT19937(0)
-    bits.state = _described(key, position)
-    return _Generator(bits)
-
-
 class _Others(NamedTuple):
     """The states of torch's, Python's and the device's global generators, and torch's modes."""
 
@@ -243,20 +236,16 @@ class Rng:
         device = None
         if others.device is not None:
             device = others.device.numpy()
+        words: Any = self._numpy.bits.state["state"]
         return {
             "torch": others.torch.numpy(),
-            "numpy": self._numpy_state(),
+            "numpy": {
+                "key": words["key"].view(np.int32),
+                "pos": int(words["pos"]),
+                "waiting": self._numpy.waiting,
+            },
             "python": _python_state(others.python),
             "device": device,
-        }
-
-    def _numpy_state(self) -> dict[str, Any]:
-        """The state of NumPy's generator as arrays and plain values."""
-        inner: Any = self._numpy.bits.state["state"]
-        return {
-            "key": inner["key"].view(np.int32),
-            "pos": int(inner["pos"]),
-            "waiting": self._numpy.waiting,
         }
 
     def load(self, state: Any) -> None:
@@ -275,8 +264,9 @@ class Rng:
             device=device,
         )
         numpy = state["numpy"]
-        key = np.array(numpy["key"]).view(np.uint32)
-        self._numpy = _made(key, numpy["pos"])
+        bits: Any = np.random.MT19937(0)
+        bits.state = _described(np.array(numpy["key"]).view(np.uint32), numpy["pos"])
+        self._numpy = _Generator(bits)
         self._numpy.waiting = numpy["waiting"]
 
 

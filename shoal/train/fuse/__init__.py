@@ -8,9 +8,9 @@ In the order in which they are used:
 - `fused`: `Fused`, the lanes trained as one; its `step` is the place to begin reading.
 - `memory`: parameters of k lanes in one tensor (k, width), of which the lanes' are views.
 - `models`: the recipe's code run once for k models, by `torch.func.vmap`.
-  `rewritten`: what vmap cannot vectorize, in operations that it can.
+  `rewrites`: what vmap cannot vectorize, in operations that it can.
 - `optimizers`: the optimizers' steps, each with its own numbers. `stacked`: steps of one formula
   together. `formulas`: what they compute.
-- `agree`: the check, on the first batch, that a fused step is what each lane would do alone.
+- `agreement`: the check, on the first batch, that a fused step is what each lane would do alone.
 - `scores`: validation of all lanes at once, and the values that fused steps return.
 """

@@ -115,22 +115,15 @@ def check_lanes(
     """
     check = _Check(models, lanes, evaluating)
     doubts = check.differing(batch, range(len(lanes)))
-    for half in _halves(batch) if doubts else ():
-        again = check.differing(half, doubts, must_tell=True)
-        doubts = {i: doubts[i] for i in again}
-        if not doubts:
-            return
+    rows = cols.rows(batch)
+    if doubts and rows >= HALVED:
+        for start, end in pairwise((0, rows // 2, rows)):
+            half = cols.cut(batch, start, end)
+            doubts = {i: doubts[i] for i in check.differing(half, doubts, must_tell=True)}
+            if not doubts:
+                return
     for doubt in doubts.values():
         raise doubt
-
-
-def _halves(batch: Columns) -> list[Columns]:
-    """The batch's halves; none, if it is too small."""
-    rows = cols.rows(batch)
-    if rows < HALVED:
-        return []
-    ends = (0, rows // 2, rows)
-    return [cols.cut(batch, start, end) for start, end in pairwise(ends)]
 
 
 @dataclass(frozen=True)
@@ -171,8 +164,9 @@ class _Check:
             gradients = differentiated(losses, models.leaves)
             rest = [tensor.clone() for tensor in models.rest]
         except RAISED as error:
-            line = _first_line(error)
-            raise Unfusable(f"the step cannot be vectorized: {line}") from error
+            line = (str(error).strip().splitlines() or [""])[0]
+            why = f"the step cannot be vectorized: {type(error).__name__}: {line}"
+            raise Unfusable(why) from error
         finally:
             models.undo()
         return Reference(losses.detach(), list(gradients), rest, False)
@@ -262,10 +256,17 @@ def compare(alone: Reference, fused: Reference, allowed: Allowed) -> None:
     norms = _norms_and_gaps([alone.loss], [fused.loss])
     norms += _norms_and_gaps(_present(alone.gradients), _present(fused.gradients))
     norms += _norms_and_gaps(alone.rest, fused.rest)
+    factor, absolute = allowed
     numbers = _joined(norms).tolist()  # waits for the device, once
     for what in ("loss", "gradient", "buffers"):
         norm, gap, *numbers = numbers
-        _check_gap(what, norm, gap, allowed)
+        if not norm < inf or gap <= factor * norm + absolute:
+            continue
+        differ = f"differ by {gap:.2g} (norm {norm:.2g})"
+        why = f"fused, a lane's {what} {differ} from what they are alone"
+        if what == "gradient" and gap <= KINK * factor * norm:
+            raise Differing(why)
+        raise Unfusable(why)
 
 
 def _norms_and_gaps(mine: Row, theirs: Row) -> list[Tensor]:
@@ -273,18 +274,6 @@ def _norms_and_gaps(mine: Row, theirs: Row) -> list[Tensor]:
     pairs = zip(mine, theirs, strict=True)
     gaps = [doubled(a) - doubled(b) for a, b in pairs]
     return [_norm(mine), _norm(gaps)]
-
-
-def _check_gap(what: str, norm: float, gap: float, allowed: Allowed) -> None:
-    """Refuse a difference that is more than rounding; as `compare`."""
-    factor, absolute = allowed
-    if not norm < inf or gap <= factor * norm + absolute:
-        return
-    differ = f"differ by {gap:.2g} (norm {norm:.2g})"
-    why = f"fused, a lane's {what} {differ} from what they are alone"
-    if what == "gradient" and gap <= KINK * factor * norm:
-        raise Differing(why)
-    raise Unfusable(why)
 
 
 def tolerance(lane: TrainingLane, dtype: torch.dtype) -> Allowed:
@@ -308,16 +297,11 @@ def rounds_to_tf32(model: nn.Module) -> bool:
     try:
         if backends.cuda.matmul.allow_tf32:
             return True
-        return _by_cudnn(model) and bool(backends.cudnn.allow_tf32)
+        recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        by_cudnn = recurrent or any(parameter.dim() > 2 for parameter in model.parameters())
+        return by_cudnn and bool(backends.cudnn.allow_tf32)
     except RuntimeError:  # it was set by layers, in a newer way
         return True
-
-
-def _by_cudnn(model: nn.Module) -> bool:
-    """Whether the model has convolutions or recurrent layers."""
-    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-        return True
-    return any(parameter.dim() > 2 for parameter in model.parameters())
 
 
 def tells(alone: Reference) -> bool:
@@ -370,8 +354,3 @@ def same_scores(alone: dict[str, float], fused: dict[str, float], samples: int) 
         if not both_nan and not abs(value - fused[name]) <= share * (1 + abs(value)):
             return False
     return True
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"

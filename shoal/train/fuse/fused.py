@@ -108,7 +108,12 @@ class Fused:
         self._gradients = GroupGradients(weights)
         optimizers = [lane.optimizer for lane in lanes]
         self._optimizers = stepping(optimizers, weights, self._gradients.flat)
-        self._limits = self._clipping_limits()
+        set_values = [lane.settings.gradient_clip_val for lane in lanes]
+        limits = [inf if limit is None else limit for limit in set_values]
+        # each lane's largest norm of a gradient (k,); None: no lane has one
+        self._limits: Tensor | None = None
+        if min(limits) < inf:
+            self._limits = self._gradients.flat.new_tensor(limits)
         self._notes = FusedNotes(lanes)
         self._scores = FusedScores(lanes, self._models, self._key)
         self._bound = False  # whether what the lanes are is taken up
@@ -118,14 +123,6 @@ class Fused:
         """Samples of a whole group of batches."""
         settings = self._settings
         return settings.accumulate_grad_batches * settings.batch_size
-
-    def _clipping_limits(self) -> Tensor | None:
-        """Each lane's largest norm of a gradient (k,); None: no lane has one."""
-        set_values = [lane.settings.gradient_clip_val for lane in self.lanes]
-        limits = [inf if limit is None else limit for limit in set_values]
-        if min(limits) == inf:
-            return None
-        return self._gradients.flat.new_tensor(limits)
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -147,7 +144,10 @@ class Fused:
             if completes:
                 self._set_rates()
             outcome = self._models.train(batch, draws=self._tried(batch))
-            gradients = self._differentiated(outcome["loss"], count)
+            losses = outcome["loss"]
+            if self._settings.accumulate_grad_batches > 1:
+                losses = losses * (count / self._group)
+            gradients = differentiated(losses, self._models.leaves)
         except BaseException:
             self._models.undo()
             self.loosen()
@@ -190,12 +190,6 @@ class Fused:
         self._draws = known[tried]
         return self._draws
 
-    def _differentiated(self, losses: Tensor, count: int) -> Gradients:
-        """The gradients (k, ...) by each parameter; None: the losses do not depend on it."""
-        if self._settings.accumulate_grad_batches > 1:
-            losses = losses * (count / self._group)
-        return differentiated(losses, self._models.leaves)
-
     # -- the optimizers' step ----------------------------------------------------------------------
 
     def _set_rates(self) -> None:
@@ -205,8 +199,16 @@ class Fused:
 
     def _complete(self) -> None:
         """The step of a group of batches; what raises within must not be repeated."""
-        self._scale()
-        self._clip()
+        gradients = self._gradients.flat
+        grouped = self.lanes[0].grouped
+        if self._settings.accumulate_grad_batches > 1 and grouped != self._group:
+            # of a group cut short: the gradient of the samples that it has, as alone
+            gradients.mul_(self._group / grouped)
+        if self._limits is not None:  # as `clip_grad_norm_` does alone
+            norms = torch.linalg.vector_norm(gradients, dim=1)
+            shares = (self._limits / (norms + 1e-6)).clamp_(max=1.0)
+            shares = torch.where(self._limits == inf, 1.0, shares)
+            gradients.mul_(shares.unsqueeze(1))
         for lane in self.lanes:
             lane.end_group()
 
@@ -220,35 +222,14 @@ class Fused:
             every = range(len(self.lanes))
             raise StepFailed(dict.fromkeys(every, error)) from error
 
-        self._step_schedules(errors)
+        for i, lane in enumerate(self.lanes):
+            if i not in errors:
+                try:
+                    lane.schedule.after_step()
+                except RAISED as error:  # it was stepped too often, for example
+                    errors[i] = error
         if errors:
             raise StepFailed(errors)
-
-    def _step_schedules(self, errors: Errors) -> None:
-        """Step the schedulers of the lanes without errors; add the errors that they raise."""
-        for i, lane in enumerate(self.lanes):
-            if i in errors:
-                continue
-            try:
-                lane.schedule.after_step()
-            except RAISED as error:  # it was stepped too often, for example
-                errors[i] = error
-
-    def _scale(self) -> None:
-        """Make the gradient of a group cut short that of the samples it has, as alone."""
-        grouped = self.lanes[0].grouped
-        if self._settings.accumulate_grad_batches > 1 and grouped != self._group:
-            self._gradients.flat.mul_(self._group / grouped)
-
-    def _clip(self) -> None:
-        """Clip each lane's gradient at its own limit, as `clip_grad_norm_` does alone."""
-        if self._limits is None:
-            return
-        gradients = self._gradients.flat
-        norms = torch.linalg.vector_norm(gradients, dim=1)
-        shares = (self._limits / (norms + 1e-6)).clamp_(max=1.0)
-        shares = torch.where(self._limits == inf, 1.0, shares)
-        gradients.mul_(shares.unsqueeze(1))
 
     # -- validation --------------------------------------------------------------------------------
 
@@ -304,11 +285,7 @@ class Fused:
         for lane in self.lanes:
             for module, flag in zip(lane.model.modules(), flags, strict=True):
                 module.training = flag
-                _lay_out(module)
-
-
-def _lay_out(module: nn.Module) -> None:
-    """Put a recurrent layer's weights side by side, as cuDNN wants them, if there is room."""
-    if isinstance(module, nn.RNNBase):
-        with suppress(torch.OutOfMemoryError):
-            module.flatten_parameters()
+                # its weights side by side, as cuDNN wants them, if there is room
+                if isinstance(module, nn.RNNBase):
+                    with suppress(torch.OutOfMemoryError):
+                        module.flatten_parameters()

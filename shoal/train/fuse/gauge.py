@@ -27,7 +27,7 @@ Ratios = dict[int, float]  # a lane's time at a width over its time alone, by wi
 
 @dataclass(slots=True)
 class _GaugeRound:
-    """Tries of a crew's widths that follow each other closely."""
+    """Tries of the widths of one kind of lanes that follow each other closely."""
 
     least: Steps = field(default_factory=dict)
     tries: Counter[int] = field(default_factory=Counter)
@@ -96,8 +96,12 @@ class Gauge:
         self._calm[kind] += 1
         if self._calm[kind] not in AGAIN:
             return None
-        settled = self._settled(kind, lanes) if self._calm[kind] <= SOON else []
-        if len({1, *self._within(kind, lanes)}) - len(settled) < 2:
+        ratios = {1: 1.0} | self._within(kind, lanes)
+        settled = []
+        if self._calm[kind] <= SOON:  # widths that take far longer than the best
+            far = FAR * min(ratios.values())
+            settled = [width for width, ratio in ratios.items() if ratio > far]
+        if len(ratios) - len(settled) < 2:
             return None
         again = self._begin(kind, mix)
         again.tries.update(dict.fromkeys(settled, TRIES))
@@ -109,12 +113,6 @@ class Gauge:
         self._rounds.setdefault(kind, []).append(made)
         return made
 
-    def _settled(self, kind: str, lanes: int) -> list[int]:
-        """The widths that take far longer than the best."""
-        ratios = {1: 1.0} | self._within(kind, lanes)
-        far = FAR * min(ratios.values())
-        return _above(far, ratios)
-
     def _next(self, kind: str, own: _GaugeRound, lanes: int) -> int | None:
         """The width that this round is to try next."""
         if not own.tried(1):
@@ -124,7 +122,10 @@ class Gauge:
         while width > 1:
             near = _near(width, filter(own.tried, own.tries))
             if near is None:
-                return self._untried(kind, own, width)
+                if 1 in own.least or _near(width, self.ratios(kind)) is not None:
+                    return width
+                own.tries[1] = 0  # there is nothing to compare it with: lanes alone first
+                return 1
             took = self.ratio(kind, near) or 0.0
             if took >= best:
                 return None
@@ -132,13 +133,6 @@ class Gauge:
             # of the widths in which as many lanes can be parted evenly
             width = ceil(width / 2)
         return None
-
-    def _untried(self, kind: str, own: _GaugeRound, width: int) -> int:
-        """This width; but lanes alone first, where there is nothing to compare it with."""
-        if 1 in own.least or _near(width, self.ratios(kind)) is not None:
-            return width
-        own.tries[1] = 0
-        return 1
 
     def missing(self, kind: str, width: int, mix: str = "") -> int:
         """How many steps of this width the newest round still lacks."""
@@ -151,14 +145,11 @@ class Gauge:
 
     def took(self, kind: str, width: int, seconds: Seconds, mix: str = "") -> bool:
         """A step of so many lanes took so long; whether enough is known of this width by it."""
-        newest = self._newest_round(kind, mix)
+        newest = self._newest.get((kind, mix)) or self._begin(kind, mix)
         if newest.tried(width):
             return False
         newest.took(width, seconds)
         return newest.tried(width)
-
-    def _newest_round(self, kind: str, mix: str) -> _GaugeRound:
-        return self._newest.get((kind, mix)) or self._begin(kind, mix)
 
     def never(self, kind: str, why: str) -> None:
         """Lanes of this kind cannot be fused."""
@@ -223,11 +214,6 @@ def _compare(step: Steps, alone: Seconds, found: Found) -> None:
         found[width].append(took / alone)
 
 
-def _above(least: float, ratios: Ratios) -> list[int]:
-    """The widths with ratios above this one."""
-    return [width for width, ratio in ratios.items() if ratio > least]
-
-
 def _medians(found: Found) -> Ratios:
     return {width: median(ratios) for width, ratios in found.items()}
 
@@ -236,25 +222,20 @@ def _alone_by(step: Steps, known: Ratios) -> Seconds | None:
     """What a lane takes alone, as a round's widths and what is known of them say."""
     if len(step) < 2:
         return None
-    said = []
+    alone = []
     for width, took in step.items():
         near = _near(width, known)
         if near is not None:
-            said.append(took / known[near])
-    return fmean(said) if said else None
+            alone.append(took / known[near])
+    return fmean(alone) if alone else None
 
 
 def _near(width: int, known: Iterable[int]) -> int | None:
     """The width itself, or the nearest known that speaks for it."""
-    near = sorted(of for of in known if _speaks(of, width))
+    near = sorted(of for of in known if of > 1 and width / NEAR <= of <= width * NEAR)
     if not near:
         return None
     return min(near, key=lambda of: abs(of - width))
-
-
-def _speaks(of: int, width: int) -> bool:
-    """Whether what is known of one width holds for the other."""
-    return of > 1 and width / NEAR <= of <= width * NEAR
 
 
 def evenly(count: int, most: float) -> int:

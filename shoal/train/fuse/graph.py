@@ -119,7 +119,8 @@ class _Words:
     """Words that describe values; the model's own tensors by their number."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._known = _numbers(model)  # of parameters and buffers, by id
+        tensors = unique([*model.parameters(), *model.buffers()])
+        self._known = {id(tensor): i for i, tensor in enumerate(tensors)}  # their numbers
         self._registered = {id(module) for module in model.modules()}
         self._seen: dict[int, int] = {}  # numbers of values described, by id
         self._keep: list[Any] = []  # so that no id is used twice
@@ -222,7 +223,9 @@ class _Words:
         elif isinstance(value, FunctionType):
             self._function(value)
         elif isinstance(value, CodeType):
-            self._code(value)
+            names = f"{value.co_names} {value.co_varnames}"
+            self._words.append(f"{value.co_code.hex()} {names}")
+            self.add(value.co_consts)
         else:
             parts = _parts(value)
             if parts is None:
@@ -260,25 +263,13 @@ class _Words:
         defaults = (value.__defaults__, value.__kwdefaults__)
         self._each("function", (value.__code__, defaults, cells))
 
-    def _code(self, value: CodeType) -> None:
-        """What a function does."""
-        names = f"{value.co_names} {value.co_varnames}"
-        self._words.append(f"{value.co_code.hex()} {names}")
-        self.add(value.co_consts)
-
-
-def _numbers(model: nn.Module) -> dict[int, int]:
-    """A number for each parameter and buffer, by id."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return {id(tensor): i for i, tensor in enumerate(unique(tensors))}
-
 
 def _digest(held: bytes) -> str:
     return blake2b(held, digest_size=16).hexdigest()
 
 
-def _word(value: Any) -> str | None:
-    """The word for a value that has no parts."""
+def _word(value: Any) -> str | None:  # noqa: PLR0911 - one for each kind
+    """The word for a value that has no parts, or whose parts are not described one by one."""
     if value is None or type(value) in PLAIN:
         return repr(value)
     kind = type(value).__name__
@@ -290,11 +281,6 @@ def _word(value: Any) -> str | None:
         return "ref"
     if isinstance(value, BuiltinFunctionType | type(torch.relu)):
         return _full_name(value)
-    return _long_word(value)
-
-
-def _long_word(value: Any) -> str | None:
-    """The word for a value whose parts are not described one by one."""
     if isinstance(value, ModuleType):
         # in a closure: a recipe that was made in a function
         return f"module {value.__name__}"

@@ -66,7 +66,8 @@ class Stack:
     def gather(self) -> None:
         """Take over the lanes' tensors that lie elsewhere by now."""
         for tensor, view in self._pairs():
-            if not _is_at(tensor, view):
+            there = tensor.data_ptr() == view.data_ptr() and tensor.stride() == view.stride()
+            if not there:
                 view.copy_(tensor.data)
                 tensor.data = view
 
@@ -78,14 +79,4 @@ class Stack:
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Each lane's tensors, each with its place in the memory."""
         for lane, row in enumerate(self.rows):
-            yield from zip(row, self._places(lane), strict=True)
-
-    def _places(self, lane: int) -> list[Tensor]:
-        """Where the lane's tensors lie."""
-        return [part[lane] for part in self.parts]
-
-
-def _is_at(tensor: Tensor, view: Tensor) -> bool:
-    """Whether the tensor lies where the view does."""
-    same = tensor.data_ptr() == view.data_ptr()
-    return same and tensor.stride() == view.stride()
+            yield from zip(row, [part[lane] for part in self.parts], strict=True)

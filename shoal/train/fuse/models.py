@@ -5,7 +5,7 @@ Stacking models and differentiating them at once follows torch.func's model ense
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -55,11 +55,15 @@ class StackedModels:
         self._caller = _Caller(self.model)
         names = _names(self._caller)
         self._names = [names[id(tensor)] for tensor in [*self.rows[0], *rest[0]]]
-        self._tied = len(names) < _count_of_names(self._caller)
+        # a tensor may have several names
+        parameters = list(self._caller.named_parameters(remove_duplicate=False))
+        buffers = list(self._caller.named_buffers(remove_duplicate=False))
+        self._tied = len(names) < len(parameters) + len(buffers)
 
         self._on_cpu = self.weights.flat.device.type == "cpu"
         # watching every function that is called takes a tenth of a small model's step
-        self._rewrites = not self._on_cpu or _is_recurrent(self.model)
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        self._rewrites = not self._on_cpu or recurrent
 
     # -- running the recipe's code -----------------------------------------------------------------
 
@@ -93,7 +97,16 @@ class StackedModels:
         one_lane = _OneLane(self._caller, function, self._names, len(self.leaves))
         one_lane.tied = self._tied
         with ExitStack() as during:
-            self._prepare(during)
+            # what cannot be vectorized is replaced meanwhile
+            if self._rewrites:
+                during.enter_context(recurrent_layers_lent(self.model))
+                during.enter_context(Rewritten())
+            if self._on_cpu:
+                flash = torch.backends.cuda  # flash attention's kernel for the CPU is such a thing
+                if flash.flash_sdp_enabled():  # type: ignore[no-untyped-call]
+                    flash.enable_flash_sdp(False)
+                    during.callback(flash.enable_flash_sdp, True)
+                during.enter_context(class_losses(mean_class_loss))
             values = vmapped(one_lane, [*self.leaves, *self.rest], randomness)
 
         buffers = values[len(one_lane.names) :]
@@ -101,15 +114,6 @@ class StackedModels:
             for number, value in zip(one_lane.replaced, buffers, strict=True):
                 self.rest[number].copy_(value)
         return {**one_lane.plain, **dict(zip(one_lane.names, values, strict=False))}
-
-    def _prepare(self, during: ExitStack) -> None:
-        """Replace what cannot be vectorized, as long as `during` is open."""
-        if self._rewrites:
-            during.enter_context(recurrent_layers_lent(self.model))
-            during.enter_context(Rewritten())
-        if self._on_cpu:
-            _turn_off_flash(during)
-            during.enter_context(class_losses(mean_class_loss))
 
     # -- the tensors -------------------------------------------------------------------------------
 
@@ -179,37 +183,25 @@ class _OneLane:
             tie_weights=self.tied,
         )
 
-        return (*self._values(made), *self._new_buffers(own, tensors))
-
-    def _values(self, made: Mapping[str, Any]) -> Iterator[Tensor]:
-        """The tensors that the function gave."""
+        given: list[Tensor] = []
         for name, value in made.items():
             if isinstance(value, Tensor):
                 self.names.append(name)
-                yield value
+                given.append(value)
             else:
                 self.plain[name] = value
-
-    def _new_buffers(self, own: Values, tensors: list[Tensor]) -> Iterator[Tensor]:
-        """The buffers that were set anew rather than written to."""
-        first = self._leaves
-        for number, before in enumerate(tensors[first:]):
-            name = self._given[first + number]
+        # buffers that were set anew rather than written to
+        for number, before in enumerate(tensors[self._leaves :]):
+            name = self._given[self._leaves + number]
             now = own[name]
-            if now is not before:
-                _check_form(name, before, now)
-                self.replaced.append(number)
-                yield now
-
-
-def _check_form(name: str, before: Tensor, now: Any) -> None:
-    """Refuse a buffer that got another form, or is no longer one."""
-    if not isinstance(now, Tensor) or _form(now) != _form(before):
-        raise Unfusable(f"buffer {name} changes its form in training")
-
-
-def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
+            if now is before:
+                continue
+            form = before.shape, before.dtype
+            if not isinstance(now, Tensor) or (now.shape, now.dtype) != form:
+                raise Unfusable(f"buffer {name} changes its form in training")
+            self.replaced.append(number)
+            given.append(now)
+        return tuple(given)
 
 
 class _Caller(nn.Module):
@@ -222,14 +214,6 @@ class _Caller(nn.Module):
     def forward(self, function: Function) -> Mapping[str, Any]:
         """What the function gives for the model."""
         return function(self.model)
-
-
-def _turn_off_flash(during: ExitStack) -> None:
-    """Do without flash attention meanwhile: the CPU's kernel cannot be vectorized."""
-    flash = torch.backends.cuda
-    if flash.flash_sdp_enabled():  # type: ignore[no-untyped-call]
-        flash.enable_flash_sdp(False)
-        during.callback(flash.enable_flash_sdp, True)
 
 
 def _stacked_by_place(rows: Rows, common: Collection[int]) -> tuple[list[Stack], list[Tensor]]:
@@ -260,14 +244,3 @@ def _names(module: nn.Module) -> dict[int, str]:
     """The first name of each parameter and buffer, by its id."""
     named_tensors = [*module.named_parameters(), *module.named_buffers()]
     return {id(tensor): name for name, tensor in named_tensors}
-
-
-def _count_of_names(module: nn.Module) -> int:
-    """How many names parameters and buffers have; some may have several."""
-    parameters = list(module.named_parameters(remove_duplicate=False))
-    buffers = list(module.named_buffers(remove_duplicate=False))
-    return len(parameters) + len(buffers)
-
-
-def _is_recurrent(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.RNNBase) for module in model.modules())

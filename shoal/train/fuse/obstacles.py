@@ -73,7 +73,7 @@ def check_groups(lanes: Lanes) -> None:
         raise Unfusable("the lanes are not at the same batch of a group")
 
 
-def _obstacles(lane: TrainingLane) -> Iterator[str]:
+def _obstacles(lane: TrainingLane) -> Iterator[str]:  # noqa: PLR0912 - one for each
     """Why a lane's model cannot be stacked, most telling first."""
     for name, module in lane.model.named_modules():
         what = f"module {name or type(module).__name__}"
@@ -89,12 +89,7 @@ def _obstacles(lane: TrainingLane) -> Iterator[str]:
     if any(is_lazy(tensor) for tensor in tensors):
         yield "parameters are not initialized yet"
         return
-    yield from _of_trained(lane, tensors)
-    yield from _of_all(tensors)
 
-
-def _of_trained(lane: TrainingLane, tensors: Row) -> Iterator[str]:
-    """What of the parameters that are trained."""
     row = trained(lane)
     if not row:
         yield "nothing is trained"
@@ -109,9 +104,6 @@ def _of_trained(lane: TrainingLane, tensors: Row) -> Iterator[str]:
         if has_hooks(parameter):
             yield "parameters have hooks"
 
-
-def _of_all(tensors: Row) -> Iterator[str]:
-    """What of the model's parameters and buffers."""
     for tensor in tensors:
         if tensor.layout is not torch.strided or type(tensor.data) is not Tensor:
             yield "parameters or buffers are not plain dense tensors"

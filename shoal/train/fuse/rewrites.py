@@ -34,7 +34,8 @@ class Rewritten(TorchFunctionMode):
         if func in (F.cross_entropy, F.nll_loss):
             return _class_loss(func, *args, **kwargs)
         cell = CELLS.get(getattr(func, "__name__", ""))
-        if cell is not None and _given_whole(args):
+        whole = len(args) == len(_RecurrentCall._fields) and isinstance(args[3], bool)
+        if cell is not None and whole:  # no packed sequence
             return _recurrent(func.__name__, cell, _RecurrentCall(*args))
         return func(*args, **kwargs)
 
@@ -45,7 +46,8 @@ class Rewritten(TorchFunctionMode):
 def _class_loss(func: Any, input: Tensor, target: Tensor, *more: Any, **named: Any) -> Tensor:
     """cross_entropy or nll_loss of (samples, classes): picked logarithms, summed."""
     plain = input.dim() == 2 and target.shape == input.shape[:1]
-    if more or not plain or target.is_floating_point() or _are_rare(named):
+    rare = named.get("label_smoothing") or any(named.get(option) is not None for option in RARE)
+    if more or not plain or target.is_floating_point() or rare:
         result: Tensor = func(input, target, *more, **named)
         return result
 
@@ -56,33 +58,14 @@ def _class_loss(func: Any, input: Tensor, target: Tensor, *more: Any, **named: A
         logs = torch.log_softmax(input, -1)
 
     counted = target != named.get("ignore_index", -100)
-    losses = -_picked(logs, target, counted)
-    return _reduced(losses, counted, named.get("reduction", "mean"))
-
-
-def _picked(logs: Tensor, target: Tensor, counted: Tensor) -> Tensor:
-    """The logarithm at each sample's class; 0 where it does not count."""
     classes = target.where(counted, 0).unsqueeze(-1)
-    picked = logs.gather(-1, classes).squeeze(-1)
-    # a product would make nan of an infinite one
-    return picked.where(counted, 0)
-
-
-def _reduced(losses: Tensor, counted: Tensor, reduction: str) -> Tensor:
-    """The losses of the samples, their sum, or their mean."""
+    # a product would make nan of an infinite one that does not count
+    losses = -logs.gather(-1, classes).squeeze(-1).where(counted, 0)
+    reduction = named.get("reduction", "mean")
     if reduction == "none":
         return losses
     total: Tensor = losses.sum(-1)
-    if reduction == "mean":
-        total = total / counted.sum(-1)
-    return total
-
-
-def _are_rare(named: dict[str, Any]) -> bool:
-    """Whether a loss is given options that are left to torch."""
-    if named.get("label_smoothing"):
-        return True
-    return any(named.get(option) is not None for option in RARE)
+    return total / counted.sum(-1) if reduction == "mean" else total
 
 
 MEAN = 1  # torch's number of that reduction
@@ -135,20 +118,12 @@ def _lstm(own: Tensor, before: Tensor, state: State) -> State:
     return torch.sigmoid(leave) * torch.tanh(cell), cell
 
 
-def _tanh(own: Tensor, before: Tensor, state: State) -> State:
-    return (torch.tanh(own + before),)
-
-
-def _relu(own: Tensor, before: Tensor, state: State) -> State:
-    return (torch.relu(own + before),)
-
-
 # by torch's name: given what the layer makes of its input and of its state, and the state
 CELLS: dict[str, Cell] = {
     "gru": _gru,
     "lstm": _lstm,
-    "rnn_tanh": _tanh,
-    "rnn_relu": _relu,
+    "rnn_tanh": lambda own, before, state: (torch.tanh(own + before),),
+    "rnn_relu": lambda own, before, state: (torch.relu(own + before),),
 }
 
 
@@ -164,11 +139,6 @@ class _RecurrentCall(NamedTuple):
     training: bool
     both_ways: bool
     batch_first: bool
-
-
-def _given_whole(args: Sequence[Any]) -> bool:
-    """Whether a recurrent layer is given no packed sequence."""
-    return len(args) == len(_RecurrentCall._fields) and isinstance(args[3], bool)
 
 
 def _recurrent(name: str, cell: Cell, call: _RecurrentCall) -> tuple[Tensor, ...]:
@@ -222,14 +192,10 @@ def recurrent_layers_lent(model: nn.Module) -> Iterator[None]:
     for layer in layers:
         box = vars(layer)
         kept.append({name: box[name] for name in FLAT_WEIGHTS if name in box})
-        box["flatten_parameters"] = _nothing
+        box["flatten_parameters"] = lambda: None
     try:
         yield
     finally:
         for layer, before in zip(layers, kept, strict=True):
             vars(layer).update(before)
             del vars(layer)["flatten_parameters"]
-
-
-def _nothing() -> None:
-    """In place of `flatten_parameters`."""

@@ -124,11 +124,13 @@ class FusedScores:
         totals: dict[str, Tensor] = {}  # by name (k,): sums
         counts: dict[str, int] = {}
         with self._validating():
-            for batch in self._batches(chunks):
-                count = cols.rows(batch)
-                for name, values in self._validated(batch).items():
-                    totals[name] = totals.get(name, 0.0) + values
-                    counts[name] = counts.get(name, 0) + count
+            for chunk in chunks:
+                for start in range(0, cols.rows(chunk), self._size):
+                    batch = cols.cut(chunk, start, start + self._size)
+                    count = cols.rows(batch)
+                    for name, values in self._validated(batch).items():
+                        totals[name] = totals.get(name, 0.0) + values
+                        counts[name] = counts.get(name, 0) + count
 
         means: list[Means] = [{} for _ in self._lanes]
         for name, total in totals.items():
@@ -154,12 +156,6 @@ class FusedScores:
             torch.backends.mha.set_fastpath_enabled(fast)
             models.undo()
 
-    def _batches(self, chunks: Iterable[Columns]) -> Iterator[Columns]:
-        """The chunks, cut into batches."""
-        for chunk in chunks:
-            for start in range(0, cols.rows(chunk), self._size):
-                yield cols.cut(chunk, start, start + self._size)
-
     def _validated(self, batch: Columns) -> dict[str, Tensor]:
         """Each score's sums (k,) over the batch's samples."""
         first = self._lanes[0]
@@ -171,18 +167,17 @@ class FusedScores:
 
         with first.casting():
             scores = self._models.run(forward)
-        samples = cols.rows(batch)
-        return {name: self._sums(name, of, samples) for name, of in scores.items()}
-
-    def _sums(self, name: str, values: Any, samples: int) -> Tensor:
-        """Each lane's sum of a score over so many samples (k,)."""
-        lanes = len(self._lanes)
-        shape = tuple(values.shape) if isinstance(values, Tensor) else None
-        if shape == (lanes, samples):
-            return doubled(values).sum(1)
-        if shape == (lanes,):  # means over the batch
-            return doubled(values) * samples
-        raise Unfusable(f"validation_step: {name} is not a value for each sample")
+        lanes, samples = len(self._lanes), cols.rows(batch)
+        sums = {}
+        for name, values in scores.items():
+            shape = tuple(values.shape) if isinstance(values, Tensor) else None
+            if shape == (lanes, samples):
+                sums[name] = doubled(values).sum(1)
+            elif shape == (lanes,):  # means over the batch
+                sums[name] = doubled(values) * samples
+            else:
+                raise Unfusable(f"validation_step: {name} is not a value for each sample")
+        return sums
 
 
 def _joined(first: list[Columns], rest: Iterator[Columns]) -> Iterator[Columns]:
@@ -203,7 +198,10 @@ class FusedNotes:
 
     def add(self, outcome: Mapping[str, Any], samples: int) -> None:
         """Note what one step on so many samples returned: tensors (k, ...), numbers for all."""
-        copies = {name: _copied(value) for name, value in outcome.items()}
+        copies = {  # numbers, and tensors that stay as they are
+            name: value.detach().clone() if isinstance(value, Tensor) else float(value)
+            for name, value in outcome.items()
+        }
         if not self._steps:
             for lane in self._lanes:
                 lane.metrics.pending = self.tell
@@ -213,45 +211,25 @@ class FusedNotes:
         """Give the lanes what was noted of them."""
         for lane in self._lanes:
             lane.metrics.pending = None
-        by_name = _by_name(self._steps)
+        by_name: defaultdict[str, Items] = defaultdict(list)
+        for samples, values in self._steps:
+            for name, value in values.items():
+                by_name[name].append((samples, value))
         self._steps = []
         for name, items in by_name.items():
-            self._give(name, items)
-
-    def _give(self, name: str, items: Items) -> None:
-        """Give the lanes their values of this name, each with its step's samples."""
-        counts = [samples for samples, _ in items]
-        each = self._by_lane([value for _, value in items])
-        for lane, values in zip(self._lanes, each, strict=True):
-            own = lane.metrics.by_name.setdefault(name, [])
-            own.extend(zip(counts, values, strict=True))
+            counts = [samples for samples, _ in items]
+            each = self._by_lane([value for _, value in items])
+            for lane, own in zip(self._lanes, each, strict=True):
+                noted = lane.metrics.by_name.setdefault(name, [])
+                noted.extend(zip(counts, own, strict=True))
 
     def _by_lane(self, values: Sequence[Any]) -> Iterable[Iterable[Any]]:
-        """Each lane's values of one name."""
+        """Each lane's values of one name; of those of each step."""
         if all(isinstance(value, Tensor) and value.dim() == 1 for value in values):
             numbers: list[list[float]] = torch.stack(list(values)).T.tolist()
             return numbers
-        steps = [self._of_each(value) for value in values]
+        lanes = len(self._lanes)
+        steps = [
+            value.unbind() if isinstance(value, Tensor) else [value] * lanes for value in values
+        ]
         return zip(*steps, strict=True)
-
-    def _of_each(self, value: Any) -> Sequence[Any]:
-        """Each lane's value of one step."""
-        if isinstance(value, Tensor):
-            return value.unbind()
-        return [value] * len(self._lanes)
-
-
-def _copied(value: Any) -> Any:
-    """A value that stays as it is: a tensor, or a number."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return float(value)
-
-
-def _by_name(steps: Iterable[tuple[int, Values]]) -> dict[str, Items]:
-    """The values of several steps by name, each with its step's samples."""
-    found: defaultdict[str, Items] = defaultdict(list)
-    for samples, values in steps:
-        for name, value in values.items():
-            found[name].append((samples, value))
-    return found

@@ -60,7 +60,10 @@ class StackedSteps:
         groups = lanes.optimizers[0].param_groups
         self._keeps = [formula.keeps(group) for group in groups]
         self._group_of = _group_numbers(groups, lanes.rows[0])  # of each parameter
-        self._flats = self._new_states()  # (k, width) by name
+        # memory (k, width) for what the formula keeps of the parameters, by name
+        flat = lanes.of(lanes.weights.flat)
+        names = sorted({name for keeps in self._keeps for name in keeps})
+        self._flats = {name: torch.zeros_like(flat) for name in names}
         self._one_by_one = OneByOne(lanes)
         size = (len(lanes.optimizers), len(self._group_of))
         self._present = np.zeros(size, dtype=bool)  # whether a parameter's state exists
@@ -69,12 +72,6 @@ class StackedSteps:
         self._views: list[list[Views]] = []  # of each lane and parameter
         self._runs: list[ParameterRun] | None = None  # None: to be cut
         self._used: list[bool] = []
-
-    def _new_states(self) -> dict[str, Tensor]:
-        """Memory for what the formula keeps of the lanes' parameters."""
-        weights = self._lanes.of(self._lanes.weights.flat)
-        names = sorted({name for keeps in self._keeps for name in keeps})
-        return {name: torch.zeros_like(weights) for name in names}
 
     # -- what the optimizers are -------------------------------------------------------------------
 
@@ -95,16 +92,13 @@ class StackedSteps:
         if self._formula.counts:
             self._counts = self._new_counts()
         for i in range(len(self._lanes.optimizers)):
-            row = [self._views_of(parts, i, j) for j in range(len(self._group_of))]
+            row = []
+            for j, group in enumerate(self._group_of):
+                own = {name: parts[name][j][i] for name in self._keeps[group]}
+                if self._counts is not None:
+                    own["step"] = self._counts[i, j]
+                row.append(own)
             self._views.append(row)
-
-    def _views_of(self, parts: dict[str, list[Tensor]], i: int, j: int) -> Views:
-        """What lane i's optimizer is to hold of parameter j."""
-        names = self._keeps[self._group_of[j]]
-        own = {name: parts[name][j][i] for name in names}
-        if self._counts is not None:
-            own["step"] = self._counts[i, j]
-        return own
 
     def _new_counts(self) -> Tensor:
         """Counts of steps (k, n), of the dtype and on the device that torch has them."""
@@ -114,17 +108,12 @@ class StackedSteps:
                 count = state.get("step")
                 if isinstance(count, Tensor):
                     return torch.zeros_like(count).expand(shape).clone()
-        return self._first_counts()
-
-    def _first_counts(self) -> Tensor:
-        """The same before any optimizer has made a step."""
-        dtype = torch.float32
-        if torch.get_default_dtype() == torch.float64:
-            dtype = torch.float64
+        # no optimizer has made a step
+        double = torch.get_default_dtype() == torch.float64
         device = torch.device("cpu")
         if self._lanes.optimizers[0].param_groups[0].get("fused"):
             device = self._lanes.gradients.device
-        return torch.zeros(self._ages.shape, dtype=dtype, device=device)
+        return torch.zeros(shape, dtype=torch.float64 if double else torch.float32, device=device)
 
     def _take(self, state: dict[str, Any], i: int, j: int) -> None:
         """Take up parameter j's state of lane i: its values, as views of the memory."""
@@ -139,7 +128,11 @@ class StackedSteps:
         if self._counts is not None:
             self._ages[i, j] = float(state["step"])
         for name, view in views.items():
-            _write(view, state[name])
+            value = state[name]
+            if not isinstance(value, Tensor):
+                view.fill_(value)
+            elif value.data_ptr() != view.data_ptr():
+                view.copy_(value)
             state[name] = view
 
     # -- a step ------------------------------------------------------------------------------------
@@ -155,15 +148,12 @@ class StackedSteps:
             return
         for run in self._runs:
             run.step()
-            self._count(slice(run.first, run.end))
+            columns = slice(run.first, run.end)
+            self._ages[:, columns] += 1
+            if self._counts is not None:
+                self._counts[:, columns].add_(1)
         if not self._present[:, self._used].all():
             self._enter()
-
-    def _count(self, columns: slice) -> None:
-        """These parameters have made a step."""
-        self._ages[:, columns] += 1
-        if self._counts is not None:
-            self._counts[:, columns].add_(1)
 
     def _cut(self) -> list[ParameterRun]:
         """The used parameters in runs of one group; none, where they have unlike counts."""
@@ -177,16 +167,11 @@ class StackedSteps:
             columns = slice(numbers[0], numbers[-1] + 1)
             if not is_used:
                 continue
-            if not self._alike(columns):
+            # each lane has made as many steps with all of these parameters, or they go one by one
+            if not _are_equal(self._ages[:, columns]) or not _are_equal(self._present[:, columns]):
                 return []
             runs.append(self._run(columns.start, columns.stop, group))
         return runs
-
-    def _alike(self, columns: slice) -> bool:
-        """Whether each lane has made as many steps with all of these parameters."""
-        ages = self._ages[:, columns]
-        present = self._present[:, columns]
-        return _are_equal(ages) and _are_equal(present)
 
     def _run(self, first: int, end: int, group: int) -> ParameterRun:
         """Parameters first to end of all lanes."""
@@ -219,7 +204,10 @@ class StackedSteps:
         """Give every optimizer memory of its own."""
         for optimizer, row in self._lanes.each():
             for parameter in row:
-                _part(optimizer.state.get(parameter, {}))
+                state = optimizer.state.get(parameter, {})
+                for name, value in state.items():
+                    if isinstance(value, Tensor):
+                        state[name] = value.clone()
 
 
 def _group_numbers(groups: Sequence[dict[str, Any]], row: Sequence[Tensor]) -> list[int]:
@@ -229,21 +217,6 @@ def _group_numbers(groups: Sequence[dict[str, Any]], row: Sequence[Tensor]) -> l
         for parameter in group["params"]:
             numbers[id(parameter)] = number
     return [numbers[id(parameter)] for parameter in row]
-
-
-def _part(state: dict[str, Any]) -> None:
-    """Give a parameter's state memory of its own."""
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            state[name] = value.clone()
-
-
-def _write(view: Tensor, value: Any) -> None:
-    """Write a state's value to the memory, unless it lies there."""
-    if not isinstance(value, Tensor):
-        view.fill_(value)
-    elif value.data_ptr() != view.data_ptr():
-        view.copy_(value)
 
 
 def _are_equal(table: Any) -> bool:
@@ -258,12 +231,6 @@ def _flags(optimizer: Optimizer, number: int) -> dict[str, Any]:
     if isinstance(optimizer, AdamW):
         group["decoupled_weight_decay"] = True
     return group
-
-
-def _adam_numbers(group: dict[str, Any]) -> Numbers:
-    """Rate, betas, epsilon and weight decay of a group."""
-    decay = float(group["weight_decay"])
-    return (float(group["lr"]), *group["betas"], group["eps"], decay)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -292,20 +259,17 @@ class ParameterRun:
         if self._by_rows:
             self._step_rows()
         else:
-            self.formula.update(self._update())
+            update = Update(
+                weights=self.weights,
+                gradients=self.gradients,
+                states=self.states,
+                numbers=self._numbers(),
+                ages=self.ages,
+                fresh=self.fresh,
+                flags=self.flags,
+            )
+            self.formula.update(update)
         self.fresh = np.zeros_like(self.fresh)
-
-    def _update(self) -> Update:
-        """The step as the formula takes it."""
-        return Update(
-            weights=self.weights,
-            gradients=self.gradients,
-            states=self.states,
-            numbers=self._numbers(),
-            ages=self.ages,
-            fresh=self.fresh,
-            flags=self.flags,
-        )
 
     def _numbers(self) -> dict[str, Any]:
         """The numbers of each lane's optimizer (k,), by name."""
@@ -328,24 +292,17 @@ class ParameterRun:
         """Adam's step by torch's kernel for the CPU, lane by lane."""
         if self.rows is None or self.row_ages is None:
             self.row_ages = torch.from_numpy(self.ages).float()
-            self.rows = self._made_rows(self.row_ages)
+            largest = self.states.get("max_exp_avg_sq")
+            self.rows = []
+            for i, age in enumerate(self.row_ages):
+                moments = (self.states["exp_avg"][i], self.states["exp_avg_sq"][i])
+                tensors = (self.weights[i], self.gradients[i], *moments)
+                self.rows.append(AdamRow(tensors, None if largest is None else largest[i], age))
         else:
             self.row_ages.add_(1)
         decoupled = self.flags["decoupled_weight_decay"]
         maximize = self.flags["maximize"]
         for row, group in zip(self.rows, self.groups, strict=True):
-            row.step(_adam_numbers(group), decoupled=decoupled, maximize=maximize)
-
-    def _made_rows(self, ages: Tensor) -> list[AdamRow]:
-        """The kernel's arguments for each lane."""
-        return [self._made_row(i, age) for i, age in enumerate(ages)]
-
-    def _made_row(self, i: int, age: Tensor) -> AdamRow:
-        states = self.states
-        first = states["exp_avg"][i]
-        second = states["exp_avg_sq"][i]
-        largest = None
-        if "max_exp_avg_sq" in states:
-            largest = states["max_exp_avg_sq"][i]
-        row = (self.weights[i], self.gradients[i], first, second)
-        return AdamRow(row, largest, age)
+            decay = float(group["weight_decay"])
+            numbers: Numbers = (float(group["lr"]), *group["betas"], group["eps"], decay)
+            row.step(numbers, decoupled=decoupled, maximize=maximize)

@@ -120,37 +120,29 @@ class Buckets:
                     "a parameter's gradient was added to twice in one backward pass; "
                     "with checkpointing use use_reentrant=False"
                 )
-            if not bucket.missing:
-                self._begin(self._complete())
+            if bucket.missing:
+                return
+            complete = len(self._begun)  # buckets, from the first on, with all their gradients
+            while complete < len(self._buckets) and not self._buckets[complete].missing:
+                complete += 1
+            self._begin(complete)
 
         return ready
 
-    def _complete(self) -> int:
-        """How many buckets, from the first on, have all their gradients."""
-        complete = len(self._begun)
-        for bucket in self._buckets[complete:]:
-            if bucket.missing:
-                break
-            complete += 1
-        return complete
-
     def _begin(self, upto: int) -> None:
-        """Begin the sums of the first so many buckets."""
-        try:
-            for bucket in self._buckets[len(self._begun) : upto]:
-                if self._lost is None:
-                    self._begin_sum(bucket)
-        except PeerLost as error:
-            # Raised within a backward pass, it would look like the recipe's fault.
-            self._lost = error
-
-    def _begin_sum(self, bucket: _Bucket) -> None:
-        """Begin the bucket's sum, with what the rank tells in the last one."""
+        """Begin the sums of the first so many buckets, with what the rank tells in the last one."""
         group = self._group
-        assert group is not None and self._tell is not None, "open comes first"
-        if bucket is self._buckets[-1]:
-            bucket.tell(self._tell(self.present()), group.seat.rank, group.seat.width)
-        self._begun.append(group.begin_sum(bucket.collect()))
+        for bucket in self._buckets[len(self._begun) : upto]:
+            if self._lost is not None:
+                return
+            assert group is not None and self._tell is not None, "open comes first"
+            try:
+                if bucket is self._buckets[-1]:
+                    bucket.tell(self._tell(self.present()), group.seat.rank, group.seat.width)
+                self._begun.append(group.begin_sum(bucket.collect()))
+            except PeerLost as error:
+                # Raised within a backward pass, it would look like the recipe's fault.
+                self._lost = error
 
 
 class _Bucket:

@@ -77,11 +77,15 @@ class Gate:
             return True
         while not self._found and monotonic() < self._soon:
             sleep(POLL / 4)
+        seat = self.seat
         if self._found:
-            self.store = self._opened(self._found[0])
+            [store] = self._found
+            if isinstance(store, RuntimeError):
+                raise PeerLost(f"lane {seat.lane}: no store at {seat.store}: {store}") from store
+            self.store = dist.PrefixStore(f"{seat.lane}/{seat.generation}", store)
             return True
         if monotonic() > self._until:
-            raise PeerLost(f"lane {self.seat.lane}: the store at {self.seat.store} does not answer")
+            raise PeerLost(f"lane {seat.lane}: the store at {seat.store} does not answer")
         return False
 
     def arrive(self) -> None:
@@ -126,31 +130,21 @@ class Gate:
         else:
             self._found.append(store)
 
-    def _opened(self, found: Any) -> Any:
-        """The generation's part of the store that was found."""
-        seat = self.seat
-        if isinstance(found, RuntimeError):
-            raise PeerLost(f"lane {seat.lane}: no store at {seat.store}: {found}") from found
-        return dist.PrefixStore(f"{seat.lane}/{seat.generation}", found)
-
     def _wait_for_all(self, orders: Orders) -> None:
         """Wait until all ranks are ready, or one of them has judged."""
         seat = self.seat
         patient = monotonic() + seat.patience
 
         def ready() -> bool:
-            return self._is_judged() or self.there(range(seat.width))
+            with losing_peers():
+                judged = bool(self.store.check(["verdict"]))
+            return judged or self.there(range(seat.width))
 
         def vain() -> bool:
             late = monotonic() > patient and orders.after(seat.generation) is not None
             return late or is_overtaken(seat, orders)
 
         wait(ready, seat, vain)
-
-    def _is_judged(self) -> bool:
-        """Whether a rank has said if the generation is to be."""
-        with losing_peers():
-            return bool(self.store.check(["verdict"]))
 
     def _judge(self, verdict: str) -> bool:
         """Whether the generation is to be; the verdict that comes first counts for all."""
@@ -227,33 +221,19 @@ class Moves:
         if seat is None or not seat.joining:
             return True
         joined = seat.rank in seat.joining  # since the order was given
-        if not joined and seat.rank != _first_to_stay(seat):
+        if not joined and seat.rank != min(set(range(seat.width)) - set(seat.joining)):
             return True
         if self._vain == seat.generation:
             return False
         try:
-            return self._all_there(seat, joined)
-        except PeerLost:
+            if self._gate is None or self._gate.seat != seat:
+                self._gate = Gate(seat)
+            there = self._gate.reached()
+            if there and joined:
+                self._gate.arrive()
+            elif there:
+                there = self._gate.there(seat.joining)
+        except PeerLost:  # there is no store at the seat's address
             self._vain = seat.generation
             return False
-
-    def _all_there(self, seat: Seat, joined: bool) -> bool:
-        """Whether those that join are at the gate. `joined`: this process is one of them.
-
-        Raises:
-            PeerLost: there is no store at the seat's address.
-        """
-        if self._gate is None or self._gate.seat != seat:
-            self._gate = Gate(seat)
-        if not self._gate.reached():
-            return False
-        if joined:
-            self._gate.arrive()
-            return True
-        return self._gate.there(seat.joining)
-
-
-def _first_to_stay(seat: Seat) -> int:
-    """The first rank of those that were in the generation before."""
-    stay = set(range(seat.width)) - set(seat.joining)
-    return min(stay)
+        return there

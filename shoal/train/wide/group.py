@@ -50,10 +50,15 @@ class Group:
         self._orders = orders
         self._stall = timedelta(seconds=seat.stall)
         with losing_peers():
-            self._control = _gloo(seat, store)
+            own = dist.PrefixStore("gloo", store)
+            self._control = gloo_group(own, seat.rank, seat.width, seat.host, seat.patience)
             self._gradients = self._control
             if seat.gradients == "nccl":
-                self._gradients = _nccl(seat, store)
+                # Its own watch would end the process when a peer is lost, which Shoal handles.
+                for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"):
+                    os.environ.setdefault(name, "0")
+                own = dist.PrefixStore("nccl", store)
+                self._gradients = nccl_group(own, seat.rank, seat.width, seat.stall)
         if seat.gradients == "nccl":
             # NCCL connects with the first sum, so let that be now, while all are here.
             self.end(self.begin_sum(torch.zeros(1, device=device)))
@@ -68,14 +73,9 @@ class Group:
         """Wait until that sum is there. Only then may the array be used."""
         if self._gradients is self._control:
             self._finish(work)
-        else:
-            self._finish_on_device(work)
-
-    def _finish_on_device(self, work: Any) -> None:
-        """Wait for a sum of NCCL, whose own `wait` holds back the device only.
-
-        The loss of a peer would then be noticed after the step.
-        """
+            return
+        # NCCL's own `wait` holds back the device only, and the loss of a peer would be noticed
+        # after the step.
         wait(work.is_completed, self.seat, self._is_broken, POLL / 10)
         with losing_peers():
             work.wait(self._stall)  # with a limit it raises what went wrong
@@ -176,25 +176,17 @@ class Group:
     def _finish(self, work: Any) -> None:
         """Wait for the operation, and look at orders meanwhile."""
         until = monotonic() + self.seat.stall
-        while not self._is_done(work, until):
+        while True:
+            try:
+                work.wait(timedelta(seconds=LOOK))
+                return
+            except RuntimeError as error:
+                text = str(error)
+                late = "timed out" in text.lower() and not work.is_completed()
+                if not late or monotonic() >= until:
+                    raise PeerLost(text.split("\n", maxsplit=1)[0]) from error
             if self._is_broken():
                 raise PeerLost(f"{describe(self.seat)}: called off")
-
-    def _is_done(self, work: Any, until: float) -> bool:
-        """Wait for the operation for `LOOK` seconds; whether it is done.
-
-        Raises:
-            PeerLost: it failed, or is not done by the time `until`.
-        """
-        try:
-            work.wait(timedelta(seconds=LOOK))
-        except RuntimeError as error:
-            text = str(error)
-            late = "timed out" in text.lower() and not work.is_completed()
-            if not late or monotonic() >= until:
-                raise PeerLost(text.split("\n", maxsplit=1)[0]) from error
-            return False
-        return True
 
     def _is_broken(self) -> bool:
         """Whether the driver knows that a peer is waited for in vain."""
@@ -216,16 +208,3 @@ def _drop(groups: list[Any]) -> None:
             gradients.abort()
     del control, gradients
     groups.clear()
-
-
-def _gloo(seat: Seat, store: Any) -> Any:
-    own = dist.PrefixStore("gloo", store)
-    return gloo_group(own, seat.rank, seat.width, seat.host, seat.patience)
-
-
-def _nccl(seat: Seat, store: Any) -> Any:
-    # NCCL's own watch would end the process when a peer is lost, which Shoal handles itself.
-    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"):
-        os.environ.setdefault(name, "0")
-    own = dist.PrefixStore("nccl", store)
-    return nccl_group(own, seat.rank, seat.width, seat.stall)

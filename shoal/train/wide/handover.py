@@ -70,18 +70,13 @@ def furthest(group: Group, own: Standing | None) -> tuple[int, bool]:
     """
     gathered = group.gather(*(own or NOWHERE))
     ranks = [Standing(*numbers) for numbers in gathered]
-    first = max(ranks, key=_progress)
+    first = max(ranks, key=lambda rank: (rank.visits, rank.position))
     if first.visits < 0:
         raise LookupError(
             "no process of the lane has the trial's state: one of their units needs a source"
         )
     same = all(each == first for each in ranks)
     return ranks.index(first), not same or first.lineage == 0
-
-
-def _progress(rank: Standing) -> tuple[int, int]:
-    """How far the rank is."""
-    return rank.visits, rank.position
 
 
 class SharedState:
@@ -118,50 +113,32 @@ class SharedState:
             raise LookupError(
                 "the lane's only process does not have the trial's state: its unit needs a source"
             )
-        source, bulk = furthest(group, self._standing(progress))
+        lane = self._lane
+        standing = None
+        if self.whole:
+            standing = Standing(len(lane.visits), progress.position, self._lineage)
+        source, bulk = furthest(group, standing)
         if rank == source:
-            given = group.send(self._given(bulk, progress), source)
+            tree = {
+                "lane": whole(lane) if bulk else light(lane),
+                **progress.given(),
+                "names": self._notes.names,
+                "warned": self.warned,
+                "warned_of_own": self.warned_of_own,
+                "lineage": secrets.randbits(62) + 1,
+            }
+            given = group.send(tree, source)
         else:
-            given = group.send(None, source, self._useless())
-            self._take(given, progress)
+            # arrays that are not needed any more: the state that is sent can be written there
+            given = group.send(None, source, None if self.whole else {"lane": whole(lane)})
+            with blaming():
+                take(lane, given["lane"])
+            progress.take(given)
+            self._notes.names = given["names"]
+            self.warned = given["warned"]
+            self.warned_of_own = given["warned_of_own"]
         self._lineage = given["lineage"]
         self.whole = True
-
-    def _standing(self, progress: PassProgress) -> Standing | None:
-        """How far this process is; None if it does not have the trial's state."""
-        if not self.whole:
-            return None
-        visits = len(self._lane.visits)
-        return Standing(visits, progress.position, self._lineage)
-
-    def _useless(self) -> Mapping[str, Any] | None:
-        """Arrays that are not needed any more, so that the state sent can be written there."""
-        if self.whole:
-            return None
-        return {"lane": whole(self._lane)}
-
-    def _given(self, bulk: bool, progress: PassProgress) -> Mapping[str, Any]:
-        """What the other ranks get. `bulk`: the whole state, not only what may differ."""
-        given = light
-        if bulk:
-            given = whole
-        return {
-            "lane": given(self._lane),
-            **progress.given(),
-            "names": self._notes.names,
-            "warned": self.warned,
-            "warned_of_own": self.warned_of_own,
-            "lineage": secrets.randbits(62) + 1,
-        }
-
-    def _take(self, given: Mapping[str, Any], progress: PassProgress) -> None:
-        """Take over what another rank gave."""
-        with blaming():
-            take(self._lane, given["lane"])
-        progress.take(given)
-        self._notes.names = given["names"]
-        self.warned = given["warned"]
-        self.warned_of_own = given["warned_of_own"]
 
 
 def whole(lane: TrainingLane) -> Mapping[str, Any]:
@@ -193,21 +170,14 @@ def take(lane: TrainingLane, given: Mapping[str, Any]) -> None:
         ValueError: the two lanes found different largest batches.
     """
     if "whole" in given:
-        _take_whole(lane, given["whole"])
-    else:
-        _take_light(lane, given)
-
-
-def _take_whole(lane: TrainingLane, state: Mapping[str, Any]) -> None:
-    if state.get("found", lane.found) != lane.found:
-        raise ValueError(
-            "a lane's slots found different largest batches: "
-            'say a number instead of batch_size="max"'
-        )
-    lane.load(state)
-
-
-def _take_light(lane: TrainingLane, given: Mapping[str, Any]) -> None:
+        state = given["whole"]
+        if state.get("found", lane.found) != lane.found:
+            raise ValueError(
+                "a lane's slots found different largest batches: "
+                'say a number instead of batch_size="max"'
+            )
+        lane.load(state)
+        return
     for name, buffer in lane.model.named_buffers():
         tree.fill(buffer, given["buffers"][name])
     groups = tree.to_torch(given["groups"])

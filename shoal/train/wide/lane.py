@@ -176,14 +176,17 @@ class WideLane:
         """Become part of the seat's generation, in the state of the rank that is furthest."""
         lane = self.lane
         width = seat.width
-        if not self._is_in(seat):
+        same = self._seat is not None and seat.generation == self._seat.generation
+        if not same or (width > 1) != self.connected:
             self._connect(seat)
         self._step.enter(seat, self._group)
         self._reader.sit(seat.rank, seat.width)
         self._state.sync(self._group, seat.rank, self._pass)
         if width > 1 and not self._state.warned:
-            self._state.warned = True
-            _warn(lane, seat)
+            self._state.warned = True  # of all ranks
+            modules = lane.model.modules()
+            if seat.rank == 0 and any(isinstance(module, BATCH_NORMS) for module in modules):
+                warnings.warn(f"trial {seat.lane}: {BATCH_NORM}", stacklevel=2)
         self._pass.enter(width)
         self._pass.fit(lane, width)
         with blaming():
@@ -217,12 +220,6 @@ class WideLane:
         self._links = {}
         return links
 
-    def _is_in(self, seat: Seat) -> bool:
-        """Whether this process is connected as the seat says."""
-        if self._seat is None or seat.generation != self._seat.generation:
-            return False
-        return (seat.width > 1) == (self._group is not None)
-
     # -- training ----------------------------------------------------------------------------------
 
     def _train(self) -> Generator[int, None, Move | None]:
@@ -234,14 +231,17 @@ class WideLane:
             left = reader.samples - reader.at
             if lane.settings.drop_last and left < lane.size:
                 lane.drop(left)
-                yield from self._stepped(reader.samples)
+                yield self._stepped(reader.samples)
                 break
-            move = self._asked()
-            if move is not None and self._group is None:
-                self._read_values()
-                return move
+            move = self.moves.asked(self.seat, self.connected)
+            if self._group is None:  # in a group the ranks find out together
+                if self.moves.orders.halted:
+                    raise Halted
+                if move is not None:
+                    self._read_values()
+                    return move
             position, agreed = self._step.make(reader, move, self._resumed)
-            yield from self._stepped(position)
+            yield self._stepped(position)
             if agreed:
                 return move
         self._read_values()
@@ -262,19 +262,11 @@ class WideLane:
             if self.seat.rank == 0:
                 warnings.warn(f"trial {self.seat.lane}: {OWN}", stacklevel=2)
 
-    def _asked(self) -> Move | None:
-        """The move that the driver wants and this process is ready for.
+    def _stepped(self, position: int) -> int:
+        """Conclude the step that was made, up to that position; it cannot be undone any more.
 
-        Raises:
-            Halted: the driver gave the pass up. In a group the ranks find that out together.
+        Returns its samples.
         """
-        move = self.moves.asked(self.seat, self.connected)
-        if self._group is None and self.moves.orders.halted:
-            raise Halted
-        return move
-
-    def _stepped(self, position: int) -> Generator[int, None, None]:
-        """Conclude the step that was made, up to that position; it cannot be undone any more."""
         before = self.position
         self._pass.position = position
         self._step.settle()
@@ -288,7 +280,7 @@ class WideLane:
             self._read_values()
         self.clock.stepped()
         self.changes.stepped(self.seat.width)
-        yield position - before
+        return position - before
 
     def _read_values(self) -> None:
         """Add what was noted to the totals.
@@ -306,10 +298,3 @@ class WideLane:
         """Note that a batch is there."""
         sent = getattr(self._group, "sent", 0)
         self.changes.resumed(self.seat, self.position, sent)
-
-
-def _warn(lane: TrainingLane, seat: Seat) -> None:
-    """Warn of batch norm, once for all ranks."""
-    modules = lane.model.modules()
-    if seat.rank == 0 and any(isinstance(module, BATCH_NORMS) for module in modules):
-        warnings.warn(f"trial {seat.lane}: {BATCH_NORM}", stacklevel=2)

@@ -157,20 +157,16 @@ class SharedStep:
                 loss = lane.forward(mine, rows)
             if self._group is not None:
                 self.notes.take(lane)
-                self._check_fit()
+                if self._buckets is not None and not self._buckets.fit:
+                    raise ValueError(
+                        "training_step changed requires_grad while several slots train the trial, "
+                        "whose gradients are summed for the parameters that needed one as the "
+                        "pass began: give widths=(1, 1)"
+                    )
                 if last and self._buckets is not None:
                     self._buckets.open(self._group, self._packed)
             with self._clock.on("backward"):
                 lane.backward(loss, count, rows / count)
-
-    def _check_fit(self) -> None:
-        """Raise ValueError if the step changed which parameters need a gradient."""
-        if self._buckets is not None and not self._buckets.fit:
-            raise ValueError(
-                "training_step changed requires_grad while several slots train the trial, whose "
-                "gradients are summed for the parameters that needed one as the pass began: give "
-                "widths=(1, 1)"
-            )
 
     def _packed(self, present: Sequence[bool]) -> Bytes:
         """What this rank tells the others with the step.
