@@ -121,11 +121,7 @@ def test_hyperband_in_packs_promotes_whom_it_promotes_without(
 
     def searched(name: str, policy: Any) -> Any:
         study = shoal.create_study(
-            blobs(),
-            storage=tmp_path / name,
-            metric="accuracy",
-            mode="max",
-            search_space=space,
+            blobs(), storage=tmp_path / name, metric="accuracy", mode="max", search_space=space
         )
         study.optimize(
             shoal.Hyperband(max_epochs=4, reduction_factor=2, concurrent=concurrent),
@@ -289,15 +285,10 @@ def test_a_hopping_pack_without_room_goes_on_in_smaller_ones(
     assert all(row["equal"] for row in study.replay())
 
 
-def test_a_waiting_pack_that_turns_out_too_large_is_parted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_waiting_pack_that_turns_out_too_large_is_parted(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was formed before its trials' memory was known."""
     monkeypatch.setattr(packs_as_trials, "gains", lambda *_: True)
-    shards, names = (
-        {ShardId("a"): 10, ShardId("b"): 10},
-        [TrialId(f"t{i}") for i in range(8)],
-    )
+    shards, names = ({ShardId("a"): 10, ShardId("b"): 10}, [TrialId(f"t{i}") for i in range(8)])
     slot = Slot(SlotId("g"), shards=frozenset(shards), memory=1.0)
     trials = [Submitted(Trial(t, 40.0, {}, shards=frozenset(shards))) for t in names]
     state = fold(State(), [Opened(1, shards), Joined((slot,)), *trials])
@@ -305,8 +296,7 @@ def test_a_waiting_pack_that_turns_out_too_large_is_parted(
     def plan(memory: float, remembered: Any) -> tuple[list[int], Any]:
         policy = PacksAsTrials(Hop())
         made, after = policy.decide(
-            view(state, 0.0, Table((Row((10.0,), memory=memory),)).believe(state)),
-            remembered,
+            view(state, 0.0, Table((Row((10.0,), memory=memory),)).believe(state)), remembered
         )
         assert all(len(gang.lanes) * memory <= 1.0 for gang in made.gangs) and len(made.gangs) == 1
         return [len(pack) for pack in after[0]], after

@@ -22,17 +22,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def quiet() -> Iterator[None]:
     """A fused step neither warns nor moves a global generator."""
     torch.manual_seed(1)
-    before = (
-        torch.get_rng_state(),
-        random.getstate(),
-        np.random.get_state()[1].tolist(),
-    )  # type: ignore[index, union-attr]
+    before = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index, union-attr]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-    after = (
-        torch.get_rng_state(),
-        random.getstate(),
-        np.random.get_state()[1].tolist(),
-    )  # type: ignore[index, union-attr]
+    after = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index, union-attr]
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]

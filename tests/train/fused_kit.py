@@ -17,12 +17,7 @@ F64 = torch.float64
 
 def mlp() -> nn.Module:
     return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(64, 16),
-        nn.Tanh(),
-        nn.Linear(16, 16),
-        nn.ReLU(),
-        nn.Linear(16, 4),
+        nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)
     )
 
 

@@ -67,10 +67,7 @@ class Zoo(Images):
         x, y = images(self.samples, self.dtype)
         vx, vy = images(self.validation, self.dtype, seed=1)
         data = Data.arrays(
-            x.numpy(),
-            y.numpy(),
-            shards=self.shards,
-            validation=(vx.numpy(), vy.numpy()),
+            x.numpy(), y.numpy(), shards=self.shards, validation=(vx.numpy(), vy.numpy())
         )
         data.chunk = self.chunk or data.chunk
         return data
@@ -123,12 +120,7 @@ class Record:
 
 
 def trial(name: str, epochs: int, data: Data, **config: Any) -> Trial:
-    return Trial(
-        TrialId(name),
-        float(epochs * data.samples),
-        config,
-        shards=frozenset(data.shards),
-    )
+    return Trial(TrialId(name), float(epochs * data.samples), config, shards=frozenset(data.shards))
 
 
 def epochs_of(what: Trial, data: Data) -> int:
@@ -156,13 +148,7 @@ def packed(
         data,
         vault,
         trainer_setup(
-            **{
-                "seed": SEED,
-                "run": 1,
-                "metric": "accuracy",
-                "device": str(HERE),
-                **options,
-            }
+            **{"seed": SEED, "run": 1, "metric": "accuracy", "device": str(HERE), **options}
         ),
     )
     found = {each.id: Record() for each in trials}
@@ -180,10 +166,7 @@ def packed(
                 losses[name] += news.values["loss"][0] if "loss" in news.values else 0.0
             elif isinstance(news, Done):
                 record.visits = (*record.visits, news.visit)
-                record.signature, record.figures = (
-                    news.signature,
-                    record.figures | news.figures,
-                )
+                record.signature, record.figures = (news.signature, record.figures | news.figures)
                 record.loss.append(losses[name])
                 record.scores += [] if news.scores is None else [news.scores]
                 record.state = trainer.state(name)
@@ -212,10 +195,7 @@ def by_hand(recipe: Recipe, data: Data, what: Trial) -> Record:
         with lane.rng:
             list(lane.flush())
         losses.append(lane.taken()[1].get("loss", (0.0, 0.0))[0])
-        lane.visits = made.visits = (
-            *lane.visits,
-            visit._replace(samples=data.size(visit.shard)),
-        )
+        lane.visits = made.visits = (*lane.visits, visit._replace(samples=data.size(visit.shard)))
         made.loss.append(sum(losses))
         if visit.shard == data.shards[-1]:
             made.scores.append(evaluate(lane, stream.validation()))

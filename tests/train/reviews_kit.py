@@ -16,10 +16,7 @@ def reviews(count: int, seed: int) -> dict[str, list[Any]]:
     texts, labels = [], []
     for _ in range(count):
         label = int(rng.integers(2))
-        words = [
-            *rng.choice(OTHER, rng.integers(2, 8)),
-            *rng.choice((BAD, GOOD)[label], 2),
-        ]
+        words = [*rng.choice(OTHER, rng.integers(2, 8)), *rng.choice((BAD, GOOD)[label], 2)]
         texts.append(" ".join(words))
         labels.append(label)
     return {"text": texts, "label": labels, "number": list(range(count))}

@@ -77,11 +77,7 @@ assert "sympy" not in sys.modules
 
 @pytest.mark.parametrize(
     ("name", "calls"),
-    [
-        (None, [(-3, 32 * 2**20), (-1, HELD)]),
-        ("MALLOC_ARENA_MAX", []),
-        ("GLIBC_TUNABLES", []),
-    ],
+    [(None, [(-3, 32 * 2**20), (-1, HELD)]), ("MALLOC_ARENA_MAX", []), ("GLIBC_TUNABLES", [])],
 )
 def test_freed_memory_is_kept_unless_the_user_has_said_something(
     name: str | None, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
@@ -112,9 +108,7 @@ def test_freed_memory_is_kept_unless_the_user_has_said_something(
     assert asked == calls
 
 
-def test_a_generators_memory_changes_with_its_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_generators_memory_changes_with_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     for allowed in (True, False):
         monkeypatch.setattr(private, "ALLOWED", allowed)
         bits = np.random.MT19937(3)

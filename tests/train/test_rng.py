@@ -44,9 +44,7 @@ def test_a_trial_draws_as_if_alone(counts: Any) -> None:
 
 
 @pytest.mark.parametrize("bits", [np.random.MT19937, np.random.PCG64])
-def test_the_global_state_tells_whether_anybody_drew(
-    bits: Any,
-) -> None:
+def test_the_global_state_tells_whether_anybody_drew(bits: Any) -> None:
     """Also the normal number that NumPy holds back, and with a generator that a user has set."""
     seeded(5)
     before = np.random.get_bit_generator()  # type: ignore[attr-defined]

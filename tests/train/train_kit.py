@@ -51,11 +51,7 @@ class Small(Recipe):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(6, 16),
-            nn.BatchNorm1d(16),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-            nn.Linear(16, 3),
+            nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)
         )
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
@@ -136,13 +132,7 @@ def trainer(
         data,
         vault,
         trainer_setup(
-            **{
-                "seed": 3,
-                "run": 1,
-                "metric": "accuracy",
-                "device": str(HERE),
-                **options,
-            }
+            **{"seed": 3, "run": 1, "metric": "accuracy", "device": str(HERE), **options}
         ),
     )
 

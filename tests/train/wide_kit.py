@@ -95,11 +95,7 @@ class Single(Exact):
 class Normed(Exact):
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(6, 8),
-            nn.BatchNorm1d(8),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-            nn.Linear(8, 3),
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
         ).double()
 
 
@@ -299,9 +295,7 @@ def process(link: Connection, what: What) -> None:
             return stream.chunks(visit.shard, visit.turn, lane.settings.shuffle, skip)
 
         wide.begin(
-            Reader(chunks, visit.samples),
-            whole=whole,
-            follow=follow[number] if follow else (),
+            Reader(chunks, visit.samples), whole=whole, follow=follow[number] if follow else ()
         )
         rates = []
         try:

@@ -39,11 +39,7 @@ def made(step: Any = None, model: Any = None, **config: Any) -> TrainingLane:
 
 
 def test_the_key_tells_graphs_apart_and_nothing_else() -> None:
-    alike = [
-        *configs(3),
-        {"lr": 1.0, "gradient_clip_val": 1.0},
-        {"lr": 1.0, "optimizer": "adamw"},
-    ]
+    alike = [*configs(3), {"lr": 1.0, "gradient_clip_val": 1.0}, {"lr": 1.0, "optimizer": "adamw"}]
     same = {graph_key(lane) for lane in lanes(Images(), alike)}
     assert len(same) == 1
     others: list[dict[str, Any]] = [
@@ -83,12 +79,7 @@ def test_attributes_and_functions_are_part_of_the_key() -> None:
 
         return Local()
 
-    ways = [
-        Scaled,
-        lambda x: Scaled(torch.tensor(x)),
-        lambda x: Scaled(closure(x)),
-        local,
-    ]
+    ways = [Scaled, lambda x: Scaled(torch.tensor(x)), lambda x: Scaled(closure(x)), local]
     ways.append(lambda x: Scaled({"a": [x]}["a"][0]))
 
     def of_parameter(x: float) -> nn.Module:
@@ -217,8 +208,7 @@ def _normalizing(recipe: Any, model: Any, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("always", "masked", "compared_with"),
-    [(False, False, 4), (True, False, 5), (False, True, 5)],
+    ("always", "masked", "compared_with"), [(False, False, 4), (True, False, 5), (False, True, 5)]
 )
 def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
     always: bool, masked: bool, compared_with: int, monkeypatch: pytest.MonkeyPatch
@@ -265,10 +255,7 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
 )
 def test_what_cannot_be_fused_is_refused_and_goes_on_alone(step: Any, model: Any, why: str) -> None:
     first = made(step, model)
-    packed = [
-        first,
-        TrainingLane(first.recipe, {"lr": 0.2}, seed=1, device=HERE, epoch=1.0),
-    ]
+    packed = [first, TrainingLane(first.recipe, {"lr": 0.2}, seed=1, device=HERE, epoch=1.0)]
     own = [
         TrainingLane(first.recipe, c, seed=s, device=HERE, epoch=1.0)
         for s, c in ((0, {"lr": 0.1}), (1, {"lr": 0.2}))
@@ -297,8 +284,7 @@ def test_classes_made_in_a_function_are_told_by_all_that_they_hold() -> None:
 
             def forward(self, x: Tensor) -> Tensor:
                 out: Tensor = sum(
-                    (self.inner(x.flatten(1)) ** power for power in self.exponents),
-                    torch.zeros(()),
+                    (self.inner(x.flatten(1)) ** power for power in self.exponents), torch.zeros(())
                 )
                 return out
 
@@ -379,11 +365,7 @@ def test_a_lane_is_compared_without_waiting_for_the_device_more_than_once(
     ],
 )
 def test_the_check_is_looser_only_for_models_that_tf32_rounds(
-    model: nn.Module,
-    matrices: bool,
-    layers: bool,
-    rounds: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    model: nn.Module, matrices: bool, layers: bool, rounds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cublas = SimpleNamespace(allow_tf32=matrices)
     cudnn = SimpleNamespace(allow_tf32=layers)

@@ -271,9 +271,7 @@ class Failing(Images):
 
 
 @pytest.mark.parametrize("group", [1, 2])
-def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(
-    group: int,
-) -> None:
+def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(group: int) -> None:
     recipe = Failing(F64, accumulate_grad_batches=group)
     own, packed = pair(recipe=recipe, model="cnn", schedule="samples")
     data, fused = images(16 * 6, F64), Fused(packed)
@@ -285,12 +283,7 @@ def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(
             lane.step(batch, 16)
         if at == 48:
             before = [
-                (
-                    weights(lane),
-                    lane.unreported,
-                    lane.batches,
-                    len(lane.metrics.by_name["loss"]),
-                )
+                (weights(lane), lane.unreported, lane.batches, len(lane.metrics.by_name["loss"]))
                 for lane in packed
             ]
             recipe.fail = True
@@ -298,12 +291,7 @@ def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(
                 fused.step(batch, 16)
             recipe.fail = False
             after = [
-                (
-                    weights(lane),
-                    lane.unreported,
-                    lane.batches,
-                    len(lane.metrics.by_name["loss"]),
-                )
+                (weights(lane), lane.unreported, lane.batches, len(lane.metrics.by_name["loss"]))
                 for lane in packed
             ]
             assert all(
@@ -321,9 +309,7 @@ def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(
         assert compare(one.state()["optimizer"], other.state()["optimizer"]).difference < 1e-8
 
 
-def test_an_optimizer_that_fails_midway_is_never_repeated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_optimizer_that_fails_midway_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some lanes may have made the step by then."""
     _, packed = pair(optimizer="adam")
     fused, batch = Fused(packed), images(16, F64)
@@ -451,11 +437,7 @@ def test_evaluation_that_cannot_be_vectorized_is_made_lane_by_lane() -> None:
 @pytest.mark.parametrize("slow", ["fused", "alone"])
 def test_evaluation_takes_the_quicker_way(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, packed = pair()
-    fused, data, rows = (
-        Fused(packed),
-        images(150, F64),
-        dict.fromkeys(("fused", "alone"), 0),
-    )
+    fused, data, rows = (Fused(packed), images(150, F64), dict.fromkeys(("fused", "alone"), 0))
 
     def counted(way: str, do: Any) -> Any:
         def done(self: Any, batch: Any, *more: Any) -> Any:

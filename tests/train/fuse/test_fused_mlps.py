@@ -25,11 +25,7 @@ OPTIMIZERS: dict[str, Callable[[Any, float], Any]] = {
 
 class Mlp(shoal.Recipe):
     def __init__(
-        self,
-        inputs: int,
-        width: int,
-        optimizer: str,
-        activation: type[nn.Module] = nn.ReLU,
+        self, inputs: int, width: int, optimizer: str, activation: type[nn.Module] = nn.ReLU
     ) -> None:
         self.inputs, self.width, self.optimizer, self.activation = (
             inputs,
@@ -40,8 +36,7 @@ class Mlp(shoal.Recipe):
 
     def data(self) -> shoal.Data:
         return shoal.Data.arrays(
-            torch.zeros(8, self.inputs).numpy(),
-            torch.zeros(8, dtype=torch.int64).numpy(),
+            torch.zeros(8, self.inputs).numpy(), torch.zeros(8, dtype=torch.int64).numpy()
         )
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
@@ -116,18 +111,14 @@ def test_activations_that_are_computed_again(reentrant: bool) -> None:
         def training_step(self, model: Any, batch: Any) -> Tensor:
             hidden = model[0](batch[0])
             return cross_entropy(
-                model[4](checkpoint(model[1:4], hidden, use_reentrant=reentrant)),
-                batch[1],
+                model[4](checkpoint(model[1:4], hidden, use_reentrant=reentrant)), batch[1]
             )
 
     recipe, rng = Saving(16, 8, "adam"), torch.Generator().manual_seed(3)
     alone, together = lanes(recipe, 20, 2), lanes(recipe, 20, 2)
     fused = Fused(tuple(together))
     for _ in range(3):
-        x, y = (
-            torch.randn(20, 16, generator=rng),
-            torch.randint(0, 10, (20,), generator=rng),
-        )
+        x, y = (torch.randn(20, 16, generator=rng), torch.randint(0, 10, (20,), generator=rng))
         for lane in alone:
             lane.step((x, y), 20)
         try:

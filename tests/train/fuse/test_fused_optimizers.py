@@ -11,12 +11,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
 from shoal.train.fuse import stacked
 from shoal.train.fuse.formulas import Update
 from shoal.train.fuse.memory import Stack
-from shoal.train.fuse.optimizers import (
-    ByRuns,
-    OneByOne,
-    StepFailed,
-    formula_key,
-)
+from shoal.train.fuse.optimizers import ByRuns, OneByOne, StepFailed, formula_key
 from shoal.train.fuse.stacked import StackedSteps, stepping
 from shoal.train.lane.optimizers import family
 from shoal.train.lane.tree import to_numpy
@@ -130,10 +125,7 @@ class Pair:
 
 
 def grouped(row: list[Any], x: float) -> Any:
-    return [
-        {"params": row[:2], "lr": x / 2, "weight_decay": 0.1 * x},
-        {"params": row[2:]},
-    ]
+    return [{"params": row[:2], "lr": x / 2, "weight_decay": 0.1 * x}, {"params": row[2:]}]
 
 
 @pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "by columns"])

@@ -109,20 +109,13 @@ def test_one_disturbed_try_does_not_settle_by_how_many(
                 costs[8] = 1.7
                 rounds.append(tried)
                 break
-    assert rounds == [
-        [1, 8, 4] if costs[8] * disturbed < 2.4 else [1, 8, 4, 2],
-        [8, 4],
-        [8, 4],
-    ]
+    assert rounds == [[1, 8, 4] if costs[8] * disturbed < 2.4 else [1, 8, 4, 2], [8, 4], [8, 4]]
     assert gauge.choose("a", 8) == 8
 
 
 def test_a_width_met_in_a_round_without_lanes_alone_is_compared_with_them() -> None:
     gauge = Gauge()
-    assert [measured(gauge, 16, lambda w: 1.0 + 0.2 * w) for _ in range(2)] == [
-        [1, 16, 8],
-        [16, 8],
-    ]
+    assert [measured(gauge, 16, lambda w: 1.0 + 0.2 * w) for _ in range(2)] == [[1, 16, 8], [16, 8]]
     assert measured(gauge, 3, lambda w: 1.0 + 0.2 * w) == [1, 3, 2]
     assert gauge.ratio("a", 3) == pytest.approx(1.6 / 3 / 1.2)
 

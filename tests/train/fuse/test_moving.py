@@ -57,8 +57,7 @@ def test_a_moved_or_saved_trial_goes_on_as_if_undisturbed(
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"shuffle": "each"}, {"accumulate_grad_batches": 3}, {"precision": "bf16"}],
+    "settings", [{"shuffle": "each"}, {"accumulate_grad_batches": 3}, {"precision": "bf16"}]
 )
 def test_every_visit_at_another_trainer(settings: dict[str, Any]) -> None:
     data, what = blobs(chunk=11), trial(optimizer="adamw", schedule="epochs")
@@ -193,25 +192,14 @@ def test_unusual_states_are_kept_to_the_last_bit(durable: bool, tmp_path: Path) 
 
 def test_what_cannot_be_kept_is_told() -> None:
     with pytest.raises(
-        TypeError,
-        match="may hold tensors, arrays, numbers, texts, lists and dicts; got object",
+        TypeError, match="may hold tensors, arrays, numbers, texts, lists and dicts; got object"
     ):
         tree.to_numpy({"a": [object()]})
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "Adagrad",
-        "Adadelta",
-        "Adamax",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "ASGD",
-        "Adafactor",
-    ],
+    ["Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "ASGD", "Adafactor"],
 )
 def test_other_optimizers_move_too(name: str) -> None:
     class Recipe(Small):
@@ -255,10 +243,7 @@ def test_states_of_another_dtype_than_the_parameters_keep_it(name: str, dtype: t
     made = go(first, what, plan[:2])
     go(then, what, plan[2:], made, source=copied(first.state(ID)))
     assert list(differences(then.state(ID), alone.state(ID))) == []
-    states = (
-        then.state(ID)["optimizer"]["state"][0],
-        alone.state(ID)["optimizer"]["state"][0],
-    )
+    states = (then.state(ID)["optimizer"]["state"][0], alone.state(ID)["optimizer"]["state"][0])
     kinds = [
         {key: getattr(value, "dtype", type(value)) for key, value in state.items()}
         for state in states

@@ -115,10 +115,7 @@ def test_rare_losses_are_left_to_torch() -> None:
 def test_a_target_of_another_length_is_an_error() -> None:
     for target in (torch.tensor([1]), torch.tensor([1, 2, 3, 0, 0, 1])):
         with pytest.raises(ValueError, match="batch_size|size|shape"):
-            together(
-                lambda logits, target=target: cross_entropy(logits, target),
-                stacked(N, C),
-            )  # type: ignore[misc]
+            together(lambda logits, target=target: cross_entropy(logits, target), stacked(N, C))  # type: ignore[misc]
 
 
 def test_a_vmap_of_the_recipe_within() -> None:
@@ -131,9 +128,7 @@ def test_a_vmap_of_the_recipe_within() -> None:
         return each(weights).sum()
 
     for mine, alone in zip(
-        together(heads, stacked(2, C, C)),
-        one_by_one(heads, stacked(2, C, C)),
-        strict=True,
+        together(heads, stacked(2, C, C)), one_by_one(heads, stacked(2, C, C)), strict=True
     ):
         assert torch.allclose(mine, alone, atol=1e-12)
 

@@ -110,8 +110,7 @@ def test_within_the_memory_of_the_slot() -> None:
         )
         sizes.append(
             trainer.lanes.ready(
-                Unit(trial("a", 1, data, model="cnn"), (), plan(data, 1)[0]),
-                Spent(False),
+                Unit(trial("a", 1, data, model="cnn"), (), plan(data, 1)[0]), Spent(False)
             ).lane.settings.batch_size
         )
     assert sizes[1] < sizes[0] < sizes[2] == 512
@@ -184,19 +183,13 @@ def test_fused_with_those_that_have_the_same_by_name() -> None:
         data,
         None,
         TrainerSetup(
-            device=str(HERE),
-            seed=SEED,
-            metric="accuracy",
-            pace=lambda trial, samples: 1.0,
+            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
         ),
     )
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     lanes = {name: trainer.lanes.get(name).lane for name in found}
     fused = trainer.pack.stacks.of(lanes[trials[0].id])
-    assert fused is not None and set(fused.lanes) == {
-        lanes[trials[0].id],
-        lanes[trials[1].id],
-    }
+    assert fused is not None and set(fused.lanes) == {lanes[trials[0].id], lanes[trials[1].id]}
     alone = by_hand(Tight(dtype=torch.float64), data, trials[1])
     assert compare(found[trials[0].id].state["model"], alone.state["model"]).difference < 1e-8
 

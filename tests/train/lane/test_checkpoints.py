@@ -39,9 +39,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return where[request.param]
 
 
-def test_processes_that_write_side_by_side_use_names_of_their_own(
-    tmp_path: Path,
-) -> None:
+def test_processes_that_write_side_by_side_use_names_of_their_own(tmp_path: Path) -> None:
     one, other, only = (Checkpoints(tmp_path, 2, token) for token in ("a1", "b2", ""))
     names = [vault.name(trial().id, 3) for vault in (one, other, only)]
     assert names == ["a/000003-2-a1.pt", "a/000003-2-b2.pt", "a/000003-2.pt"]
@@ -70,10 +68,7 @@ def test_a_state_comes_back_as_it_was(place: str) -> None:
         "c8",
         "c16",
     ):
-        state = {
-            "x": np.array([1, 0, 1], dtype=dtype),
-            "scalar": np.array(1, dtype=dtype),
-        }
+        state = {"x": np.array([1, 0, 1], dtype=dtype), "scalar": np.array(1, dtype=dtype)}
         vault.save("b/000002-1.pt", state)
         assert compare(vault.load("b/000002-1.pt"), state).equal, dtype
     assert Checkpoints(place, 1).names() == ("a/000001-1.pt", "b/000002-1.pt")
@@ -186,9 +181,7 @@ def test_the_file_is_synced_before_its_name_and_its_folder_after(
         ),
     )
     monkeypatch.setattr(
-        os,
-        "replace",
-        lambda a, b, **how: (done.append("replace"), replace(a, b, **how)),
+        os, "replace", lambda a, b, **how: (done.append("replace"), replace(a, b, **how))
     )
     Checkpoints(tmp_path, 1).save("a/000001-1.pt", STATE)
     assert done == ["file", "replace", "folder"]

@@ -64,18 +64,14 @@ def test_free_memory_is_what_the_device_says_and_what_this_process_keeps(
     gib = 2**30
     asked: list[Any] = []
     monkeypatch.setattr(
-        torch.cuda,
-        "mem_get_info",
-        lambda where: asked.append(where) or (10 * gib, 80 * gib),
+        torch.cuda, "mem_get_info", lambda where: asked.append(where) or (10 * gib, 80 * gib)
     )
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda where: 2 * gib)
     assert device.free_memory("cuda:3") == 12.0
     assert asked == [torch.device("cuda:3")]
 
 
-def test_the_gpu_that_trains_is_the_one_that_is_probed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gpu_that_trains_is_the_one_that_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[torch.device] = []
     probed: list[torch.device] = []
     bad: set[torch.device] = set()
@@ -100,9 +96,7 @@ def test_the_gpu_that_trains_is_the_one_that_is_probed(
     assert not device.works()
 
 
-def test_trials_on_unlike_gpus_are_of_unlike_kinds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_trials_on_unlike_gpus_are_of_unlike_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda where: f"model {where.index}")
     assert device.kind_of(torch.device("cpu")) == "cpu"
     assert device.kind_of(torch.device("cuda:1")) == "model 1"
@@ -140,8 +134,7 @@ def test_a_study_pauses_when_its_gpu_is_lost_and_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(device, "works", lambda: Harsh.steps < 20)
         with pytest.raises(
-            shoal.StudyPaused,
-            match="does not work any more in this process, after CUDA error",
+            shoal.StudyPaused, match="does not work any more in this process, after CUDA error"
         ):
             study.optimize(policy="fifo", max_epochs=2, progress=False)
     assert not any(trial.status.startswith("failed") for trial in study.trials)

@@ -52,13 +52,7 @@ def test_batches_are_carried_over_chunk_ends() -> None:
             return super().training_step(model, batch)
 
     states = {}
-    for size in (
-        5,
-        7,
-        8,
-        30,
-        1000,
-    ):  # smaller than a batch, uneven, equal, larger, all at once
+    for size in (5, 7, 8, 30, 1000):  # smaller than a batch, uneven, equal, larger, all at once
         seen[size] = []
         held = trainer(Recorded(), blobs(chunk=size))
         go(held, trial(), planned(blobs(), 2))
@@ -118,8 +112,7 @@ def test_drop_last_leaves_out_the_smaller_batch_and_counts_its_samples_as_taken(
     assert sizes == [8, 8]
     assert samples == 22 and values["loss"][1] == 16
     with pytest.raises(
-        ValueError,
-        match="drop_last leaves nothing to train: the shard has 7 samples, a batch 8",
+        ValueError, match="drop_last leaves nothing to train: the shard has 7 samples, a batch 8"
     ):
         lane(Sized(drop_last=True)).begin(7)
 
@@ -272,10 +265,7 @@ def test_own_schedule_sets_the_rate_before_every_step_from_samples_alone() -> No
 
     class Watched(Linear):
         def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
-            groups = [
-                {"params": [model.weight], "lr": 1.0},
-                {"params": [model.bias], "lr": 10.0},
-            ]
+            groups = [{"params": [model.weight], "lr": 1.0}, {"params": [model.bias], "lr": 10.0}]
             made.append(torch.optim.SGD(groups))
             return {
                 "optimizer": made[-1],
@@ -324,11 +314,7 @@ def test_plateau_follows_the_metric_and_needs_one() -> None:
     )  # no epoch is better by 1000 %
     assert held.state(trial().id)["optimizer"]["param_groups"][0]["lr"] < 0.1
     with pytest.raises(TrialError, match="give metric="):
-        go(
-            trainer(Small(), data, metric=None),
-            trial(schedule="plateau"),
-            planned(data, 1),
-        )
+        go(trainer(Small(), data, metric=None), trial(schedule="plateau"), planned(data, 1))
 
 
 @pytest.mark.parametrize(
@@ -474,10 +460,7 @@ def test_a_state_of_other_hyper_parameters_keeps_its_momenta_only(torchs: bool) 
     class Tuned(Small):
         def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
             made = torch.optim.SGD(
-                model.parameters(),
-                lr=config["lr"],
-                momentum=0.9,
-                weight_decay=config["decay"],
+                model.parameters(), lr=config["lr"], momentum=0.9, weight_decay=config["decay"]
             )
             return (made, torch.optim.lr_scheduler.ExponentialLR(made, 0.5)) if torchs else made
 

@@ -71,10 +71,7 @@ def halving(optimizer: Any) -> LambdaLR:
         (lambda o: (o, halving(o)), BY_EPOCH),
         (lambda o: ([o], [halving(o)]), BY_EPOCH),
         (lambda o: {"optimizer": o, "lr_scheduler": halving(o)}, BY_EPOCH),
-        (
-            lambda o: {"optimizer": o, "lr_scheduler": {"scheduler": halving(o)}},
-            BY_EPOCH,
-        ),
+        (lambda o: {"optimizer": o, "lr_scheduler": {"scheduler": halving(o)}}, BY_EPOCH),
         (lambda o: [{"optimizer": o, "lr_scheduler": halving(o)}], BY_EPOCH),
         (
             lambda o: {
@@ -125,8 +122,7 @@ def test_schedulers_that_count_steps_are_stepped_by_step() -> None:
 
 def test_a_group_of_batches_is_one_step() -> None:
     lane = made(
-        lambda o: (o, {"scheduler": halving(o), "interval": "step"}),
-        accumulate_grad_batches=2,
+        lambda o: (o, {"scheduler": halving(o), "interval": "step"}), accumulate_grad_batches=2
     )
     assert rates(lane) == pytest.approx([1.0, 0.5, 0.25, 0.125])
 
@@ -136,16 +132,8 @@ def test_a_group_of_batches_is_one_step() -> None:
     [
         (lambda o: None, TypeError, "configure_optimizers must return an optimizer, "),
         (lambda o: [1], TypeError, "configure_optimizers must return an optimizer, "),
-        (
-            lambda o: ("x", None),
-            TypeError,
-            "configure_optimizers must return an optimizer, ",
-        ),
-        (
-            lambda o: {"optimizer": 1},
-            TypeError,
-            "configure_optimizers must return an optimizer, ",
-        ),
+        (lambda o: ("x", None), TypeError, "configure_optimizers must return an optimizer, "),
+        (lambda o: {"optimizer": 1}, TypeError, "configure_optimizers must return an optimizer, "),
         (
             lambda o: {"optimizer": o, "extra": 1},
             TypeError,
@@ -154,16 +142,8 @@ def test_a_group_of_batches_is_one_step() -> None:
         (lambda o: (o, "x"), TypeError, "got the scheduler str"),
         (lambda o: (o, o), ValueError, "returned 2 optimizers, so that training_step"),
         (lambda o: [o, o], ValueError, "returned 2 optimizers, so that training_step"),
-        (
-            lambda o: ([o, o], []),
-            ValueError,
-            "returned 2 optimizers, so that training_step",
-        ),
-        (
-            lambda o: (o, o, o),
-            ValueError,
-            "returned 3 optimizers, so that training_step",
-        ),
+        (lambda o: ([o, o], []), ValueError, "returned 2 optimizers, so that training_step"),
+        (lambda o: (o, o, o), ValueError, "returned 3 optimizers, so that training_step"),
         (lambda o: [], TypeError, "got no optimizer"),
         (
             lambda o: ([o], [halving(o), halving(o)]),
@@ -180,11 +160,7 @@ def test_a_group_of_batches_is_one_step() -> None:
             ValueError,
             "frequency 1; got 3",
         ),
-        (
-            lambda o: (o, {"scheduler": halving(o), "when": 3}),
-            ValueError,
-            "got scheduler, when",
-        ),
+        (lambda o: (o, {"scheduler": halving(o), "when": 3}), ValueError, "got scheduler, when"),
         (lambda o: (o, {"interval": "step"}), ValueError, 'needs "scheduler"'),
         (
             lambda o: (o, {"scheduler": ReduceLROnPlateau(o), "interval": "step"}),
@@ -192,10 +168,7 @@ def test_a_group_of_batches_is_one_step() -> None:
             "ReduceLROnPlateau is stepped once an epoch",
         ),
         (
-            lambda o: (
-                o,
-                {"scheduler": LRSchedule(lambda e: 1.0), "interval": "epoch"},
-            ),
+            lambda o: (o, {"scheduler": LRSchedule(lambda e: 1.0), "interval": "epoch"}),
             ValueError,
             "an LRSchedule is set before every step",
         ),
@@ -311,8 +284,5 @@ def test_the_lanes_of_a_pack_keep_their_own_steps(fuse: bool) -> None:
         alone = packed(Cycling(), data, [each])[each.id]
         counted = [record.state["scheduler"]["last_epoch"] for record in (alone, found[each.id])]
         assert counted[0] == counted[1] > 7
-        worst = max(
-            (gap for _, gap in differences(alone.state, found[each.id].state)),
-            default=0.0,
-        )
+        worst = max((gap for _, gap in differences(alone.state, found[each.id].state)), default=0.0)
         assert worst <= (1e-4 if fuse else 0.0)

@@ -195,9 +195,7 @@ def test_parameters_of_any_floating_point_dtype_learn_what_they_do_without_the_k
 @pytest.mark.parametrize("make", [*MAKERS.values(), Own])
 @pytest.mark.parametrize("kernels", [False, True])
 def test_torch_does_nothing_around_steps_to_which_nothing_listens(
-    make: Callable[..., torch.optim.Optimizer],
-    kernels: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[..., torch.optim.Optimizer], kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any) -> None:
         raise AssertionError("entered")

@@ -49,10 +49,7 @@ def test_a_batchs_mean_counts_for_all_its_samples(outcome: Any) -> None:
 @pytest.mark.parametrize(
     ("outcome", "got"),
     [
-        (
-            lambda losses: {"x": losses.reshape(-1, 1)},
-            r"x: got shape \(3, 1\) for 3 samples",
-        ),
+        (lambda losses: {"x": losses.reshape(-1, 1)}, r"x: got shape \(3, 1\) for 3 samples"),
         (lambda losses: {"x": losses[:2]}, r"x: got shape \(2,\) for 3 samples"),
         (lambda losses: losses[:2], r"loss: got shape \(2,\) for 3 samples"),
         (lambda losses: {"x": "good"}, "x: got str"),

@@ -19,9 +19,7 @@ from shoal.train.tools.verify import differences
 LAYOUTS = {
     "coo": lambda dense: dense.to_sparse(),
     "not coalesced": lambda dense: torch.sparse_coo_tensor(
-        torch.tensor([[0, 0, 1, 5], [1, 1, 0, 5]]),
-        torch.tensor([0.5, 0.25, 1.0, 2.0]),
-        (6, 6),
+        torch.tensor([[0, 0, 1, 5], [1, 1, 0, 5]]), torch.tensor([0.5, 0.25, 1.0, 2.0]), (6, 6)
     ),
     "bfloat16": lambda dense: dense.bfloat16().to_sparse(),
     "csr": lambda dense: dense.to_sparse_csr(),
@@ -102,9 +100,7 @@ class Odd(Linear):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_cannot_be_kept_fails_for_itself_and_the_others_go_on(
-    tmp_path: Path,
-) -> None:
+def test_what_cannot_be_kept_fails_for_itself_and_the_others_go_on(tmp_path: Path) -> None:
     study = shoal.create_study(Odd(), storage=tmp_path)
     study.optimize(max_epochs=2, progress=False)
     status = {each.config["kind"]: each.status for each in study.trials}

@@ -279,9 +279,7 @@ def test_fused_lanes_hold_the_trunk_once() -> None:
 
 
 @pytest.mark.parametrize("writes", WRITES)
-def test_a_lane_that_wrote_is_fused_no_more_with_the_trunk_of_others(
-    writes: str,
-) -> None:
+def test_a_lane_that_wrote_is_fused_no_more_with_the_trunk_of_others(writes: str) -> None:
     trials = [trial("a"), trial("b", lr=1)]
     held = here(Undrawn())
     train(held, trials)

@@ -32,9 +32,7 @@ class Counted(Small):
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         self.built.append(config["width"])
         return nn.Sequential(
-            nn.Linear(6, config["width"]),
-            nn.Dropout(0.3),
-            nn.Linear(config["width"], 3),
+            nn.Linear(6, config["width"]), nn.Dropout(0.3), nn.Linear(config["width"], 3)
         )
 
     def training_step(self, model: nn.Module, batch: Any) -> Any:
@@ -68,11 +66,7 @@ def need_of(width: int = 64) -> float:
 
 
 def random_states() -> tuple[Any, ...]:
-    return (
-        random.getstate(),
-        np.random.get_state()[1].tolist(),
-        torch.get_rng_state().tolist(),
-    )  # type: ignore[index]
+    return (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[index]
 
 
 def test_a_pack_without_room_is_not_begun_and_its_memory_is_told() -> None:
@@ -165,10 +159,7 @@ class Broad(Small):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(6, 4),
-            nn.Tanh(),
-            nn.Linear(4, config["width"]),
-            nn.Linear(config["width"], 3),
+            nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, config["width"]), nn.Linear(config["width"], 3)
         )
 
 

@@ -13,9 +13,7 @@ from shoal.train.slot.passes import BatchGroup, Pass
 from shoal.train.stream.stream import Batches
 
 
-def test_what_a_round_changes_of_other_widths_is_told_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_round_changes_of_other_widths_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try of 8 was disturbed; by comparing it with 4 again, the figures of both
     change.
     """

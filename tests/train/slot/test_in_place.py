@@ -30,8 +30,7 @@ class Scores(shoal.Recipe):
             for part, nodes in HOLDERS.items()
         }
         return shoal.Data.shards(
-            {"s0": places.pop("s0")},
-            {part: places[part] for part in ("v0", "v1", "v2")},
+            {"s0": places.pop("s0")}, {part: places[part] for part in ("v0", "v1", "v2")}
         )
 
     def configure_model(self, config):

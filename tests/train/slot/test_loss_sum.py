@@ -6,17 +6,7 @@ from typing import Any
 import pytest
 import torch
 from device_kit import HERE
-from pack_kit import (
-    OPTIMIZERS,
-    SEED,
-    Varied,
-    Zoo,
-    by_hand,
-    packed,
-    plan,
-    same,
-    trial,
-)
+from pack_kit import OPTIMIZERS, SEED, Varied, Zoo, by_hand, packed, plan, same, trial
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from train_kit import trainer_setup
@@ -97,13 +87,7 @@ def test_lanes_with_unlike_ways_to_step(widths: list[int]) -> None:
     ]
     trials = [
         trial(
-            f"t{i}",
-            2,
-            data,
-            model="mlp",
-            schedule="steps",
-            drop=0.2,
-            **{"batch_size": 8, **more},
+            f"t{i}", 2, data, model="mlp", schedule="steps", drop=0.2, **{"batch_size": 8, **more}
         )
         for i, more in enumerate(extras)
     ]
@@ -157,9 +141,7 @@ class Recomputing(Zoo):
     kept = True
 
 
-def test_a_forward_pass_computed_again_has_its_own_random_numbers(
-    widths: list[int],
-) -> None:
+def test_a_forward_pass_computed_again_has_its_own_random_numbers(widths: list[int]) -> None:
     """Torch's checkpoint restores them, unless it is asked not to."""
     recipe = Recomputing(chunk=16)
     data = recipe.data()
@@ -194,9 +176,7 @@ class Noised(Zoo):
 
 
 @pytest.mark.parametrize("noise", ["draws", "raises"])
-def test_what_no_lane_can_be_told_of_voids_the_round_and_is_not_tried_again(
-    noise: str,
-) -> None:
+def test_what_no_lane_can_be_told_of_voids_the_round_and_is_not_tried_again(noise: str) -> None:
     recipe = Noised(chunk=16)
     data = recipe.data()
     trials = [trial(m, 1, data, model=m, batch_size=4) for m in ("mlp", "cnn")]

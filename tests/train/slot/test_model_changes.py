@@ -193,14 +193,8 @@ def _follow(held: Any) -> None:
 HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "deque": (lambda _: deque(), lambda held: held.append(1.0)),
     "set": (lambda _: set(), lambda held: held.add(1)),
-    "random generator": (
-        lambda _: np.random.default_rng(0),
-        lambda held: held.random(),
-    ),
-    "torch's generator": (
-        lambda _: torch.Generator(),
-        lambda held: torch.rand(1, generator=held),
-    ),
+    "random generator": (lambda _: np.random.default_rng(0), lambda held: held.random()),
+    "torch's generator": (lambda _: torch.Generator(), lambda held: torch.rand(1, generator=held)),
     "namespace": (lambda _: SimpleNamespace(n=0), lambda held: vars(held).update(n=1)),
     "private number": (lambda _: Private(), Private.count),
     "slots": (lambda _: Slots(), Slots.count),
@@ -252,10 +246,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda model, _: model.add_module("more", nn.ReLU()),
         "the module 'more' is new",
     ),
-    "other module": (
-        _set("last", lambda _: nn.Linear(8, 3)),
-        "the module 'last' is another one",
-    ),
+    "other module": (_set("last", lambda _: nn.Linear(8, 3)), "the module 'last' is another one"),
     "no module": (_set("norm", lambda _: nn.Identity()), "the module 'norm'"),
     "new buffer": (
         lambda model, _: model.register_buffer("more", torch.ones(1)),

@@ -197,11 +197,7 @@ def test_what_a_step_must_return(returned: Any, why: str) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [
-        {"gradient_clip_val": 1.0},
-        {"accumulate_grad_batches": 2},
-        {"batch_per_slot": True},
-    ],
+    [{"gradient_clip_val": 1.0}, {"accumulate_grad_batches": 2}, {"batch_per_slot": True}],
 )
 def test_settings_of_shoals_steps_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="would do nothing: leave it out"):

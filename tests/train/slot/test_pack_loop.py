@@ -11,18 +11,7 @@ from device_kit import HERE
 from fused_kit import images
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pack_kit import (
-    OPTIMIZERS,
-    SCHEDULES,
-    SEED,
-    Varied,
-    Zoo,
-    by_hand,
-    packed,
-    plan,
-    same,
-    trial,
-)
+from pack_kit import OPTIMIZERS, SCHEDULES, SEED, Varied, Zoo, by_hand, packed, plan, same, trial
 
 from shoal.core.trial import TrialId
 from shoal.profile.pace import FORM
@@ -74,8 +63,7 @@ def test_interleaved_is_alone(model: str, equal: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [Zoo(chunk=16, shuffle="each"), Varied(chunk=16), Varied(chunk=16, shuffle="each")],
+    "recipe", [Zoo(chunk=16, shuffle="each"), Varied(chunk=16), Varied(chunk=16, shuffle="each")]
 )
 def test_each_pass_its_own_order_and_augmentation(recipe: Zoo) -> None:
     data = recipe.data()
@@ -214,10 +202,7 @@ def test_a_model_that_cannot_be_built_or_validated_harms_no_other() -> None:
 
     recipe = Picky()
     data = recipe.data()
-    bad = [
-        trial("unbuilt", 1, data, unbuilt=True),
-        trial("unscored", 1, data, fail_at=1000),
-    ]
+    bad = [trial("unbuilt", 1, data, unbuilt=True), trial("unscored", 1, data, fail_at=1000)]
     good = [trial("a", 1, data), trial("b", 1, data, optimizer="adam")]
     found = packed(recipe, data, [bad[0], good[0], bad[1], good[1]])
     assert "no model" in str(found[bad[0].id].error) and "no scores" in str(found[bad[1].id].error)
@@ -275,13 +260,7 @@ def test_fused_is_alone_in_double_precision(model: str, optimizer: str) -> None:
     data = recipe.data()
     trials = [
         trial(
-            f"t{i}",
-            3,
-            data,
-            model=model,
-            optimizer=optimizer,
-            lr=0.01 * (i + 1),
-            schedule="epochs",
+            f"t{i}", 3, data, model=model, optimizer=optimizer, lr=0.01 * (i + 1), schedule="epochs"
         )
         for i in range(3)
     ]
@@ -338,10 +317,7 @@ def test_it_is_really_fused_and_lanes_come_and_go(model: str) -> None:
         data,
         None,
         TrainerSetup(
-            device=str(HERE),
-            seed=SEED,
-            metric="accuracy",
-            pace=lambda trial, samples: 1.0,
+            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
         ),
     )
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
@@ -365,10 +341,7 @@ def test_lanes_of_several_optimizers_are_fused_in_one() -> None:
         data,
         None,
         TrainerSetup(
-            device=str(HERE),
-            seed=SEED,
-            metric="accuracy",
-            pace=lambda trial, samples: 1.0,
+            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
         ),
     )
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
@@ -384,10 +357,7 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And what is saved by fusing is a figure of each of them."""
-    clock, costs = (
-        [0.0],
-        {torch.optim.SGD: 1.0, torch.optim.Adam: 3.0, torch.optim.AdamW: 2.0},
-    )
+    clock, costs = ([0.0], {torch.optim.SGD: 1.0, torch.optim.Adam: 3.0, torch.optim.AdamW: 2.0})
     step, fused = TrainingLane.step, Fused.step
 
     def timed(lane: TrainingLane, *batch: Any) -> int:
@@ -449,10 +419,7 @@ def test_lanes_without_room_for_all_in_one_are_fused_by_less(
         data,
         None,
         TrainerSetup(
-            device=str(HERE),
-            seed=SEED,
-            metric="accuracy",
-            pace=lambda trial, samples: 1.0,
+            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
         ),
     )
     monkeypatch.setattr(StackedModels, "run", cramped)
@@ -508,10 +475,7 @@ def test_a_fused_step_that_raises_is_undone_and_repeated(model: str, bad: bool) 
         data,
         None,
         TrainerSetup(
-            device=str(HERE),
-            seed=SEED,
-            metric="accuracy",
-            pace=lambda trial, samples: 1.0,
+            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
         ),
     )
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
@@ -550,10 +514,7 @@ def test_a_recipe_that_exits_ends_its_trials_only(where: str, fuse: bool) -> Non
         data,
         None,
         TrainerSetup(
-            device=str(HERE),
-            seed=SEED,
-            metric="accuracy",
-            pace=lambda trial, samples: 1.0,
+            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
         ),
     )
     found = packed(recipe, data, trials, fuse=fuse, trainer=trainer)
@@ -569,11 +530,7 @@ def test_out_of_memory_of_one_ends_all_visits() -> None:
 
     recipe = Heavy(chunk=16)
     data = recipe.data()
-    trials = [
-        trial("a", 1, data),
-        trial("heavy", 1, data, fail_at=1000),
-        trial("b", 1, data),
-    ]
+    trials = [trial("a", 1, data), trial("heavy", 1, data, fail_at=1000), trial("b", 1, data)]
     found = packed(recipe, data, trials)
     assert {name for name, record in found.items() if isinstance(record.error, OutOfMemory)} == {
         "a",
@@ -598,10 +555,7 @@ def fused_trainer(recipe: Any, data: Any) -> SlotTrainer:
         data,
         None,
         TrainerSetup(
-            device=str(HERE),
-            seed=SEED,
-            metric="accuracy",
-            pace=lambda trial, samples: 1.0,
+            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
         ),
     )
 
@@ -626,10 +580,7 @@ def test_no_room_in_an_optimizer_of_fused_lanes_ends_all_visits(
     ]
     for each in trials:
         assert (
-            distance(
-                packed(recipe, data, [each])[each.id].state,
-                by_hand(recipe, data, each).state,
-            )
+            distance(packed(recipe, data, [each])[each.id].state, by_hand(recipe, data, each).state)
             == 0
         )
 
@@ -661,9 +612,7 @@ def test_no_room_to_take_fused_lanes_apart_ends_all_visits(
     ]
 
 
-def test_lanes_that_cannot_end_a_pass_as_one_end_it_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lanes_that_cannot_end_a_pass_as_one_end_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Zoo(dtype=torch.float64, chunk=32, accumulate_grad_batches=3)
     data = recipe.data()
     trials = of_one_graph(data)
@@ -776,9 +725,7 @@ def test_a_short_search_is_not_gauged(epochs: int, monkeypatch: pytest.MonkeyPat
     assert bool(tried) == (epochs == 40)
 
 
-def test_a_lane_that_fails_at_a_report_takes_no_more_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lane_that_fails_at_a_report_takes_no_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk is reported in pieces; the error comes once, though batches of it are left."""
     monkeypatch.setattr(pass_events, "PART_SECONDS", 0.0)
     recipe = Zoo()

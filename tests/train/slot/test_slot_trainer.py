@@ -7,18 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from train_kit import (
-    S0,
-    Linear,
-    Small,
-    blobs,
-    copied,
-    drive,
-    go,
-    planned,
-    trainer,
-    trial,
-)
+from train_kit import S0, Linear, Small, blobs, copied, drive, go, planned, trainer, trial
 
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.data.data import DataError
@@ -136,13 +125,7 @@ def kept(tmp_path: Path, every: float, ages: list[float], **fields: Any) -> list
 
 
 def test_checkpoints_come_by_age_and_at_the_last_unit(tmp_path: Path) -> None:
-    assert kept(tmp_path / "a", 30, [0, 10, 19.9, 20, 50]) == [
-        False,
-        False,
-        False,
-        True,
-        True,
-    ]
+    assert kept(tmp_path / "a", 30, [0, 10, 19.9, 20, 50]) == [False, False, False, True, True]
     assert kept(tmp_path / "b", 0, [0, 0]) == [True, True]
     assert kept(tmp_path / "c", 30, [0], last=True) == [True]
     assert Checkpoints(tmp_path / "a", 1).names() == ("a/000004-1.pt", "a/000005-1.pt")
@@ -225,8 +208,7 @@ def test_a_trial_goes_on_where_it_is_held() -> None:
     with pytest.raises(LookupError, match="trial a is not held here"):
         held.state(ID)
     with pytest.raises(
-        LookupError,
-        match="trial a after 1 visits is not held here: its unit needs a source",
+        LookupError, match="trial a after 1 visits is not held here: its unit needs a source"
     ):
         go(held, trial(), planned(data, 1)[1:], made[:1])
 
@@ -238,8 +220,7 @@ def test_a_source_of_another_moment_is_refused() -> None:
     state = copied(held.state(ID))
     held.forget(ID)
     with pytest.raises(
-        LookupError,
-        match="its unit comes after 1 visits, its source is the state after 2",
+        LookupError, match="its unit comes after 1 visits, its source is the state after 2"
     ):
         go(held, trial(), planned(data, 1)[1:], made[:1], source=state)
 
@@ -295,26 +276,17 @@ def size() -> float:
     return held.lanes.get(TrialId("t0")).bytes / 2**30
 
 
-def test_lanes_that_were_carried_or_kept_make_room_used_longest_ago_first(
-    tmp_path: Path,
-) -> None:
+def test_lanes_that_were_carried_or_kept_make_room_used_longest_ago_first(tmp_path: Path) -> None:
     held = trainer(Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size())
     fill(held, 4, carry=True)
-    assert [held.holds(TrialId(f"t{i}"), 1) for i in range(4)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    assert [held.holds(TrialId(f"t{i}"), 1) for i in range(4)] == [False, False, True, True]
     held = trainer(Small(), blobs(), Checkpoints(tmp_path, 1), state_memory_gb=2.5 * size())
     assert all(done.kept for done in fill(held, 4, last=True))
     assert held.lanes.trials == ("t2", "t3")
     assert all(held.holds(TrialId(f"t{i}"), 1) for i in range(4))  # from their checkpoints
 
 
-def test_a_state_that_is_nowhere_else_is_saved_before_it_makes_room(
-    tmp_path: Path,
-) -> None:
+def test_a_state_that_is_nowhere_else_is_saved_before_it_makes_room(tmp_path: Path) -> None:
     data = blobs()
     plan = planned(data, 1)
     vault = Checkpoints(tmp_path, 1)
@@ -541,18 +513,11 @@ def test_measuring_changes_nothing() -> None:
 
 def test_a_pace_replaces_the_clock(tmp_path: Path) -> None:
     held = trainer(
-        Small(),
-        blobs(chunk=12),
-        Checkpoints(tmp_path, 1),
-        pace=lambda trial, samples: samples / 10,
+        Small(), blobs(chunk=12), Checkpoints(tmp_path, 1), pace=lambda trial, samples: samples / 10
     )
     for name in ("a", "b"):
         parts, done = drive(held.train(unit(trial(name), evaluate=True, last=True, age=1.0)))
-        assert [part.spent for part in parts] == [
-            {"train": 0.8},
-            {"train": 1.6},
-            {"train": 0.6},
-        ]
+        assert [part.spent for part in parts] == [{"train": 0.8}, {"train": 1.6}, {"train": 0.6}]
         assert done.spent == {} and done.figures == {}
 
 

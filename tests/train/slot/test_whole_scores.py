@@ -120,12 +120,7 @@ def test_scores_are_those_of_the_whole_set(tmp_path: Path, parts: int, chunk: in
 
     at = trainer(Objects(), made)
     go(at, trial("a"), planned(made, 1))
-    assert set(found := scores_of(at)) == {
-        "f1",
-        "of_recall",
-        "of_precision",
-        "accuracy",
-    }
+    assert set(found := scores_of(at)) == {"f1", "of_recall", "of_precision", "accuracy"}
     assert found["f1"] == pytest.approx(by_hand(at, made)["f1"], abs=1e-6)
 
 
@@ -204,10 +199,7 @@ class WrongStep(Small):
     [
         (Wrong(), "validation_epoch must return {name: one number}; got NoneType"),
         (Wrong(returned={"f1": torch.zeros(3)}), "one number}; f1: got shape"),
-        (
-            WrongStep(returned={"f1": torch.zeros(3)}),
-            "'f1': .predictions, targets.}; got",
-        ),
+        (WrongStep(returned={"f1": torch.zeros(3)}), "'f1': .predictions, targets.}; got"),
         (WrongStep(returned={"loss": 0.0}), "returned nothing under that name"),
         (WrongStep(metrics={"f1": 3}, returned={}), "f1: int has no update"),
     ],

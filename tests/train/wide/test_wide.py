@@ -56,10 +56,7 @@ def test_a_width_that_changes_leaves_the_result_as_it_is_alone(kind):
     assert (left.outcome, end.outcome) == ("left", "made")
     equal([first, second], alone(what))
     assert first.widths == [(0, 1), (20, 2)]
-    assert second.widths == [
-        (0, 2),
-        (40, 1),
-    ]  # both are told at 30, and agree with the next batch
+    assert second.widths == [(0, 2), (40, 1)]  # both are told at 30, and agree with the next batch
     (wider,) = [each for each in left.rescales if each.after == 2]
     assert (
         (wider.generation, wider.before, wider.at) == (2, 1, 20)
@@ -349,18 +346,10 @@ def test_the_lane_trains_on_until_those_that_join_are_there():
         at.paused([0, 1])
         at.move([1], made=2)
         at.go([0, 1])
-        assert [at.members[member].end().outcome for member in (0, 1)] == [
-            "left",
-            "made",
-        ]
+        assert [at.members[member].end().outcome for member in (0, 1)] == ["left", "made"]
         got = at.members[1].results
     equal(got, alone(what))
-    assert [each.widths for each in got] == [
-        [(0, 2)],
-        [(0, 2)],
-        [(0, 2), (30, 1)],
-        [(0, 1)],
-    ]
+    assert [each.widths for each in got] == [[(0, 2)], [(0, 2)], [(0, 2), (30, 1)], [(0, 1)]]
 
 
 @pytest.mark.slow
