@@ -157,10 +157,7 @@ class AdamRow:
 _around_step: Any
 try:
     from torch._C._autograd import _profiler_enabled
-    from torch.optim.optimizer import (
-        _global_optimizer_post_hooks,
-        _global_optimizer_pre_hooks,
-    )
+    from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
     # the code that torch puts around every class's step
     _around_step = Optimizer.profile_hook_step(len).__code__

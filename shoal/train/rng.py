@@ -162,15 +162,7 @@ class Rng:
     warnings, for a recipe's code may set these, too.
     """
 
-    __slots__ = (
-        "_around",
-        "_device",
-        "_filters",
-        "_numpy",
-        "_others",
-        "_outer",
-        "_outer_filters",
-    )
+    __slots__ = ("_around", "_device", "_filters", "_numpy", "_others", "_outer", "_outer_filters")
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
@@ -259,9 +251,7 @@ class Rng:
         if device is not None and state["device"] is not None:
             device = _tensor(state["device"])
         self._others = others._replace(
-            torch=_tensor(state["torch"]),
-            python=_python_of(state["python"]),
-            device=device,
+            torch=_tensor(state["torch"]), python=_python_of(state["python"]), device=device
         )
         numpy = state["numpy"]
         bits: Any = np.random.MT19937(0)

@@ -30,10 +30,7 @@ from shoal.train.recipe.unit import RAISED
 
 # differences allowed: relative to the norm, and absolute
 Allowed = tuple[float, float]
-CLOSE = {
-    torch.float64: (1e-8, 1e-12),
-    torch.float32: (1e-3, 1e-7),
-}
+CLOSE = {torch.float64: (1e-8, 1e-12), torch.float32: (1e-3, 1e-7)}
 COARSE = (0.1, 1e-3)  # in shorter numbers
 TF32 = 1e-2  # relative, where kernels round factors to ten bits
 KINK = 10  # times as much as rounding, that one sample's unit may change a gradient

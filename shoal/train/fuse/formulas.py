@@ -57,10 +57,7 @@ def sgd(now: Update) -> None:
     numbers = now.numbers
     shares = np.where(now.fresh, 1.0, 1 - numbers["dampening"])
     rate, momentum, share, decay = now.columns(
-        -numbers["lr"],
-        numbers["momentum"],
-        shares,
-        numbers["weight_decay"],
+        -numbers["lr"], numbers["momentum"], shares, numbers["weight_decay"]
     )
     gradients = now.direction(decay)
     direction = gradients

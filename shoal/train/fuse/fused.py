@@ -19,12 +19,7 @@ from shoal.train.fuse.agreement import agreed, draws_numbers
 from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.models import StackedModels, differentiated
 from shoal.train.fuse.obstacles import Lanes, Unfusable, check, check_groups
-from shoal.train.fuse.optimizers import (
-    Errors,
-    StepFailed,
-    forget_gradients,
-    give_gradients,
-)
+from shoal.train.fuse.optimizers import Errors, StepFailed, forget_gradients, give_gradients
 from shoal.train.fuse.scores import FusedNotes, FusedScores, Means
 from shoal.train.fuse.stacked import stepping
 from shoal.train.recipe.unit import RAISED

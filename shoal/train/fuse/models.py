@@ -16,11 +16,7 @@ from torch.func import functional_call
 from shoal.train.data.columns import Columns, ready
 from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
-from shoal.train.fuse.rewrites import (
-    Rewritten,
-    mean_class_loss,
-    recurrent_layers_lent,
-)
+from shoal.train.fuse.rewrites import Rewritten, mean_class_loss, recurrent_layers_lent
 from shoal.train.lane.training_metrics import named
 from shoal.train.lane.trunk import in_common
 from shoal.train.private import class_losses, vmapped
@@ -176,12 +172,7 @@ class _OneLane:
 
     def __call__(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
         own = dict(zip(self._given, tensors, strict=True))
-        made = functional_call(
-            self._caller,
-            own,
-            (self._function,),
-            tie_weights=self.tied,
-        )
+        made = functional_call(self._caller, own, (self._function,), tie_weights=self.tied)
 
         given: list[Tensor] = []
         for name, value in made.items():

@@ -14,13 +14,7 @@ from torch.optim import AdamW, Optimizer
 
 from shoal.train.fuse.formulas import ADAM, FORMULAS, Formula, Update
 from shoal.train.fuse.memory import Stack
-from shoal.train.fuse.optimizers import (
-    ByRuns,
-    OneByOne,
-    SomeLanes,
-    Stepping,
-    runs_of,
-)
+from shoal.train.fuse.optimizers import ByRuns, OneByOne, SomeLanes, Stepping, runs_of
 from shoal.train.lane.optimizers import family
 from shoal.train.private import ADAM as ADAM_ROWS
 from shoal.train.private import AdamRow, Numbers, call_stepped

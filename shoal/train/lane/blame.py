@@ -20,14 +20,7 @@ from shoal.train.data.columns import DataError
 from shoal.train.lane import device
 from shoal.train.lane.checkpoints import StaleRun
 from shoal.train.overdue import in_time
-from shoal.train.recipe.unit import (
-    RAISED,
-    DeviceLost,
-    Diverged,
-    OutOfMemory,
-    Overdue,
-    TrialError,
-)
+from shoal.train.recipe.unit import RAISED, DeviceLost, Diverged, OutOfMemory, Overdue, TrialError
 
 # The folder of this package.
 SHOAL = str(Path(__file__).parents[2]) + os.sep

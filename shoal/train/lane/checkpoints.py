@@ -257,11 +257,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self,
-        url: str | os.PathLike[str],
-        run: int,
-        token: str = "",
-        together: bool = False,
+        self, url: str | os.PathLike[str], run: int, token: str = "", together: bool = False
     ) -> None:
         self._run_and_token = f"{run}"
         if token:

@@ -42,12 +42,7 @@ class TrialModel:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        config: Mapping[str, Any],
-        *,
-        seed: int,
-        device: torch.device,
+        self, recipe: Recipe, config: Mapping[str, Any], *, seed: int, device: torch.device
     ) -> None:
         self.settings = settings(recipe, config)
         self.recipe = recipe

@@ -86,10 +86,7 @@ class Meter:
         return states + step
 
     def at_once(
-        self,
-        lanes: Sequence[TrainingLane],
-        beside: Iterable[TrainingLane],
-        room: float,
+        self, lanes: Sequence[TrainingLane], beside: Iterable[TrainingLane], room: float
     ) -> float:
         """How many of these lanes may take a step at once in so many bytes: 1 at least.
 

@@ -809,8 +809,7 @@ class _Optimizer:
             gone = self._keys[number] - set(group)
             if gone:
                 raise ChangeError(
-                    f"{self._what}: its group {number} has lost {', '.join(sorted(gone))}",
-                    BUILD,
+                    f"{self._what}: its group {number} has lost {', '.join(sorted(gone))}", BUILD
                 )
         if private.hooks_in(self._boxes) != self._hooks:
             raise ChangeError(f"the hooks of {self._what}", "register them in configure_optimizers")

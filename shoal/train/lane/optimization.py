@@ -10,12 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import (
-    CyclicLR,
-    LRScheduler,
-    OneCycleLR,
-    ReduceLROnPlateau,
-)
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from shoal.train.lane import tree
 from shoal.train.lane.optimizers import (
@@ -351,11 +346,7 @@ def _lightning(options: Mapping[str, Any], monitor: str | None) -> tuple[Any, st
 
 
 # settings of the steps that Shoal takes, and their values that ask for nothing
-OF_STEPS = {
-    "gradient_clip_val": None,
-    "accumulate_grad_batches": 1,
-    "batch_per_slot": False,
-}
+OF_STEPS = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "batch_per_slot": False}
 
 
 # what a recipe does to step by itself; one of another library's code says it in its own way

@@ -194,9 +194,7 @@ def numbers_of_state(configured: Any) -> Any:
 
 
 def restore_numbers(
-    optimizer: Optimizer,
-    own: Sequence[dict[str, Any]],
-    theirs: Sequence[dict[str, Any]],
+    optimizer: Optimizer, own: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]
 ) -> None:
     """Put a trial's own hyper-parameters over those loaded from another trial's state.
 

@@ -58,11 +58,7 @@ class GangUnits:
     """
 
     def __init__(
-        self,
-        context: SlotContext,
-        pack: PackLoop,
-        lanes: LaneCache,
-        units: Units,
+        self, context: SlotContext, pack: PackLoop, lanes: LaneCache, units: Units
     ) -> None:
         self._context = context
         self._meter = context.meter
@@ -125,11 +121,7 @@ class GangUnits:
             raise
 
     def conclude(
-        self,
-        trial: TrialId,
-        visits: tuple[Visit, ...],
-        scores: Scores | None,
-        last: bool,
+        self, trial: TrialId, visits: tuple[Visit, ...], scores: Scores | None, last: bool
     ) -> bool:
         """End a unit that was made here, too, after rank 0 has reported it.
 

@@ -98,12 +98,6 @@ class LaneBuilder:
                 with closing(stream.validation()) as validation:
                     scored = next(validation, None)
             self._largest[kind] = largest(
-                make,
-                config,
-                samples,
-                scored,
-                most,
-                at.slot_room,
-                at.device,
+                make, config, samples, scored, most, at.slot_room, at.device
             )
         return self._largest[kind]

@@ -202,11 +202,7 @@ class SummedWork:
         return errors
 
     def _advance(
-        self,
-        each: Pass,
-        samples: dict[Pass, int],
-        left: deque[Batch] | None,
-        losses: list[Tensor],
+        self, each: Pass, samples: dict[Pass, int], left: deque[Batch] | None, losses: list[Tensor]
     ) -> None:
         """The lane's optimizer step on the batch before, and its loss on the next, if any.
 

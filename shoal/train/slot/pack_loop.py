@@ -273,13 +273,7 @@ class PackLoop:
                     times = _new_list(took)
                     part = {each: work[each] for each in some}
                     yield SummedWork(
-                        self.context,
-                        self.stacks,
-                        self.events,
-                        self.summation,
-                        part,
-                        kind,
-                        times,
+                        self.context, self.stacks, self.events, self.summation, part, kind, times
                     )
                     continue
                 for each in some:

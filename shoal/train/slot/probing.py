@@ -60,11 +60,7 @@ class FirstPacks:
     """
 
     def __init__(
-        self,
-        context: SlotContext,
-        builder: LaneBuilder,
-        lanes: LaneCache,
-        fusion: Fusion,
+        self, context: SlotContext, builder: LaneBuilder, lanes: LaneCache, fusion: Fusion
     ) -> None:
         self._context = context
         self._meter = context.meter
@@ -216,11 +212,7 @@ class Probing:
     """Takes steps at one slot whose results are thrown away, to learn what trials cost."""
 
     def __init__(
-        self,
-        context: SlotContext,
-        pack: PackLoop,
-        lanes: LaneCache,
-        units: Units,
+        self, context: SlotContext, pack: PackLoop, lanes: LaneCache, units: Units
     ) -> None:
         self._context = context
         self._meter = context.meter

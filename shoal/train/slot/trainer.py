@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Collection,
-    Generator,
-    Iterable,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
 import torch
 
@@ -22,15 +16,7 @@ from shoal.train.lane.measure import Meter
 from shoal.train.private import delay_compiler, keep_freed
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.shard import ShardRecipe
-from shoal.train.recipe.unit import (
-    Done,
-    OutOfMemory,
-    PackRefused,
-    Part,
-    Tree,
-    TrialError,
-    Unit,
-)
+from shoal.train.recipe.unit import Done, OutOfMemory, PackRefused, Part, Tree, TrialError, Unit
 from shoal.train.slot.context import Records, RemoteValidation, SlotContext, nobody
 from shoal.train.slot.evaluation import Found, Scores, recorded
 from shoal.train.slot.gang_units import GangUnits
@@ -120,10 +106,7 @@ class SlotTrainer:
         raise AssertionError("a unit ends with Done or an error")
 
     def train_pack(
-        self,
-        units: Sequence[Unit],
-        fuse: bool = False,
-        measured: Collection[str] | None = None,
+        self, units: Sequence[Unit], fuse: bool = False, measured: Collection[str] | None = None
     ) -> Generator[TrialNews, None, None]:
         """Make the visits of several trials over shared chunks.
 

@@ -8,11 +8,7 @@ from shoal.core.trial import Seconds, Trial, Visit
 from shoal.core.visits import counted
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.recipe.unit import (
-    Done,
-    Unit,
-    named_apart,
-)
+from shoal.train.recipe.unit import Done, Unit, named_apart
 from shoal.train.slot.context import SlotContext
 from shoal.train.slot.lane_cache import CachedLane, LaneCache
 from shoal.train.slot.passes import Pass
@@ -101,11 +97,7 @@ class Units:
         )
 
     def advance(
-        self,
-        lane: TrainingLane,
-        trial: Trial,
-        visits: tuple[Visit, ...],
-        scores: Scores | None,
+        self, lane: TrainingLane, trial: Trial, visits: tuple[Visit, ...], scores: Scores | None
     ) -> Mapping[str, float]:
         """Let the lane have made these visits, of which the last one may end an epoch.
 

@@ -22,14 +22,7 @@ from shoal.profile.all_reduce import Link, link_of, quickest, ring
 from shoal.train.private import gloo_group, nccl_group
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.wide import parcel
-from shoal.train.wide.peers import (
-    POLL,
-    PeerLost,
-    describe,
-    is_broken,
-    losing_peers,
-    wait,
-)
+from shoal.train.wide.peers import POLL, PeerLost, describe, is_broken, losing_peers, wait
 
 dist: Any = torch.distributed  # some of what is public in it has no types
 LARGE = 2**20  # bytes of the sum that tells how long a byte takes

@@ -33,11 +33,7 @@ def mark(lane: TrainingLane) -> Mark:
     Parameters, optimizer and schedule need no copy: they change only in the optimizer's step.
     """
     return Mark(
-        lane.rng.mark(),
-        buffers(lane.model),
-        lane.changes_now(),
-        lane.passed,
-        lane.unreported,
+        lane.rng.mark(), buffers(lane.model), lane.changes_now(), lane.passed, lane.unreported
     )
 
 

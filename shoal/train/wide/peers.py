@@ -26,10 +26,7 @@ def losing_peers() -> Iterator[None]:
 
 
 def wait(
-    ready: Callable[[], bool],
-    seat: Seat,
-    vain: Callable[[], bool],
-    pause: Seconds = POLL,
+    ready: Callable[[], bool], seat: Seat, vain: Callable[[], bool], pause: Seconds = POLL
 ) -> None:
     """Wait until `ready`, at most `seat.stall` seconds, with a look at it every `pause` seconds.
 
