@@ -167,7 +167,6 @@ def test_contract(tmp_path: Path, blobs: Any, fuse: bool) -> None:
 
 
 # -- out of memory
-# ----------------------------------------------------------------------------------------------
 
 
 def trained_together(study: Any) -> list[int]:

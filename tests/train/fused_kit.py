@@ -154,14 +154,13 @@ def lanes(recipe: Recipe, configured: Sequence[Mapping[str, Any]]) -> list[Train
     ]
 
 
-def alone(lane: TrainingLane, data: Any, passes: int = 1, first: int = 0) -> None:
-    for number in range(first, first + passes):
+def alone(lane: TrainingLane, data: Any, passes: int = 1) -> None:
+    for _ in range(passes):
         lane.begin(len(data[0]))
         with lane.rng:
             list(lane.feed(data))
             list(lane.flush())
             lane.end_epoch(None)
-        assert number >= 0
 
 
 def together(fused: Fused, data: Any, passes: int = 1) -> None:
@@ -194,3 +193,16 @@ def pair(
 
 def gap(one: TrainingLane, other: TrainingLane) -> float:
     return float((weights(one) - weights(other)).abs().max())
+
+
+def as_alone(
+    own: Sequence[TrainingLane],
+    fused: Sequence[TrainingLane],
+    data: Any,
+    passes: int = 1,
+    within: float = 1e-12,
+) -> None:
+    """Train each of the first lanes alone: the others have learnt the same."""
+    for one, other in zip(own, fused, strict=True):
+        alone(one, data, passes)
+        assert gap(one, other) < within

@@ -12,7 +12,7 @@ import torch
 from device_kit import HERE
 from fused_kit import Images, images
 from torch import nn
-from train_kit import trainer_setup
+from train_kit import trainer as slot_trainer
 
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.data.data import Data
@@ -25,7 +25,7 @@ from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import differences
 
-SEED = 3
+SEED = 3  # of `slot_trainer`
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr),
     "momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True),
@@ -143,14 +143,7 @@ def packed(
     """All trials in one trainer, a unit of each at a time; those that are through, or fail,
     leave.
     """
-    trainer = trainer or SlotTrainer(
-        recipe,
-        data,
-        vault,
-        trainer_setup(
-            **{"seed": SEED, "run": 1, "metric": "accuracy", "device": str(HERE), **options}
-        ),
-    )
+    trainer = trainer or slot_trainer(recipe, data, vault, **options)
     found = {each.id: Record() for each in trials}
     going = list(trials)
     while going:
@@ -203,6 +196,14 @@ def by_hand(recipe: Recipe, data: Data, what: Trial) -> Record:
                 lane.end_epoch(made.scores[-1]["accuracy"])
     made.state = lane.state()
     return made
+
+
+def as_alone(
+    found: Mapping[TrialId, Record], recipe: Recipe, data: Data, trials: Sequence[Trial]
+) -> None:
+    """Each of the trials learnt what it learns alone."""
+    for each in trials:
+        same(found[each.id], by_hand(recipe, data, each))
 
 
 def same(record: Any, alone: Any) -> None:

@@ -127,14 +127,13 @@ def trainer_setup(**named: Any) -> TrainerSetup:
 def trainer(
     recipe: Recipe, data: Data, vault: Checkpoints | None = None, **options: Any
 ) -> SlotTrainer:
-    return SlotTrainer(
-        recipe,
-        data,
-        vault,
-        trainer_setup(
-            **{"seed": 3, "run": 1, "metric": "accuracy", "device": str(HERE), **options}
-        ),
-    )
+    named = {"seed": 3, "run": 1, "metric": "accuracy", "device": str(HERE), **options}
+    return SlotTrainer(recipe, data, vault, trainer_setup(**named))
+
+
+def even_pace(_: Trial, samples: float) -> float:
+    """Every pass of a trial counts a second, whatever the clock says."""
+    return 1.0
 
 
 def copied(tree: Any) -> Any:

@@ -15,6 +15,7 @@ from fused_kit import (
     MODELS,
     Images,
     alone,
+    as_alone,
     configs,
     gap,
     images,
@@ -38,7 +39,6 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 
 # -- the same as alone
-# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "adadelta"])
@@ -56,38 +56,25 @@ def test_weights_after_three_epochs_are_those_of_training_alone(model: str, opti
         assert one.taken()[1]["loss"][0] == pytest.approx(other.taken()[1]["loss"][0], abs=1e-8)
 
 
+def parameters(lane: TrainingLane) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in lane.model.parameters()])
+
+
 @pytest.mark.parametrize("model", ["mlp", "cnn", "transformer", "rnn", "lstm", "plain"])
 def test_each_gradient_from_the_same_state_in_float32(model: str) -> None:
     recipe = Images()
-    own, packed = (
-        [
-            TrainingLane(
-                recipe,
-                {"model": model, "optimizer": "sgd", "lr": 1.0},
-                seed=s,
-                device=HERE,
-                epoch=1.0,
-            )
-            for s in range(3)
-        ]
-        for _ in "ab"
-    )
+    own, packed = pair(recipe=recipe, model=model, optimizer="sgd", lr=1.0)
     fused = Fused(packed)
     for seed in range(4):
         batch = images(16, seed=seed)
-        before = [
-            torch.cat([p.detach().reshape(-1) for p in lane.model.parameters()]) for lane in own
-        ]
+        before = [parameters(lane) for lane in own]
         fused.step(batch, 16)
         fused.loosen()
         for one, other, start in zip(own, packed, before, strict=True):
             with one.rng:
                 one.step(batch, 16)
-            mine, theirs = (
-                torch.cat([p.detach().reshape(-1) for p in x.model.parameters()])
-                for x in (one, other)
-            )
-            assert float((mine - theirs).norm()) < 1e-5  # the rate is 1: steps are gradients
+            mine = parameters(one)
+            assert float((mine - parameters(other)).norm()) < 1e-5  # the rate is 1
             assert float((mine - start).norm()) > 1e-2
             other.load(one.state())
 
@@ -133,9 +120,7 @@ def test_each_lane_is_clipped_at_its_own_limit() -> None:
     ]
     own, packed = lanes(Images(F64), made), lanes(Images(F64), made)
     together(Fused(packed), images(48, F64))
-    for one, other in zip(own, packed, strict=True):
-        alone(one, images(48, F64))
-        assert gap(one, other) < 1e-12
+    as_alone(own, packed, images(48, F64))
 
 
 def test_lanes_of_different_ages_with_frozen_tied_and_unused_parameters() -> None:
@@ -215,13 +200,10 @@ def test_a_buffer_set_anew_is_each_lanes_own() -> None:
 
     own, packed = pair(recipe=Averaging(), optimizer="sgd")
     together(Fused(packed), images(48, F64))
-    for one, other in zip(own, packed, strict=True):
-        alone(one, images(48, F64))
-        assert gap(one, other) < 1e-12
+    as_alone(own, packed, images(48, F64))
 
 
 # -- coming, going, failing
-# ----------------------------------------------------------------------------------------------
 
 
 def test_a_lane_that_leaves_goes_on_alone_and_the_others_together() -> None:
@@ -240,9 +222,7 @@ def test_a_lane_that_leaves_goes_on_alone_and_the_others_together() -> None:
     together(Fused([packed[0], packed[1], packed[3]]), data)
     assert (packed[2].state()["model"]["0.weight"] == frozen).all()
     alone(packed[2], data)
-    for one, other in zip(own, packed, strict=True):
-        alone(one, data, 2)
-        assert gap(one, other) < 1e-8
+    as_alone(own, packed, data, 2, within=1e-8)
 
 
 def test_a_diverging_lane_harms_no_other() -> None:
@@ -270,6 +250,11 @@ class Failing(Images):
         return outcome
 
 
+def kept_by(lane: TrainingLane) -> tuple[Any, ...]:
+    noted = len(lane.metrics.by_name["loss"])
+    return weights(lane).tolist(), lane.unreported, lane.batches, noted
+
+
 @pytest.mark.parametrize("group", [1, 2])
 def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(group: int) -> None:
     recipe = Failing(F64, accumulate_grad_batches=group)
@@ -282,22 +267,12 @@ def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(group: in
         for lane in own:
             lane.step(batch, 16)
         if at == 48:
-            before = [
-                (weights(lane), lane.unreported, lane.batches, len(lane.metrics.by_name["loss"]))
-                for lane in packed
-            ]
+            before = [kept_by(lane) for lane in packed]
             recipe.fail = True
             with pytest.raises(MemoryError):
                 fused.step(batch, 16)
             recipe.fail = False
-            after = [
-                (weights(lane), lane.unreported, lane.batches, len(lane.metrics.by_name["loss"]))
-                for lane in packed
-            ]
-            assert all(
-                torch.equal(a[0], b[0]) and a[1:] == b[1:]
-                for a, b in zip(before, after, strict=True)
-            )
+            assert [kept_by(lane) for lane in packed] == before
             for lane in packed:
                 with lane.rng:
                     lane.step(batch, 16)
@@ -346,7 +321,6 @@ def test_states_are_those_of_whole_lanes_and_may_be_loaded_in_between() -> None:
 
 
 # -- randomness
-# ----------------------------------------------------------------------------------------------
 
 
 class Dropping(Images):
@@ -392,7 +366,6 @@ def test_randomness_is_no_obstacle_where_nothing_is_drawn() -> None:
 
 
 # -- evaluation
-# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -465,7 +438,6 @@ def test_evaluation_takes_the_quicker_way(slow: str, monkeypatch: pytest.MonkeyP
 
 
 # -- what else is each lane's own
-# -----------------------------------------------------------------------------------------
 
 
 def test_a_buffer_that_is_an_attribute_and_in_a_dict_too_is_not_fused() -> None:
@@ -514,9 +486,7 @@ def test_an_optimizer_that_keeps_the_gradient() -> None:
 
     own, packed = pair(recipe=Recipe(F64))
     together(Fused(packed), images(72, F64), 2)
-    for one, other in zip(own, packed, strict=True):
-        alone(one, images(72, F64), 2)
-        assert gap(one, other) < 1e-12
+    as_alone(own, packed, images(72, F64), 2)
 
 
 @pytest.mark.parametrize("where", ["step", "step raises", "optimizer", "optimizer raises"])
@@ -558,9 +528,7 @@ def test_the_mode_of_gradients_is_each_step_s_own(where: str) -> None:
         return
     together(fused, images(48, F64), 2)
     assert torch.is_grad_enabled()
-    for one, other in zip(own, packed, strict=True):
-        alone(one, images(48, F64), 2)
-        assert gap(one, other) < 1e-12
+    as_alone(own, packed, images(48, F64), 2)
 
 
 def test_values_are_told_in_the_order_of_the_steps_also_those_taken_alone() -> None:

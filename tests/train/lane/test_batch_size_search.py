@@ -5,19 +5,17 @@ from typing import Any
 
 import pytest
 import torch
-from device_kit import HERE
-from pack_kit import SEED, Zoo, by_hand, packed, plan, trial
+from pack_kit import Zoo, by_hand, packed, plan, trial
+from train_kit import even_pace
+from train_kit import trainer as slot_trainer
 
 import shoal
 from shoal.backend.local import Local
 from shoal.core.event import Commanded, Measured
-from shoal.options import Options
 from shoal.policy import Fifo, Pack
 from shoal.train.lane.blame import Spent
 from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.unit import Done, TrialError, Unit
-from shoal.train.slot.setup import TrainerSetup
-from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.check import check_recipe
 from shoal.train.tools.verify import compare, differences
 
@@ -89,7 +87,7 @@ def test_without_limit_a_cpu_takes_1024() -> None:
     recipe = Zoo(samples=3000, shards=1, batch_size="max")
     data = recipe.data()
     lane = (
-        SlotTrainer(recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED))
+        slot_trainer(recipe, data)
         .lanes.ready(Unit(trial("a", 1, data), (), plan(data, 1)[0]), Spent(False))
         .lane
     )
@@ -102,12 +100,7 @@ def test_within_the_memory_of_the_slot() -> None:
     data = recipe.data()
     sizes = []
     for memory in (2**-10, 2**-12, 1.0):
-        trainer = SlotTrainer(
-            recipe,
-            data,
-            None,
-            TrainerSetup(Options(slot_memory_gb=memory), device=str(HERE), seed=SEED),
-        )
+        trainer = slot_trainer(recipe, data, slot_memory_gb=memory)
         sizes.append(
             trainer.lanes.ready(
                 Unit(trial("a", 1, data, model="cnn"), (), plan(data, 1)[0]), Spent(False)
@@ -144,23 +137,13 @@ def test_a_trial_goes_on_with_its_own(tmp_path: Path) -> None:
     recipe = Told()
     data = recipe.data()
     what = trial("a", 1, data)
-    first = SlotTrainer(
-        recipe,
-        data,
-        Checkpoints(tmp_path, 1),
-        TrainerSetup(Options(checkpoint_every=0.0), device=str(HERE), seed=SEED, metric="accuracy"),
-    )
+    first = slot_trainer(recipe, data, Checkpoints(tmp_path, 1), checkpoint_every=0.0)
     done: Any = None
     for _, done in first.train_pack([Unit(what, (), plan(data, 1)[0])]):
         pass
     assert isinstance(done, Done) and done.figures["batch_size"] == 8
     recipe.room = 1000
-    other = SlotTrainer(
-        recipe,
-        data,
-        Checkpoints(tmp_path, 2),
-        TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy"),
-    )
+    other = slot_trainer(recipe, data, Checkpoints(tmp_path, 2))
     again: Any = None
     for _, again in other.train_pack(
         [Unit(what, (done.visit,), plan(data, 1)[1], source=done.kept)]
@@ -178,14 +161,7 @@ def test_fused_with_those_that_have_the_same_by_name() -> None:
         trial("eight", 1, data, batch_size=8),
         trial("four", 1, data, batch_size=4),
     ]
-    trainer = SlotTrainer(
-        recipe,
-        data,
-        None,
-        TrainerSetup(
-            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
-        ),
-    )
+    trainer = slot_trainer(recipe, data, pace=even_pace)
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     lanes = {name: trainer.lanes.get(name).lane for name in found}
     fused = trainer.pack.stacks.of(lanes[trials[0].id])

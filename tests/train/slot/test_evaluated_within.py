@@ -1,26 +1,24 @@
 """Evaluations within a visit: at the steps that were asked for, alone, in turns and fused."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
-from device_kit import HERE
-from pack_kit import SEED, Varied, Zoo, plan, trial
+from pack_kit import Varied, Zoo, plan, trial
+from train_kit import even_pace
+from train_kit import trainer as slot_trainer
 
 from shoal.core.trial import Trial, TrialId
 from shoal.train.data.data import Data
-from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import Done, Part, Scored, TrialError, Unit
-from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.tools.verify import differences
 
 Found = dict[TrialId, list[tuple[float, Scored]]]  # by trial: samples so far, scores
 
 
-def trainer(recipe: Recipe, data: Data) -> SlotTrainer:
-    setup = TrainerSetup(seed=SEED, device=str(HERE), pace=lambda trial, samples: 1.0)
-    return SlotTrainer(recipe, data, None, setup)
+trainer = partial(slot_trainer, pace=even_pace)
 
 
 def made(at: SlotTrainer, units: Sequence[Unit], fuse: bool) -> tuple[Found, dict[TrialId, Any]]:

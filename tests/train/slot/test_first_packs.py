@@ -92,18 +92,22 @@ def test_a_pack_is_refused_only_by_what_was_just_learnt() -> None:
     assert len(recipe.built) == built + 2, "no more steps to learn from"
 
 
-def test_learning_changes_nothing_of_the_trials() -> None:
+@pytest.mark.parametrize("measured", [None, frozenset()])
+def test_learning_changes_nothing_of_the_trials(measured: frozenset[str] | None) -> None:
+    """What memory they take, where it is limited, and how fast they are."""
     trials = [wide("a"), wide("b", 32), wide("c")]
     recipe = Counted()
-    held = limited(recipe, 1.0)
-    plain = trainer(Counted(), blobs())
+    held, plain = limited(recipe, 1.0), trainer(Counted(), blobs())
     before = random_states()
-    news_of(held, *first_units(*trials))
+    found = dict(held.train_pack(first_units(*trials), measured=measured))
     assert random_states() == before
+    assert sorted(recipe.built) == [32, 32, 64, 64, 64], "one more of each signature"
+    if measured is not None:
+        known = {news.signature for news in found.values()}
+        dict(held.train_pack(first_units(*trials), measured=known))
     news_of(plain, *first_units(*trials))
     for each in trials:
         assert list(differences(held.state(each.id), plain.state(each.id))) == []
-    assert sorted(recipe.built) == [32, 32, 64, 64, 64], "one more of each signature"
 
 
 @pytest.mark.parametrize("options", [{}, {"slot_memory_gb": 1.0, "pace": lambda *_: 1.0}])
@@ -239,19 +243,6 @@ def test_what_another_slot_has_measured_is_begun() -> None:
     here = trainer(Counted(), blobs())
     found = dict(here.train_pack(units, measured=known))
     assert {type(news) for news in found.values()} == {Done}
-
-
-def test_trying_steps_changes_nothing_of_the_trials() -> None:
-    trials = [wide("a"), wide("b", 32), wide("c")]
-    held, plain = trainer(Counted(), blobs()), trainer(Counted(), blobs())
-    before = random_states()
-    told = dict(held.train_pack(first_units(*trials), measured=frozenset()))
-    assert random_states() == before
-    known = {news.signature for news in told.values()}
-    dict(held.train_pack(first_units(*trials), measured=known))
-    news_of(plain, *first_units(*trials))
-    for each in trials:
-        assert list(differences(held.state(each.id), plain.state(each.id))) == []
 
 
 def test_a_trial_alone_is_begun_and_measured_as_it_trains() -> None:

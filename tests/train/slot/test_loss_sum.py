@@ -5,18 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from device_kit import HERE
-from pack_kit import OPTIMIZERS, SEED, Varied, Zoo, by_hand, packed, plan, same, trial
+from pack_kit import OPTIMIZERS, Varied, Zoo, as_alone, by_hand, packed, plan, same, trial
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from train_kit import trainer_setup
+from train_kit import trainer as slot_trainer
 
 from shoal.core.trial import Trial
 from shoal.train.data.data import Data
 from shoal.train.fuse.gauge import TRIES, Gauge
 from shoal.train.recipe.unit import PackRefused, Unit
 from shoal.train.slot import pass_events
-from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer
 
 MODELS = ["mlp", "cnn", "transformer", "rnn"]
@@ -34,8 +32,7 @@ class Always(Gauge):
 
 def summing(recipe: Zoo, data: Data, **setup: Any) -> SlotTrainer:
     """A trainer that sums whatever may be; its lanes' steps are known from the first chunk on."""
-    setup = {"seed": SEED, "metric": "accuracy", "device": str(HERE), **setup}
-    trainer = SlotTrainer(recipe, data, None, trainer_setup(**setup))
+    trainer = slot_trainer(recipe, data, **setup)
     trainer.pack.summation.gauge = Always()
     return trainer
 
@@ -58,8 +55,7 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def check(recipe: Zoo, data: Data, trials: Sequence[Trial]) -> None:
     """All of them learn in sums what they learn alone."""
     found = packed(recipe, data, trials, trainer=summing(recipe, data))
-    for each in trials:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, trials)
 
 
 @pytest.mark.parametrize("recipe", [Zoo(chunk=16), Varied(chunk=16, shuffle="each")])
@@ -124,8 +120,7 @@ def test_a_lane_that_goes_wrong_harms_no_other(wrong: dict[str, int], widths: li
     if "nan_patience" in wrong or "fail_at" in wrong:
         said = "as asked" if "fail_at" in wrong else "diverged"
         assert said in str(found[bad.id].error)
-    for each in others:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, others)
     assert {5, 4} <= set(widths)
 
 
@@ -248,13 +243,10 @@ def test_lanes_are_summed_only_where_that_was_measured_to_be_quicker(
         trial(m, 2, data, model=m, batch_size=b)
         for m, b in (("mlp", 4), ("rnn", 5), ("transformer", 6))
     ]
-    trainer = SlotTrainer(
-        recipe, data, None, TrainerSetup(seed=SEED, metric="accuracy", device=str(HERE))
-    )
+    trainer = slot_trainer(recipe, data)
     clocked(trainer, lambda lanes: {1: 1.0, 2: 2.0, 3: of_three}[lanes], monkeypatch)
     found = packed(recipe, data, trials, trainer=trainer)
-    for each in trials:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, trials)
     threes = widths.count(3)
     if chosen == 3:
         assert threes > 50

@@ -11,7 +11,20 @@ from device_kit import HERE
 from fused_kit import images
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pack_kit import OPTIMIZERS, SCHEDULES, SEED, Varied, Zoo, by_hand, packed, plan, same, trial
+from pack_kit import (
+    OPTIMIZERS,
+    SCHEDULES,
+    SEED,
+    Varied,
+    Zoo,
+    as_alone,
+    by_hand,
+    packed,
+    plan,
+    trial,
+)
+from train_kit import even_pace
+from train_kit import trainer as slot_trainer
 
 from shoal.core.trial import TrialId
 from shoal.profile.pace import FORM
@@ -26,7 +39,6 @@ from shoal.train.fuse.stacked import StackedSteps
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.unit import OutOfMemory, Part, TrialError, Unit
 from shoal.train.slot import pass_events
-from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import compare, differences
@@ -58,8 +70,7 @@ def test_interleaved_is_alone(model: str, equal: bool) -> None:
     bad = trial("bad", 2, data, model=model, batch_size=8 if equal else 7, fail_at=9)
     found = packed(recipe, data, [*trials[:2], bad, *trials[2:]])
     assert found[bad.id].error is not None and "as asked" in found[bad.id].error.why
-    for each in trials:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, trials)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +82,7 @@ def test_each_pass_its_own_order_and_augmentation(recipe: Zoo) -> None:
         trial(m, 2, data, model=m, batch_size=b, drop=0.3)
         for m, b in zip(MODELS, (7, 16, 16, 9), strict=True)
     ]
-    for name, record in packed(recipe, data, trials).items():
-        same(record, by_hand(recipe, data, next(t for t in trials if t.id == name)))
+    as_alone(packed(recipe, data, trials), recipe, data, trials)
 
 
 def test_lanes_of_unlike_orders_in_one_pack() -> None:
@@ -93,8 +103,7 @@ def test_lanes_of_unlike_orders_in_one_pack() -> None:
         trial(f"t{i}", 2, data, model="mlp", schedule="steps", **extra)
         for i, extra in enumerate(extras)
     ]
-    for name, record in packed(recipe, data, trials).items():
-        same(record, by_hand(recipe, data, next(t for t in trials if t.id == name)))
+    as_alone(packed(recipe, data, trials), recipe, data, trials)
 
 
 lane_configs = st.fixed_dictionaries(
@@ -128,8 +137,7 @@ def test_any_pack_is_each_alone(
         found = packed(recipe, data, trials)
     finally:
         pass_events.PART_SECONDS = before
-    for each in trials:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, trials)
 
 
 def test_validation_data_is_prepared_once_for_all() -> None:
@@ -154,12 +162,10 @@ def test_validation_data_is_prepared_once_for_all() -> None:
     found = packed(recipe, data, [*trials[:1], bad, *trials[1:]], data_memory_gb=1e-9)
     assert len(seen) == 3
     assert "not this one" in str(found[bad.id].error)
-    for each in trials:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, trials)
 
 
 # -- lanes that leave
-# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,8 +179,7 @@ def test_a_lane_that_goes_wrong_leaves_alone(wrong: dict[str, int]) -> None:
     found = packed(recipe, data, [*others[:2], bad, *others[2:]])
     assert found[bad.id].error is not None and len(found[bad.id].visits) < 4
     assert ("as asked" if "fail_at" in wrong else "diverged") in found[bad.id].error.why
-    for each in others:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, others)
 
 
 def test_a_lane_that_is_through_leaves() -> None:
@@ -184,8 +189,7 @@ def test_a_lane_that_is_through_leaves() -> None:
         trial(f"t{i}", 1 + i, data, model="mlp", optimizer=o)
         for i, o in enumerate(["adam", "momentum", "adamw"])
     ]
-    for name, record in packed(recipe, data, trials).items():
-        same(record, by_hand(recipe, data, next(t for t in trials if t.id == name)))
+    as_alone(packed(recipe, data, trials), recipe, data, trials)
 
 
 def test_a_model_that_cannot_be_built_or_validated_harms_no_other() -> None:
@@ -206,17 +210,14 @@ def test_a_model_that_cannot_be_built_or_validated_harms_no_other() -> None:
     good = [trial("a", 1, data), trial("b", 1, data, optimizer="adam")]
     found = packed(recipe, data, [bad[0], good[0], bad[1], good[1]])
     assert "no model" in str(found[bad[0].id].error) and "no scores" in str(found[bad[1].id].error)
-    for each in good:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, good)
 
 
 def test_a_round_left_early_is_void() -> None:
     recipe = Zoo(chunk=10)
     data = recipe.data()
     trials = [trial("a", 1, data), trial("b", 1, data)]
-    trainer = SlotTrainer(
-        recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy")
-    )
+    trainer = slot_trainer(recipe, data)
     units = [Unit(each, (), plan(data, 1)[0]) for each in trials]
     news = trainer.train_pack(units)
     assert isinstance(next(news)[1], Part)
@@ -224,14 +225,13 @@ def test_a_round_left_early_is_void() -> None:
     with pytest.raises(LookupError):
         trainer.state(trials[0].id)
     found = packed(recipe, data, trials, trainer=trainer)
-    for each in trials:
-        same(found[each.id], by_hand(recipe, data, each))
+    as_alone(found, recipe, data, trials)
 
 
 def test_a_probe_tells_what_fused_steps_take_and_leaves_nothing() -> None:
     recipe = Zoo(chunk=10)  # a batch is cut by the chunk: there is only the rest
     data = recipe.data()
-    trainer = SlotTrainer(recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED))
+    trainer = slot_trainer(recipe, data)
     trials = [trial(name, 1, data, lr=lr) for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.3))]
     for each in trials:
         trainer.probe(each)
@@ -245,7 +245,6 @@ def test_a_probe_tells_what_fused_steps_take_and_leaves_nothing() -> None:
 
 
 # -- fused
-# ----------------------------------------------------------------------------------------------
 
 
 def distance(one: Any, other: Any) -> float:
@@ -264,7 +263,7 @@ def test_fused_is_alone_in_double_precision(model: str, optimizer: str) -> None:
         )
         for i in range(3)
     ]
-    found = packed(recipe, data, trials, fuse=True, pace=lambda trial, samples: 1.0)
+    found = packed(recipe, data, trials, fuse=True, pace=even_pace)
     for each in trials:
         alone, record = by_hand(recipe, data, each), found[each.id]
         assert record.visits == alone.visits
@@ -290,7 +289,7 @@ def test_fused_scores(model: str, optimizer: str) -> None:
         trial(f"t{i}", 3, data, model=model, optimizer=optimizer, lr=0.05 * (i + 1))
         for i in range(2)
     ]
-    found = packed(recipe, data, trials, fuse=True, pace=lambda trial, samples: 1.0)
+    found = packed(recipe, data, trials, fuse=True, pace=even_pace)
     for each in trials:
         alone, record = by_hand(recipe, data, each), found[each.id]
         assert [s["accuracy"] for s in record.scores] == pytest.approx(
@@ -312,14 +311,7 @@ def test_it_is_really_fused_and_lanes_come_and_go(model: str) -> None:
     trials = [trial(f"t{i}", 1 + i // 2, data, lr=0.01 * (i + 1), model=model) for i in range(4)]
     trials += [trial(f"c{i}", 2, data, model="mlp" if model == "cnn" else "cnn") for i in range(2)]
     trials += [trial("odd", 2, data, batch_size=5, model=model)]
-    trainer = SlotTrainer(
-        recipe,
-        data,
-        None,
-        TrainerSetup(
-            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
-        ),
-    )
+    trainer = slot_trainer(recipe, data, pace=even_pace)
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     assert [len(fused_of(trainer, TrialId(name)).lanes) for name in ("t2", "t3", "c0")] == [2, 2, 2]
     assert fused_of(trainer, TrialId("odd")) is None
@@ -336,14 +328,7 @@ def test_lanes_of_several_optimizers_are_fused_in_one() -> None:
         trial(f"t{i}", 2, data, lr=0.01 * (i + 1), optimizer=name, schedule="epochs")
         for i, name in enumerate(names)
     ]
-    trainer = SlotTrainer(
-        recipe,
-        data,
-        None,
-        TrainerSetup(
-            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
-        ),
-    )
+    trainer = slot_trainer(recipe, data, pace=even_pace)
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     lanes = fused_of(trainer, TrialId("t0")).lanes
     formulas = [formula_key(lane.optimizer) for lane in lanes]
@@ -374,9 +359,7 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(
         trial(f"t{i}", 2, data, optimizer=name, batch_size=8)
         for i, name in enumerate(["adam", "sgd"])
     ]
-    trainer = SlotTrainer(
-        recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy")
-    )
+    trainer = slot_trainer(recipe, data)
     monkeypatch.setattr(TrainingLane, "step", timed)
     monkeypatch.setattr(Fused, "step", timed_together)
     monkeypatch.setattr(trainer.context.meter, "now", lambda: clock[0])
@@ -414,14 +397,7 @@ def test_lanes_without_room_for_all_in_one_are_fused_by_less(
     recipe = Zoo()
     data = recipe.data()
     trials = [trial(f"t{i}", 3, data, lr=0.01 * (i + 1)) for i in range(5)]
-    trainer = SlotTrainer(
-        recipe,
-        data,
-        None,
-        TrainerSetup(
-            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
-        ),
-    )
+    trainer = slot_trainer(recipe, data, pace=even_pace)
     monkeypatch.setattr(StackedModels, "run", cramped)
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     assert all(record.error is None for record in found.values())
@@ -470,14 +446,7 @@ def test_a_fused_step_that_raises_is_undone_and_repeated(model: str, bad: bool) 
         )
         for i in range(4)
     ]
-    trainer = SlotTrainer(
-        recipe,
-        data,
-        None,
-        TrainerSetup(
-            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
-        ),
-    )
+    trainer = slot_trainer(recipe, data, pace=even_pace)
     found = packed(recipe, data, trials, fuse=True, trainer=trainer)
     for each in trials:
         if bad and each is trials[1]:
@@ -509,14 +478,7 @@ def test_a_recipe_that_exits_ends_its_trials_only(where: str, fuse: bool) -> Non
     parts[where == "validation_step"][0][-1] = float("nan")
     data = Data.arrays(*parts[0], shards=2, validation=parts[1])
     trials = [trial(f"t{i}", 1, data, model="mlp", lr=0.01 * (i + 1)) for i in range(3)]
-    trainer = SlotTrainer(
-        recipe,
-        data,
-        None,
-        TrainerSetup(
-            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
-        ),
-    )
+    trainer = slot_trainer(recipe, data, pace=even_pace)
     found = packed(recipe, data, trials, fuse=fuse, trainer=trainer)
     assert [record.error and record.error.why for record in found.values()] == ["SystemExit: 3"] * 3
 
@@ -540,7 +502,6 @@ def test_out_of_memory_of_one_ends_all_visits() -> None:
 
 
 # -- what goes wrong where lanes are fused
-# ---------------------------------------------------------------------------------
 
 
 def of_one_graph(data: Any, **config: Any) -> list[Any]:
@@ -549,24 +510,13 @@ def of_one_graph(data: Any, **config: Any) -> list[Any]:
     ]
 
 
-def fused_trainer(recipe: Any, data: Any) -> SlotTrainer:
-    return SlotTrainer(
-        recipe,
-        data,
-        None,
-        TrainerSetup(
-            device=str(HERE), seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0
-        ),
-    )
-
-
 def test_no_room_in_an_optimizer_of_fused_lanes_ends_all_visits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Part of them may have made the step: it must not be made again."""
     recipe = Zoo(dtype=torch.float64, chunk=32)
     data = recipe.data()
-    trials, trainer = of_one_graph(data), fused_trainer(recipe, data)
+    trials, trainer = of_one_graph(data), slot_trainer(recipe, data, pace=even_pace)
     units = [Unit(each, (), plan(data, 2)[0]) for each in trials]
 
     def full(*_: Any) -> None:
@@ -595,7 +545,7 @@ def test_no_room_to_take_fused_lanes_apart_ends_all_visits(
         recipe.spot = next(
             Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0).chunks(data.shards[0], 0)
         )[0][40]
-    trials, trainer = of_one_graph(data), fused_trainer(recipe, data)
+    trials, trainer = of_one_graph(data), slot_trainer(recipe, data, pace=even_pace)
 
     def full(*_: Any) -> None:
         raise MemoryError("no room")
@@ -622,7 +572,7 @@ def test_lanes_that_cannot_end_a_pass_as_one_end_it_alone(monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(Fused, "close", failing)
-        found = packed(recipe, data, trials, fuse=True, trainer=fused_trainer(recipe, data))
+        found = packed(recipe, data, trials, fuse=True, pace=even_pace)
     for each in trials:
         alone = by_hand(recipe, data, each)
         assert (
@@ -647,7 +597,7 @@ def test_what_a_fused_step_held_is_gone_while_it_is_repeated() -> None:
 
     recipe = Holding(dtype=torch.float64)
     data = recipe.data()
-    packed(recipe, data, of_one_graph(data), fuse=True, trainer=fused_trainer(recipe, data))
+    packed(recipe, data, of_one_graph(data), fuse=True, pace=even_pace)
     assert len(recipe.left) > 6 and not any(recipe.left)
 
 
@@ -666,9 +616,7 @@ def test_a_model_that_gets_attributes_with_its_first_batch_is_fused_later() -> N
     data = recipe.data()
     # long enough for it to be worth while to find out whether they go faster fused
     *old, new = [replace(each, samples=100.0 * data.samples) for each in of_one_graph(data)]
-    trainer = SlotTrainer(
-        recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy")
-    )
+    trainer = slot_trainer(recipe, data)
     list(trainer.train_pack([Unit(each, (), plan(data, 2)[0]) for each in old], fuse=True))
     units = [Unit(each, trainer.lanes.get(each.id).lane.visits, plan(data, 2)[1]) for each in old]
     list(trainer.train_pack([*units, Unit(new, (), plan(data, 2)[1])], fuse=True))
@@ -677,7 +625,7 @@ def test_a_model_that_gets_attributes_with_its_first_batch_is_fused_later() -> N
         trainer.pack.fusion.gauge,
     )
     assert graph is not None and gauge.why(graph) is None and gauge.ratio(graph, 3)
-    trials, paced = of_one_graph(data), fused_trainer(recipe, data)
+    trials, paced = of_one_graph(data), slot_trainer(recipe, data, pace=even_pace)
     packed(recipe, data, trials, fuse=True, trainer=paced)
     assert len(fused_of(paced, new.id).lanes) == 3
 
@@ -697,10 +645,7 @@ def test_a_model_that_has_no_key_is_not_fused() -> None:
     recipe = Untold()
     data = recipe.data()
     trials = of_one_graph(data)
-    for name, record in packed(
-        recipe, data, trials, fuse=True, trainer=fused_trainer(recipe, data)
-    ).items():
-        same(record, by_hand(recipe, data, next(t for t in trials if t.id == name)))
+    as_alone(packed(recipe, data, trials, fuse=True, pace=even_pace), recipe, data, trials)
 
 
 @pytest.mark.parametrize("epochs", [2, 40])
@@ -709,9 +654,7 @@ def test_a_short_search_is_not_gauged(epochs: int, monkeypatch: pytest.MonkeyPat
     recipe = Zoo()
     data = recipe.data()
     trials = [trial(f"t{i}", epochs, data, lr=0.01 * (i + 1)) for i in range(3)]
-    trainer = SlotTrainer(
-        recipe, data, None, TrainerSetup(device=str(HERE), seed=SEED, metric="accuracy")
-    )
+    trainer = slot_trainer(recipe, data)
     units = [Unit(each, (), plan(data, 1)[0]) for each in trials]
     tried = []
     took = Gauge.took
@@ -736,7 +679,7 @@ def test_a_lane_that_fails_at_a_report_takes_no_more_steps(monkeypatch: pytest.M
         TrainingLane, "step", lambda lane, *batch: steps.append(batch) or real(lane, *batch)
     )
     bad = trial("bad", 1, data, batch_size=3, nan_at=2, nan_patience=1)
-    trainer = SlotTrainer(recipe, data, None, TrainerSetup(seed=SEED, device=str(HERE)))
+    trainer = slot_trainer(recipe, data)
     told = list(trainer.train_pack([Unit(bad, (), plan(data, 1)[0])]))
     assert [isinstance(news, TrialError) for _, news in told].count(True) == 1
     assert len(steps) == 4 and isinstance(told[-1][1], TrialError)

@@ -7,7 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from train_kit import S0, Linear, Small, blobs, copied, drive, go, planned, trainer, trial
+from train_kit import (
+    S0,
+    Linear,
+    Small,
+    blobs,
+    copied,
+    drive,
+    even_pace,
+    go,
+    planned,
+    trainer,
+    trial,
+)
 
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.data.data import DataError
@@ -80,7 +92,7 @@ def test_long_chunks_are_reported_in_pieces_that_change_nothing(
         6,
     ]
     assert compare(whole.state(ID), pieces.state(ID)).equal
-    paced = trainer(Small(), data, pace=lambda trial, samples: 1.0)
+    paced = trainer(Small(), data, pace=even_pace)
     assert len(drive(paced.train(unit(trial())))[0]) == 1  # never cut by the clock
 
 
@@ -103,7 +115,6 @@ def test_the_config_may_bring_its_seed() -> None:
 
 
 # -- what is kept, and when
-# --------------------------------------------------------------------------------------------
 
 
 def kept(tmp_path: Path, every: float, ages: list[float], **fields: Any) -> list[bool]:
@@ -159,7 +170,6 @@ def test_keep_makes_durable_what_is_held(tmp_path: Path) -> None:
 
 
 # -- what is held
-# ----------------------------------------------------------------------------------------------
 
 
 def test_of_trials_that_are_over_only_the_last_few_lanes_stay(
@@ -358,7 +368,6 @@ def test_without_a_vault_nothing_unsaved_is_given_up() -> None:
 
 
 # -- whose fault it is
-# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -469,7 +478,6 @@ def test_storage_and_data_are_the_studys(tmp_path: Path) -> None:
 
 
 # -- figures
-# ----------------------------------------------------------------------------------------------
 
 
 def test_figures_come_from_the_first_steps_of_a_signature(tmp_path: Path) -> None:
@@ -494,7 +502,8 @@ def test_figures_come_from_the_first_steps_of_a_signature(tmp_path: Path) -> Non
     }
     assert first["rate"] == pytest.approx(8 / first["step"]) and first["step"] > 0
     assert first["memory"] * 2**30 > held.lanes.get(ID).bytes > 4 * 4 * (6 * 16 + 16 * 3)
-    assert "rate" in figures[1].figures or len(held._meter._steps[figures[0].signature]) == 48
+    timed = held.context.meter._steps[figures[0].signature]
+    assert "rate" in figures[1].figures or len(timed) == 48
     assert not set(figures[2].figures)
     other = drive(held.train(unit(trial("d", batch_size=4))))[1]
     assert other.signature != figures[0].signature and "rate" in other.figures
