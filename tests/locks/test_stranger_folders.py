@@ -239,8 +239,8 @@ def test_what_a_run_cannot_go_on_with_is_said_before_work(
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("each", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_small_files_that_say_anything(stage: Stage, each: bool, name: str) -> None:
-    """Each field is missing, or has a value that it may not have; commands take turns, or `each` reads
-    all.
+    """Each field is missing, or has a value that it may not have. `each`: for each command, not by
+    turns.
     """
     commands = ("status", "stop", "repair")
     sound = SMALL[name]
