@@ -179,11 +179,7 @@ def searched(
     """A study of the recipe, trained."""
     metric = options.pop("metric", "val_loss")
     study = shoal.create_study(
-        recipe,
-        storage=folder,
-        metric=metric,
-        mode=options.pop("mode", "min"),
-        search_space=space,
+        recipe, storage=folder, metric=metric, mode=options.pop("mode", "min"), search_space=space
     )
     study.optimize(progress=False, **options)
     return study

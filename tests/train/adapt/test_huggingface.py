@@ -36,10 +36,7 @@ def items(count: int, seed: int) -> list[dict[str, Any]]:
 
 def collator(rows: list[dict[str, Any]]) -> dict[str, Any]:
     labels = torch.tensor([int(row["labels"]) for row in rows])
-    return {
-        "x": torch.stack([torch.as_tensor(row["x"]) for row in rows]),
-        "labels": labels,
-    }
+    return {"x": torch.stack([torch.as_tensor(row["x"]) for row in rows]), "labels": labels}
 
 
 def accuracy(seen: Any) -> dict[str, float]:
@@ -180,10 +177,7 @@ def test_learns_what_a_loop_with_the_same_arguments_learns(
     assert len(seen) == 8
     decaying = [plain.body.weight, plain.head.weight]
     others = [plain.body.bias, *plain.norm.parameters(), plain.head.bias]
-    groups = [
-        {"params": decaying, "weight_decay": 0.1},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    groups = [{"params": decaying, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=0.02)
     schedule = transformers.get_scheduler("linear", optimizer, 3, 8)
     for batch in seen:

@@ -133,9 +133,7 @@ def test_the_names_of_a_trainer_lead_to_those_here(name: str, says: str) -> None
         shoal.huggingface(classifier, **{name: []})
 
 
-def test_use_cpu_is_refused_only_where_there_is_a_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_use_cpu_is_refused_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     args = {"use_cpu": True, "bf16": True}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert recipe_of(args).precision == "bf16"
@@ -183,10 +181,7 @@ def test_batches_have_what_the_model_takes() -> None:
     rows = tokenized(tokenizer, 4, 0)
     tagged = rows.add_column("tags", [[0] * (n + 1) for n in range(4)])
     recipe = shoal.huggingface(
-        classifier,
-        tagged,
-        0.5,
-        transformers.DataCollatorWithPadding(tokenizer),
+        classifier, tagged, 0.5, transformers.DataCollatorWithPadding(tokenizer)
     )
     data = recipe.data()
     batch = data.collate([tagged[n] for n in range(4)])

@@ -25,12 +25,7 @@ def check_as_in_trainer(
     training = kit.dots(100, 0)
     valid = kit.dots(50, 1)
     recipe = shoal.lightning(
-        kind,
-        train=training,
-        valid=valid,
-        batch_size=16,
-        max_epochs=epochs,
-        **attributes,
+        kind, train=training, valid=valid, batch_size=16, max_epochs=epochs, **attributes
     )
     plain = kind(**config)
     plain.load_state_dict(kit.begun(recipe, config))
@@ -132,13 +127,7 @@ def test_metrics_over_the_whole_epoch_as_in_a_trainer(tmp_path: Path) -> None:
     loader = torch.utils.data.DataLoader(valid, batch_size=32)
     trainer = kit.fitted(plain, kit.batches(recipe.data(), 16), loader, 2)
     study = kit.searched(
-        recipe,
-        tmp_path,
-        {"lr": 0.1},
-        metric="val_f1",
-        mode="max",
-        max_epochs=2,
-        num_samples=1,
+        recipe, tmp_path, {"lr": 0.1}, metric="val_f1", mode="max", max_epochs=2, num_samples=1
     )
     ours = study.trials_dataframe().iloc[0]
     for name in ("val_f1", "train_f1"):
@@ -320,9 +309,7 @@ def test_any_loader_of_a_data_module(options: Any, size: int, shuffle: str, tmp_
     assert study.trials_dataframe().iloc[0]["last.val_acc"] > 0.5
 
 
-def test_learns_in_the_loaders_order_what_it_learns_in_a_trainer(
-    tmp_path: Path,
-) -> None:
+def test_learns_in_the_loaders_order_what_it_learns_in_a_trainer(tmp_path: Path) -> None:
     given = loader(batch_size=15)
     valid = loader(dataset=kit.dots(50, 1), batch_size=25)
     recipe = shoal.lightning(Net, train=given, valid=valid)
@@ -394,9 +381,7 @@ def test_says_what_validation_changes(tmp_path: Path) -> None:
 
 def test_a_function_may_build_the_module_and_its_data(tmp_path: Path) -> None:
     recipe = shoal.lightning(
-        lambda config: Net(width=config["width"]),
-        train=lambda: kit.dots(64, 0),
-        validation=0.25,
+        lambda config: Net(width=config["width"]), train=lambda: kit.dots(64, 0), validation=0.25
     )
     study = kit.searched(recipe, tmp_path, {"width": shoal.grid([4, 6])}, max_epochs=1)
     assert study.best_model().net[0].out_features in (4, 6)
@@ -412,9 +397,7 @@ def test_the_trained_model_is_the_users_own(tmp_path: Path) -> None:
     assert np.isfinite(model(torch.zeros(1, 8)).detach().numpy()).all()
 
 
-def test_a_metric_that_no_module_logs_is_an_error_before_training(
-    tmp_path: Path,
-) -> None:
+def test_a_metric_that_no_module_logs_is_an_error_before_training(tmp_path: Path) -> None:
     recipe = shoal.lightning(Net, train=kit.dots(100, 0), valid=kit.dots(50, 1))
     space = {"lr": shoal.grid([0.1, 0.01])}
     study = shoal.create_study(recipe, storage=tmp_path / "s", search_space=space, metric="valloss")
@@ -481,10 +464,7 @@ class WithLoaders(Net):
 
 @pytest.mark.parametrize(
     "recipe",
-    [
-        lambda: shoal.lightning(Net, datamodule=FlippedData),
-        lambda: shoal.lightning(WithLoaders),
-    ],
+    [lambda: shoal.lightning(Net, datamodule=FlippedData), lambda: shoal.lightning(WithLoaders)],
 )
 def test_random_transforms_of_loaders_vary_and_replay(recipe: Any, tmp_path: Path) -> None:
     assert recipe().data().anew

@@ -58,11 +58,7 @@ def test_the_longest_rung_counts(tmp_path: Path) -> None:
     recipe = shoal.lightning(OneCycle, datamodule=Dots)
     space = {"lr": shoal.grid([0.05, 0.1, 0.2, 0.4])}
     study = kit.searched(
-        recipe,
-        tmp_path,
-        space,
-        searcher="asha(num_samples=4, reduction_factor=2)",
-        max_epochs=4,
+        recipe, tmp_path, space, searcher="asha(num_samples=4, reduction_factor=2)", max_epochs=4
     )
     assert scheduled(study) == 4
     assert all(row["verdict"] in ("equal", "agrees") for row in study.replay())

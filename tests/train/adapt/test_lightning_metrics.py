@@ -158,16 +158,7 @@ class Rows(L.Callback):  # type: ignore[misc,name-defined]
         self.rows.append({name: float(value) for name, value in values})
 
 
-KINDS = [
-    Classifier,
-    OfStepAndEpoch,
-    LoggedAtEnd,
-    Collected,
-    Extremes,
-    Windowed,
-    Cooling,
-    Follows,
-]
+KINDS = [Classifier, OfStepAndEpoch, LoggedAtEnd, Collected, Extremes, Windowed, Cooling, Follows]
 
 
 @pytest.mark.filterwarnings("ignore")

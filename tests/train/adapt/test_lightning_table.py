@@ -253,11 +253,7 @@ def told(rows: list[dict[str, Any]], by_epoch: bool) -> list[dict[str, Any]]:
     ("kind", "trainer", "ours"),
     [
         (Recorded, {}, {}),
-        (
-            Recorded,
-            {"accumulate_grad_batches": 2},
-            {"accumulate_grad_batches": 2},
-        ),
+        (Recorded, {"accumulate_grad_batches": 2}, {"accumulate_grad_batches": 2}),
         (
             Recorded,
             {"gradient_clip_val": 0.1, "gradient_clip_algorithm": "norm"},
@@ -382,11 +378,7 @@ class ClipsTwice(Clips):
     [
         (Stops, {}, "self.trainer.should_stop = True.*patience"),
         (ReadsMetrics, {}, "self.trainer.callback_metrics.*offers accumulate"),
-        (
-            Sums,
-            {},
-            r"self.log\('right', reduce_fx='sum'\) in a training step.*on_train_epoch_end",
-        ),
+        (Sums, {}, r"self.log\('right', reduce_fx='sum'\) in a training step.*on_train_epoch_end"),
         (Weighs, {}, r"self.log\('tokens', batch_size=3\) in a training step on 32"),
         (Rising, {}, r"ReduceLROnPlateau\(mode='max'\) follows .*'val_loss'.*'min'"),
         (

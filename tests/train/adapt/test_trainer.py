@@ -57,13 +57,7 @@ def start_of(recipe: Any) -> dict[str, torch.Tensor]:
 def check_same(folder: Path, model: Any, train: Any, valid: Any, collator: Any, args: Any) -> None:
     """Train both ways; weights and scores agree within rounding."""
     recipe = shoal.huggingface(
-        model,
-        train,
-        valid,
-        collator,
-        args,
-        compute_metrics=accuracy,
-        shuffle="sequential",
+        model, train, valid, collator, args, compute_metrics=accuracy, shuffle="sequential"
     )
     start = start_of(recipe)
     study = shoal.create_study(
@@ -77,12 +71,7 @@ def check_same(folder: Path, model: Any, train: Any, valid: Any, collator: Any, 
     theirs = model()
     theirs.load_state_dict(start)
     trainer = InOrder(
-        theirs,
-        args,
-        collator,
-        train_dataset=train,
-        eval_dataset=valid,
-        compute_metrics=accuracy,
+        theirs, args, collator, train_dataset=train, eval_dataset=valid, compute_metrics=accuracy
     )
     trainer.train()
     ours = study.best_model().state_dict()
@@ -146,9 +135,7 @@ def test_a_language_model_with_accumulation_warm_up_and_clipping(
 
 
 @pytest.mark.slow
-def test_a_classifier_with_padded_texts_and_columns_that_it_does_not_take(
-    tmp_path: Path,
-) -> None:
+def test_a_classifier_with_padded_texts_and_columns_that_it_does_not_take(tmp_path: Path) -> None:
     tokenizer = tokens()
     train, valid = (
         datasets.Dataset.from_dict(reviews(count, seed)).map(

@@ -126,23 +126,14 @@ def test_several_files_and_other_delimiters(tmp_path: Path) -> None:
         ),
         ({"label": "sort"}, "no column sort; there are width, height, kind, gap"),
         ({"columns": ["a", "width"]}, "no column a; there are"),
-        (
-            {"columns": ["gap"]},
-            r'column gap lacks 1 of 3 values: write fill=\{"gap": "median"\}',
-        ),
-        (
-            {"columns": ["kind"], "encode": {"kind": "best"}},
-            "must be one of onehot, ordinal, hash",
-        ),
+        ({"columns": ["gap"]}, r'column gap lacks 1 of 3 values: write fill=\{"gap": "median"\}'),
+        ({"columns": ["kind"], "encode": {"kind": "best"}}, "must be one of onehot, ordinal, hash"),
         (
             {"columns": ["kind"], "encode": {"kind": lambda values: 3}},
             "must return a function of values; got 3",
         ),
         (
-            {
-                "columns": ["kind"],
-                "encode": {"kind": lambda values: lambda values: [1]},
-            },
+            {"columns": ["kind"], "encode": {"kind": lambda values: lambda values: [1]}},
             "a number or a row of numbers for each of the 3 values",
         ),
     ],
@@ -197,11 +188,7 @@ def test_new_rows_are_encoded_as_the_data(tmp_path: Path) -> None:
     file = flats(tmp_path, "flats.csv", *LINES)
     data = Data.csv(file, label="dear", encode=ENCODE, fill=1, validation=None)
     new = flats(
-        tmp_path,
-        "new.csv",
-        "x,Oslo,,2024-01-05",
-        "y,Oslo,3,2023-12-31",
-        head="id,city,area,sold",
+        tmp_path, "new.csv", "x,Oslo,,2024-01-05", "y,Oslo,3,2023-12-31", head="id,city,area,sold"
     )
     for each in (data, data.folds(3), data.balanced(by=1)):
         made = each.encode(new)
@@ -236,11 +223,7 @@ def test_new_rows_of_data_without_a_label_are_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "line", "rule"),
     [
-        (
-            "area,town,sold",
-            "5,Oslo,2024-01-05",
-            "no column city; there are area, town, sold",
-        ),
+        ("area,town,sold", "5,Oslo,2024-01-05", "no column city; there are area, town, sold"),
         (
             "area,city,sold",
             "big,Oslo,2024-01-05",

@@ -60,10 +60,7 @@ def test_weights_are_a_property_of_the_data() -> None:
     even, uneven = (
         Data.arrays(X, Y, shard_weights=w, validation=0.2) for w in ([1, 1], [3.0, 1.0])
     )
-    assert even.sizes == {"s000": 40, "s001": 40} and uneven.sizes == {
-        "s000": 60,
-        "s001": 20,
-    }
+    assert even.sizes == {"s000": 40, "s001": 40} and uneven.sizes == {"s000": 60, "s001": 20}
     assert even.fingerprint != uneven.fingerprint
     assert even.fingerprint == Data.arrays(X, Y, shards=2, validation=0.2).fingerprint, (
         "equal weights are no weights"
@@ -78,8 +75,7 @@ def test_weights_are_a_property_of_the_data() -> None:
 
 
 @pytest.mark.parametrize(
-    "weights",
-    [[], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")], ["a", 1], 3, [1] * 101],
+    "weights", [[], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")], ["a", 1], 3, [1] * 101]
 )
 def test_bad_weights_are_refused(weights: Any) -> None:
     with pytest.raises(DataError, match="shard_weights must be a number > 0 for each shard; got"):
@@ -123,9 +119,7 @@ def test_tensors_lists_and_numbers_are_columns() -> None:
     assert x.dtype == np.float32 and y.dtype == np.int64
 
 
-def test_shards_are_as_few_as_keep_to_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shards_are_as_few_as_keep_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Data.arrays(X, validation=None).shards == ("s000",)
     monkeypatch.setattr(sources, "SHARD_BYTES", 200)
     data = Data.arrays(X, validation=0.5)
@@ -180,10 +174,7 @@ def test_random_items_are_a_function_of_the_rows_asked_for() -> None:
         ({}, "at least one column; got none"),
         ({"x": X, "y": Y[:50]}, "same number of samples; got x: 100, y: 50"),
         ({"x": X[:0]}, "at least one training sample; got none"),
-        (
-            {"x": 3.0},
-            "column x must have samples along its first axis; got the single value 3.0",
-        ),
+        ({"x": 3.0}, "column x must have samples along its first axis; got the single value 3.0"),
         ({"x": ["a", "b"]}, "column x must hold numbers; got dtype <U1: encode"),
         ({"x": np.array([None, 1])}, "column x must hold numbers; got dtype object"),
         (
@@ -207,10 +198,7 @@ def test_random_items_are_a_function_of_the_rows_asked_for() -> None:
             r"column x must hold the same in every part; got .*\(2,\).*\(1,\)",
         ),
         ({"x": X, "validation": {"x": X.astype("f8")}}, "got float32 .* and float64"),
-        (
-            {"x": X, "validation": {"x": X[:0]}},
-            "validation data needs at least one sample",
-        ),
+        ({"x": X, "validation": {"x": X[:0]}}, "validation data needs at least one sample"),
         (
             {"x": X, "validation": 0.2, "stratify": "z"},
             "stratify must be one of the columns x; got 'z'",
@@ -324,12 +312,7 @@ def test_a_dataset_without_random_transforms_is_not_warned_of() -> None:
 @pytest.mark.filterwarnings("ignore:two reads")
 def test_a_dataset_that_draws_gives_the_same_every_time_and_disturbs_no_trial() -> None:
     data = Data.dataset(
-        Items(
-            lambda i: (
-                torch.randn(6) + torch.as_tensor(np.random.rand(6)).float(),
-                i % 3,
-            )
-        ),
+        Items(lambda i: (torch.randn(6) + torch.as_tensor(np.random.rand(6)).float(), i % 3)),
         shards=2,
     )
     assert np.array_equal(data.read(S0)[0], data.read(S0)[0])
@@ -345,10 +328,7 @@ def test_a_dataset_that_draws_gives_the_same_every_time_and_disturbs_no_trial() 
 @pytest.mark.parametrize(
     ("dataset", "rule"),
     [
-        (
-            iter([1]),
-            "must be map-style, with __len__ and __getitem__; got list_iterator",
-        ),
+        (iter([1]), "must be map-style, with __len__ and __getitem__; got list_iterator"),
         (Items(int, 0), "needs at least one item; got none"),
         (
             Items(lambda i: {"x": 1} if i % 2 else {"y": 1}),

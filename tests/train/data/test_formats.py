@@ -70,10 +70,7 @@ def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
         data = Data.arrow(dataset, validation=0.25)
         read = data.read(S0)
         assert np.array_equal(read["x"][:, 0], read["label"])
-        labels = [
-            *read["label"].tolist(),
-            *data.read(data.validation[0])["label"].tolist(),
-        ]
+        labels = [*read["label"].tolist(), *data.read(data.validation[0])["label"].tolist()]
         assert sorted(labels) == sorted(dataset["label"])
         rows_are_rows(data)
 
@@ -158,12 +155,7 @@ def test_a_folder_of_pictures_by_class(tmp_path: Path) -> None:
     assert np.bincount(data.read(data.validation[0])[1]).tolist() == [2, 2]
     rows_are_rows(data)
     small = Data.images(tmp_path / "a", size=(2, 3), validation=classes(tmp_path / "b"))
-    assert small.samples == 20 and small.read(small.validation[0])[0].shape == (
-        20,
-        3,
-        2,
-        3,
-    )
+    assert small.samples == 20 and small.read(small.validation[0])[0].shape == (20, 3, 2, 3)
     assert small.fingerprint != data.fingerprint
 
 
@@ -243,10 +235,7 @@ def test_files_by_a_function_of_ones_own(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="pip install h5py")
     for number in range(3):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["x"], file["y"] = (
-                np.full((4 + number, 2), number),
-                np.arange(4 + number),
-            )
+            file["x"], file["y"] = (np.full((4 + number, 2), number), np.arange(4 + number))
 
     def read(path: Path) -> Any:
         with h5py.File(path) as file:

@@ -35,16 +35,7 @@ def arrays(tmp_path):
 def test_every_row_is_in_one_shard_and_columns_stay_together(arrays, tmp_path):
     made = shoal.Data.make_shards(arrays, tmp_path / "out", shards=4, seed=3, validation=0.1)
     found = rows_of(made)
-    assert list(found) == [
-        "s000",
-        "s001",
-        "s002",
-        "s003",
-        "v000",
-        "v001",
-        "v002",
-        "v003",
-    ]
+    assert list(found) == ["s000", "s001", "s002", "s003", "v000", "v001", "v002", "v003"]
     assert sorted(np.concatenate(list(found.values())).tolist()) == list(range(5000))
     assert made["rows"]["s000"] == 1125 and made["rows"]["v000"] == 125
     for shard, inputs in rows_of(made, "x").items():
@@ -151,17 +142,10 @@ def test_a_parquet_file_of_many_row_groups_does_not_stay_in_memory(tmp_path):
         ({"shards": 2, "replicas": 2}, "replicas lie on different nodes: at most 1"),
         ({"shards": 2, "nodes": ("a", "a")}, "nodes must be names, each once"),
         (
-            {
-                "shards": 2,
-                "nodes": ("local", "b", platform.node()),
-                "replicas": 2,
-            },
+            {"shards": 2, "nodes": ("local", "b", platform.node()), "replicas": 2},
             f"local and {platform.node()} are one machine, this one",
         ),
-        (
-            {"shards": 2, "nodes": ("a",), "speeds": {"b": 1}},
-            "a speed > 0 for each node",
-        ),
+        ({"shards": 2, "nodes": ("a",), "speeds": {"b": 1}}, "a speed > 0 for each node"),
         ({"shards": 2, "memory_gb": 0.001}, "memory_gb must be >="),
     ],
 )

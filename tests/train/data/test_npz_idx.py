@@ -25,11 +25,7 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "data"
     path.mkdir()
     for i in range(4):
-        np.savez(
-            path / f"{i}.npz",
-            x=X[i * 20 : i * 20 + 20 - i],
-            y=Y[i * 20 : i * 20 + 20 - i],
-        )
+        np.savez(path / f"{i}.npz", x=X[i * 20 : i * 20 + 20 - i], y=Y[i * 20 : i * 20 + 20 - i])
     return path
 
 
@@ -55,9 +51,7 @@ def test_arrays_saved_without_names_make_tuples(tmp_path: Path) -> None:
     assert isinstance(read, tuple) and [int(column[0]) for column in read] == list(range(11))
 
 
-def test_rows_of_files_that_are_not_compressed_are_read_where_they_lie(
-    tmp_path: Path,
-) -> None:
+def test_rows_of_files_that_are_not_compressed_are_read_where_they_lie(tmp_path: Path) -> None:
     columns = {
         "z": np.arange(60.0).reshape(20, 3),
         "a": np.asfortranarray(np.arange(80, dtype="i2").reshape(20, 2, 2)),
@@ -80,9 +74,7 @@ def test_rows_of_files_that_are_not_compressed_are_read_where_they_lie(
         assert len(pickle.dumps(data)) < 4000
 
 
-def test_a_file_that_goes_away_later_stops_the_study_not_the_trial(
-    folder: Path,
-) -> None:
+def test_a_file_that_goes_away_later_stops_the_study_not_the_trial(folder: Path) -> None:
     data = Data.folder(folder)
     held = trainer(_Pairs(), data, data_memory_gb=0)
     made = go(held, trial(), planned(data, 1)[:1])
@@ -126,10 +118,7 @@ def test_bad_folders_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="between 0 and 1 of two files or more; got 0.5 of 1"):
         Data.folder(folder, "0.npz", validation=0.5)
     for content, rule in (
-        (
-            {"x": X[:3]},
-            r"same columns; 0.npz has x <f4\[2\], y <i8\[\], 9.npz has x <f4\[2\]",
-        ),
+        ({"x": X[:3]}, r"same columns; 0.npz has x <f4\[2\], y <i8\[\], 9.npz has x <f4\[2\]"),
         (
             {"x": X[:3], "y": Y[:2]},
             "9.npz: columns must have the same number of samples; got x: 3, y: 2",
@@ -191,10 +180,7 @@ def test_bad_idx_files_are_refused(digits: tuple[Path, Path], tmp_path: Path) ->
     images, labels = digits
     whole = labels.read_bytes()
     for content, rule in (
-        (
-            whole[:-1],
-            "cut short or damaged: it should have 58 bytes and has 57; get it again",
-        ),
+        (whole[:-1], "cut short or damaged: it should have 58 bytes and has 57; get it again"),
         (whole[:6], "cut short or damaged"),
         (b"PNG..", "is not an IDX file: it begins with 50 4e 47 2e, not with 00 00"),
         (b"", "it begins with nothing"),

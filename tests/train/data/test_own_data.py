@@ -152,15 +152,7 @@ def test_a_wide_table_names_all_that_stands_in_the_way_at_once(tmp_path: Path) -
     names = [f"f{number}" for number in range(196)]
     head = ",".join([*names, "note", "day", "gap", "kind"])
     rows = [
-        ",".join(
-            [
-                *["0.5"] * 196,
-                f"text {n}",
-                f"2024-01-0{n}",
-                "" if n == 4 else "1",
-                "ab"[n % 2],
-            ]
-        )
+        ",".join([*["0.5"] * 196, f"text {n}", f"2024-01-0{n}", "" if n == 4 else "1", "ab"[n % 2]])
         for n in range(1, 9)
     ]
     file = tmp_path / "wide.csv"
@@ -169,8 +161,7 @@ def test_a_wide_table_names_all_that_stands_in_the_way_at_once(tmp_path: Path) -
         Data.csv(file, label="kind")
     assert "column day holds date32" in str(told.value)
     with pytest.raises(
-        DataError,
-        match="no column Kind .did you mean kind.*; there are f0, .* and 180 more",
+        DataError, match="no column Kind .did you mean kind.*; there are f0, .* and 180 more"
     ):
         Data.csv(file, label="Kind")
     encode = {"kind": "ordinal", "note": "hash", "day": "ordinal"}

@@ -75,10 +75,7 @@ def test_the_fingerprint_is_of_the_contents_alone(tmp_path: Path) -> None:
         ("empty", "b at local: .*none: the folder is empty"),
         ("nobody", "every shard needs a holder; b has none"),
         ("unlike", "a has the columns x float32.3., y int64.., b has x float32.2."),
-        (
-            "format",
-            "b.txt is of no format that Shoal reads .* give the recipe a method read",
-        ),
+        ("format", "b.txt is of no format that Shoal reads .* give the recipe a method read"),
         ("form", "a catalogue is {shard id: {node: path}}"),
         ("twice", "need names of their own; a is both"),
         ("name", "a shard's name must be without '::'; got 'b::1'"),
@@ -279,18 +276,11 @@ class Study(Plain):
 
 def catalogue_in(folder: Path) -> Path:
     """Three shards and a validation part, at this machine and others."""
-    tables = {
-        "train": written(folder / "t", "a", "b", "c"),
-        "valid": written(folder / "v", "held"),
-    }
+    tables = {"train": written(folder / "t", "a", "b", "c"), "valid": written(folder / "v", "held")}
     lines = []
     for table, parts in tables.items():
         for part, places in parts.items():
-            lines += [
-                f"[{table}.{part}]",
-                f'n3 = "/d/{part}"',
-                f'local = "{places["local"]}"',
-            ]
+            lines += [f"[{table}.{part}]", f'n3 = "/d/{part}"', f'local = "{places["local"]}"']
     (folder / "shards.toml").write_text("\n".join(lines))
     return folder / "shards.toml"
 

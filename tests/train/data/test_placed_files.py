@@ -13,14 +13,7 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import node_shards as source
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.node_shards import Survey, surveying
-from shoal.train.data.survey import (
-    Asked,
-    Content,
-    Finding,
-    Inspection,
-    content_of,
-    look,
-)
+from shoal.train.data.survey import Asked, Content, Finding, Inspection, content_of, look
 from shoal.train.data.url_cache import UrlCache
 
 

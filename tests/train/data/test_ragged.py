@@ -15,9 +15,7 @@ from shoal.train.data.columns import Ragged
 from shoal.train.data.items import column_of, columns_of
 
 ARRAYS = st.lists(
-    hnp.arrays(np.int32, st.tuples(st.integers(0, 4), st.integers(0, 3))),
-    min_size=1,
-    max_size=12,
+    hnp.arrays(np.int32, st.tuples(st.integers(0, 4), st.integers(0, 3))), min_size=1, max_size=12
 )
 TEXTS = st.lists(st.text(max_size=6), min_size=1, max_size=12)
 CHOSEN = st.one_of(
@@ -105,12 +103,6 @@ def test_items_of_any_form_come_back_as_they_were(items: list[Any]) -> None:
 
 
 def test_plain_columns_stay_arrays() -> None:
-    for values in (
-        [1, 2],
-        [1.0, 2.0],
-        [True, False],
-        [np.ones(2)] * 2,
-        [torch.ones(2)] * 2,
-    ):
+    for values in ([1, 2], [1.0, 2.0], [True, False], [np.ones(2)] * 2, [torch.ones(2)] * 2):
         assert isinstance(column_of(values, "x")[0], np.ndarray)
     assert column_of([1, 2.5, None], "x")[1] == "object"

@@ -95,10 +95,7 @@ def test_each_pass_reads_them_anew_and_the_same_when_it_is_made_again(
     one.chunk = other.chunk = 8
     passes = [seen(one, turn, shuffle=shuffle) for turn in range(4)]
     assert len(set(passes)) == 4 or kind == "seldom"
-    assert [seen(other, turn, shuffle=shuffle) for turn in (2, 0)] == [
-        passes[2],
-        passes[0],
-    ]
+    assert [seen(other, turn, shuffle=shuffle) for turn in (2, 0)] == [passes[2], passes[0]]
     assert seen(one, 0, seed=1, shuffle=shuffle) != passes[0]
 
 

@@ -70,11 +70,7 @@ def pasted(message: str) -> dict[str, Any]:
 def test_one_filling_for_all_never_makes_a_label(
     file: Path, fill: Any, labels: tuple[Any, Any]
 ) -> None:
-    table(
-        file,
-        "a,y",
-        lambda n: f"{'' if n == 1 else n},{'' if n % 10 == 4 else labels[n % 2]}",
-    )
+    table(file, "a,y", lambda n: f"{'' if n == 1 else n},{'' if n % 10 == 4 else labels[n % 2]}")
     options: dict[str, Any] = {"label": "y", "fill": fill, "validation": None}
     if labels[0] == "no":
         options["encode"] = {"y": "ordinal"}
@@ -108,11 +104,7 @@ def test_one_error_says_what_all_columns_need(file: Path) -> None:
         "city": "?",
         "day": datetime.date(2024, 1, 1),
     }
-    assert (found["dropna"], found["drop"], found["na_values"]) == (
-        ["y"],
-        ["none"],
-        ["?"],
-    )
+    assert (found["dropna"], found["drop"], found["na_values"]) == (["y"], ["none"], ["?"])
     x, y = whole(Data.csv(file, **options, **found))
     assert x.shape == (39, 6) and len(y) == 39 and np.isfinite(x).all()
     # What the user gave before stays in the line, a filling for all columns by its columns.
@@ -153,11 +145,7 @@ def test_fillings_are_fitted_on_the_training_part(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_stay_whole_where_the_filling_is(file: Path) -> None:
-    table(
-        file,
-        "a,flag",
-        lambda n: f"{'' if n == 3 else n},{'' if n == 5 else n % 2 == 0}",
-    )
+    table(file, "a,flag", lambda n: f"{'' if n == 3 else n},{'' if n == 5 else n % 2 == 0}")
     for fill, kind in ((-3, np.int64), (-3.5, np.float32), (2.0, np.int64)):
         read = Data.csv(file, fill=fill, validation=None).read("s000")  # type: ignore[arg-type]
         assert isinstance(read, dict)
@@ -169,10 +157,7 @@ def test_whole_numbers_stay_whole_where_the_filling_is(file: Path) -> None:
     ("options", "rule"),
     [
         ({"fill": "middle"}, 'fill must be a number, "mean", "median", or a dict'),
-        (
-            {"fill": {"a": "x"}},
-            'fill of column a must be a number, "mean" or "median"; got .x',
-        ),
+        ({"fill": {"a": "x"}}, 'fill of column a must be a number, "mean" or "median"; got .x'),
         ({"drop": ["y"]}, "drop must leave the label; got y"),
         ({"drop": ["z"]}, "no column z; there are a, b, y"),
         ({"dropna": ["z"]}, "no column z; there are a, b, y"),
@@ -203,27 +188,15 @@ def test_columns_and_rows_are_left_out(file: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "message", "value"),
     [
-        (
-            lambda n: f"{n},5",
-            "column a holds numbers with a comma, such as '0,5'",
-            39.5,
-        ),
+        (lambda n: f"{n},5", "column a holds numbers with a comma, such as '0,5'", 39.5),
         (
             lambda n: f"{n + 1}.234,5",
             "column a holds numbers with points and commas, such as '1.234,5'",
             40234.5,
         ),
         (lambda n: f"{n}%", "column a holds numbers with a sign, such as '0%'", 39),
-        (
-            lambda n: f"{n + 1},500",
-            "column a holds numbers with commas, such as '1,500'",
-            40500,
-        ),
-        (
-            lambda n: "-" if n == 7 else n,
-            "1 of 40 values of column a are no numbers, e.g. '-'",
-            39,
-        ),
+        (lambda n: f"{n + 1},500", "column a holds numbers with commas, such as '1,500'", 40500),
+        (lambda n: "-" if n == 7 else n, "1 of 40 values of column a are no numbers, e.g. '-'", 39),
     ],
 )
 def test_numbers_that_are_written_otherwise(
@@ -262,11 +235,7 @@ def test_a_row_is_named_by_its_file_and_its_number(tmp_path: Path) -> None:
     message = told(Data.csv, tmp_path, label="y")
     assert "column a is text in b.csv, e.g. '?', and not in" in message
     assert "give na_values=['?']" in message
-    table(
-        tmp_path / "a.csv",
-        "a,y",
-        lambda n: f"{'?' if n == 1 else n},{n if n > 2 else ''}",
-    )
+    table(tmp_path / "a.csv", "a,y", lambda n: f"{'?' if n == 1 else n},{n if n > 2 else ''}")
     message = told(Data.csv, tmp_path, label="y", dropna=["y"])
     assert "1 of 77 values of column a are no numbers, e.g. '?' in row 9 of b.csv" in message
 
@@ -336,12 +305,7 @@ def test_former_studies_find_their_tables_unchanged(tmp_path: Path) -> None:
 def test_new_rows_are_read_and_filled_as_the_data(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("id;a;b;y\n9;1,5;1;0\n8;?;2;1\n7;2,5;5;\n6;8,5;7;1\n")
-    options: dict[str, Any] = {
-        "drop": ["id"],
-        "dropna": ["y"],
-        "na_values": ["?"],
-        "decimal": ",",
-    }
+    options: dict[str, Any] = {"drop": ["id"], "dropna": ["y"], "na_values": ["?"], "decimal": ","}
     new = tmp_path / "new.csv"
     new.write_text("a;b;y\n?;?;1\n-1,5;3;\n")
     data = Data.csv(file, label="y", fill="mean", validation=None, **options)

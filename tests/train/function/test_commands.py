@@ -52,10 +52,7 @@ def command(folder: Path, epochs: int = 4) -> str:
 def made(folder: Path, text: str, rates: list[Any]) -> shoal.Study:
     """A study of a command line."""
     return shoal.create_study(
-        command=text,
-        storage=folder / "s",
-        metric="loss",
-        search_space={"lr": shoal.grid(rates)},
+        command=text, storage=folder / "s", metric="loss", search_space={"lr": shoal.grid(rates)}
     )
 
 

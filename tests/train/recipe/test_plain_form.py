@@ -201,9 +201,7 @@ def test_names_are_those_of_the_scope_they_are_read_in() -> None:
     assert names_read(helper) == {"LIMIT", "range", "j"}
 
 
-def test_only_what_a_definition_needs_is_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_only_what_a_definition_needs_is_run(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": "m", "LIMIT": 2}
     exec(compile(chosen(SCRIPT, ["Wanted"], {"LIMIT"}), "script", "exec"), names)
     assert capsys.readouterr().out == ""
@@ -221,12 +219,4 @@ def test_only_what_a_definition_needs_is_run(
 
 def test_imports_of_a_text() -> None:
     text = "import a.b\nfrom . import c\nfrom ..d import e\ndef f():\n    from g import *\n"
-    assert set(modules_read(text, "p.q")) == {
-        "a.b",
-        "p.q",
-        "p.q.c",
-        "p.d",
-        "p.d.e",
-        "g",
-        "g.*",
-    }
+    assert set(modules_read(text, "p.q")) == {"a.b", "p.q", "p.q.c", "p.d", "p.d.e", "g", "g.*"}

@@ -48,9 +48,7 @@ class Given(Zoo):
 
 
 @pytest.mark.parametrize("fuse", [False, True])
-def test_a_value_on_the_recipe_is_refused_not_taken_from_a_neighbour(
-    fuse: bool,
-) -> None:
+def test_a_value_on_the_recipe_is_refused_not_taken_from_a_neighbour(fuse: bool) -> None:
     """Both trials trained with the value of the second."""
     recipe = OnSelf()
     data = recipe.data()
@@ -64,8 +62,7 @@ def test_a_value_on_the_recipe_is_refused_not_taken_from_a_neighbour(
 
 
 @pytest.mark.parametrize(
-    "method",
-    ["configure_model", "configure_optimizers", "training_step", "validation_step"],
+    "method", ["configure_model", "configure_optimizers", "training_step", "validation_step"]
 )
 def test_each_method_of_a_trial_is_kept_from_the_recipe(method: str) -> None:
     class Setting(Small):
@@ -116,11 +113,7 @@ def test_replay_and_wide_lanes_give_it_too() -> None:
     held = trainer(recipe, data)
     visits = go(held, what, plan(data, 1))
     again = retrain(
-        Given(),
-        data,
-        what,
-        visits,
-        TrainerSetup(device=str(HERE), seed=3, metric="accuracy"),
+        Given(), data, what, visits, TrainerSetup(device=str(HERE), seed=3, metric="accuracy")
     )
     assert compare(held.state(what.id), again).equal
     wide = trainer(Given(), data)

@@ -51,10 +51,7 @@ def test_a_recipe_says_what_a_batch_counts_and_brings_its_own_rule():
     [
         ({"generation": 0, "rank": 0, "width": 1}, "generation 0, rank 0, width 1"),
         ({"generation": 1, "rank": 2, "width": 2}, "generation 1, rank 2, width 2"),
-        (
-            {"generation": 1, "rank": 0, "width": 2},
-            "2 processes need a store to meet at; got none",
-        ),
+        ({"generation": 1, "rank": 0, "width": 2}, "2 processes need a store to meet at; got none"),
     ],
 )
 def test_seats_that_cannot_be(seat, why):

@@ -255,12 +255,7 @@ def test_a_raising_trial_ends_alone(tmp_path: Path) -> None:
             return found
 
     study = optimized(tmp_path / "s", Raising(), policy="pack")
-    assert [trial.status[:6] for trial in study.trials] == [
-        "finish",
-        "failed",
-        "finish",
-        "finish",
-    ]
+    assert [trial.status[:6] for trial in study.trials] == ["finish", "failed", "finish", "finish"]
 
 
 def test_what_stands_for_the_state() -> None:

@@ -30,11 +30,7 @@ def sentences(count: int = 40, seed: int = 0) -> list[dict[str, Any]]:
     for number in range(count):
         words = rng.integers(1, WORDS, rng.integers(1, 8))
         made.append(
-            {
-                "words": torch.from_numpy(words),
-                "label": int(words[0] % 2),
-                "id": str(number),
-            }
+            {"words": torch.from_numpy(words), "label": int(words[0] % 2), "id": str(number)}
         )
     return made
 

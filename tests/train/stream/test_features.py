@@ -47,15 +47,7 @@ class FeaturedVaried(Trunk, Varied):
 
 def trials_of(data: Any, shuffle: str = "once") -> list[Any]:
     return [
-        trial(
-            f"t{i}",
-            3,
-            data,
-            optimizer=o,
-            batch_size=8 + 3 * i,
-            drop=0.2,
-            shuffle=shuffle,
-        )
+        trial(f"t{i}", 3, data, optimizer=o, batch_size=8 + 3 * i, drop=0.2, shuffle=shuffle)
         for i, o in enumerate(["sgd", "adam", "adamw", "sgd"])
     ]
 
@@ -123,10 +115,7 @@ def test_a_trial_draws_what_it_drew_without_it() -> None:
     recipe = Same(samples=40, chunk=16)
     data = recipe.data()
     what = trial("a", 2, data, drop=0.5)
-    one, other = (
-        by_hand(recipe, data, what),
-        by_hand(Zoo(samples=40, chunk=16), data, what),
-    )
+    one, other = (by_hand(recipe, data, what), by_hand(Zoo(samples=40, chunk=16), data, what))
     assert list(differences(one.state, other.state)) == []
     assert check_recipe(Featured(samples=40, chunk=16), data, what.config)["ok"]
 

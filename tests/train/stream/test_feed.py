@@ -94,11 +94,9 @@ def test_what_comes_next_is_said_and_how_long_training_took() -> None:
     data = numbers()
     near = Near(feeding(Varied(), data, 1, 0.0))
     list(stream(data, Varied(), near).chunks(S0, 0, "once"))
-    assert [[key[1] for key in keys] for keys in near.asked] == [
-        [0, 1, 2],
-        [1, 2],
-        [2],
-    ], "6 samples ahead are two chunks of 4"
+    assert [[key[1] for key in keys] for keys in near.asked] == [[0, 1, 2], [1, 2], [2]], (
+        "6 samples ahead are two chunks of 4"
+    )
     assert near.trained[0] is None
     assert all(isinstance(seconds, float) for seconds in near.trained[2:])
 
@@ -193,12 +191,7 @@ DENSE = [
     np.arange(6).reshape(6, 1)[:, :, None],
     np.array(2.0),
 ]
-OTHERS = [
-    PLAIN[:, :, ::2],
-    PLAIN[::-1],
-    np.broadcast_to(np.float32(3.0), (4, 2)),
-    np.zeros((0, 3)),
-]
+OTHERS = [PLAIN[:, :, ::2], PLAIN[::-1], np.broadcast_to(np.float32(3.0), (4, 2)), np.zeros((0, 3))]
 
 
 @pytest.mark.parametrize("array", [*DENSE, *OTHERS])
@@ -211,9 +204,7 @@ def test_an_array_keeps_its_layout_on_the_way(array: Any) -> None:
 
 
 @pytest.mark.parametrize("shuffle", ["once", "each"])
-def test_the_first_chunks_of_the_next_pass_are_wanted_before_this_one_is_over(
-    shuffle: str,
-) -> None:
+def test_the_first_chunks_of_the_next_pass_are_wanted_before_this_one_is_over(shuffle: str) -> None:
     data = numbers()
     near = Near(feeding(Varied(), data, 1, 0.0))
     fed = stream(data, Varied(), near)

@@ -148,11 +148,7 @@ def test_the_state_of_a_step_reaches_the_next_one_without_its_graph() -> None:
     by_shard = data.size(S0) // 4
     assert data.size(S0) % 4, "a smaller last batch"
     first = seen[: by_shard + 1]
-    assert first == [
-        None,
-        *[False] * (by_shard - 1),
-        None,
-    ]  # anew at the smaller last batch
+    assert first == [None, *[False] * (by_shard - 1), None]  # anew at the smaller last batch
     assert seen[by_shard + 1] is None  # and in the next pass
 
 
@@ -251,11 +247,7 @@ def test_weighted_trials_learn_alone_what_they_learn_together() -> None:
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.integers(0, 50), min_size=1, max_size=80),
-    st.integers(1, 9),
-    st.integers(0, 9),
-)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=80), st.integers(1, 9), st.integers(0, 9))
 def test_buckets_keep_every_sample_and_sort_groups(
     lengths: list[int], group: int, seed: int
 ) -> None:
@@ -269,9 +261,7 @@ def test_buckets_keep_every_sample_and_sort_groups(
 
 
 @pytest.mark.parametrize("shuffle", ["once", "each"])
-def test_batches_of_buckets_are_alike_in_length_and_no_sample_is_lost(
-    shuffle: str,
-) -> None:
+def test_batches_of_buckets_are_alike_in_length_and_no_sample_is_lost(shuffle: str) -> None:
     rng = np.random.default_rng(0)
     items = [{"n": n, "x": torch.ones(int(rng.integers(1, 100)))} for n in range(600)]
 

@@ -230,8 +230,7 @@ def test_a_step_that_writes_into_its_batch_is_set_aside_and_the_data_stays_whole
     fresh = trainer(Small(), data)
     go(fresh, trial(), [visit])
     assert np.array_equal(
-        shared.state(trial().id)["model"]["0.weight"],
-        fresh.state(trial().id)["model"]["0.weight"],
+        shared.state(trial().id)["model"]["0.weight"], fresh.state(trial().id)["model"]["0.weight"]
     )
 
 
@@ -252,8 +251,7 @@ def test_named_columns_come_as_dicts() -> None:
     (chunk,) = stream(data).chunks(S0, 0)
     assert isinstance(chunk, dict) and torch.equal(chunk["x"] * 2, chunk["y"])
     held = trainer(
-        _Named(),
-        Data.arrays(x=np.ones((20, 6), "f4"), y=np.zeros(20, int), validation=0.25),
+        _Named(), Data.arrays(x=np.ones((20, 6), "f4"), y=np.zeros(20, int), validation=0.25)
     )
     go(held, trial(), [Visit(0, S0, 0, 0)])
 

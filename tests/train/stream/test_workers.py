@@ -457,9 +457,7 @@ class Fake:
         pass
 
 
-def test_workers_make_chunks_of_the_blocks_that_they_keep(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_workers_make_chunks_of_the_blocks_that_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes: list[Fake] = []
 
     def fake(start: Any) -> Fake:
@@ -536,9 +534,7 @@ def bytes_of(model: Any) -> list[bytes]:
     return [each.numpy().tobytes() for each in model.state_dict().values()]
 
 
-def test_a_daemonic_process_makes_its_chunks_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_daemonic_process_makes_its_chunks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have no children."""
     monkeypatch.setitem(current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with workers(Slow(), numbers()) as of:

@@ -20,13 +20,7 @@ from shoal.train.slot.setup import TrainerSetup
 from shoal.train.stream.reader import taken_of
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.check import check_recipe
-from shoal.train.tools.verify import (
-    compare,
-    differences,
-    model_from,
-    retrain,
-    untrained,
-)
+from shoal.train.tools.verify import compare, differences, model_from, retrain, untrained
 
 
 @pytest.mark.parametrize("schedule", ["none", "plateau", "samples"])
@@ -36,11 +30,7 @@ def test_a_record_of_visits_trains_the_same_again(schedule: str, tmp_path: Path)
     made = go(held, what, planned(data, 2))
     saved = Checkpoints(tmp_path, 1).load(held.keep(what.id))
     again = retrain(
-        Small(),
-        data,
-        what,
-        made,
-        TrainerSetup(device=str(HERE), seed=3, metric="accuracy"),
+        Small(), data, what, made, TrainerSetup(device=str(HERE), seed=3, metric="accuracy")
     )
     assert compare(saved, again) == (True, 0.0)
     swapped = retrain(
@@ -214,11 +204,7 @@ def test_a_raising_recipe_fails_the_check() -> None:
             raise KeyError("x")
 
     found = check_recipe(Raising(), blobs(), {})
-    assert found == {
-        "ok": False,
-        "steps": 0,
-        "checks": [("trains", False, "KeyError: 'x'")],
-    }
+    assert found == {"ok": False, "steps": 0, "checks": [("trains", False, "KeyError: 'x'")]}
     with pytest.raises(TrialError):
         go(trainer(Raising(), blobs()), trial(), planned(blobs(), 1))
 
