@@ -31,14 +31,7 @@ from shoal.engine.run import reopened
 
 SPENT = frozenset({"switch", "data", "train", "evaluate", "save"})
 # The order of the events of one unit.
-ORDER: tuple[Any, ...] = (
-    Advanced,
-    Measured,
-    Evaluated,
-    Kept,
-    Ended,
-    (Finished, Failed),
-)
+ORDER: tuple[Any, ...] = (Advanced, Measured, Evaluated, Kept, Ended, (Finished, Failed))
 
 
 def check_journal(lines: Sequence[Line], state: State | None = None) -> None:

@@ -39,13 +39,7 @@ MEANT = {
     "optimizers": "learning_rate, lr_scheduler_type and so on in args; or write a Recipe",
 }
 # names of parameters without weight decay, as Trainer has them
-WITHOUT_DECAY = [
-    r"bias",
-    r"layernorm",
-    r"rmsnorm",
-    r"(?:^|\.)norm(?:$|\.)",
-    r"_norm(?:$|\.)",
-]
+WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 # what of the arguments are attributes of the recipe
 TOLD = ("metric", "mode", "validate_every")
@@ -205,10 +199,7 @@ class HuggingFaceRecipe(Adapted):
             eps=args.adam_epsilon,
         )
         schedule = schedule_of(args, optimizer, self._steps(config))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _steps(self, config: Mapping[str, Any]) -> int:
         """Optimizer steps in `num_train_epochs`: each shard ends with a step of its own."""
@@ -290,13 +281,7 @@ LABELS = "labels"
 # what a data set may call them
 OTHER_LABELS = ("label", "label_ids")
 # columns that tokenizers make, and pad
-PADDED = (
-    "input_ids",
-    "attention_mask",
-    "token_type_ids",
-    "special_tokens_mask",
-    "position_ids",
-)
+PADDED = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "position_ids")
 
 
 class TensorColumns:

@@ -11,14 +11,7 @@ from torch import nn
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 # the first names of packages whose code is not the user's
-OTHERS = {
-    "lightning",
-    "pytorch_lightning",
-    "torch",
-    "torchmetrics",
-    "builtins",
-    "shoal",
-}
+OTHERS = {"lightning", "pytorch_lightning", "torch", "torchmetrics", "builtins", "shoal"}
 
 
 def _classes(name: str) -> tuple[type, ...]:

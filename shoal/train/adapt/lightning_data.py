@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from shoal.train.adapt.lightning_classes import (
-    is_data_module,
-    is_data_module_class,
-    overrides,
-)
+from shoal.train.adapt.lightning_classes import is_data_module, is_data_module_class, overrides
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 

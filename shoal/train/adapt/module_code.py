@@ -35,11 +35,7 @@ APART = {
     "on_validation_end",
 }
 # methods that run in validation only
-OF_VALIDATION = {
-    "validation_step",
-    "on_validation_batch_start",
-    "on_validation_batch_end",
-}
+OF_VALIDATION = {"validation_step", "on_validation_batch_start", "on_validation_batch_end"}
 # with these, code can read any attribute
 DYNAMIC = {"getattr", "vars", "__dict__", "eval", "exec", "locals"}
 

@@ -72,12 +72,7 @@ class StepLog:
         self.samples: Callable[[], int] | None = None
 
     def add(
-        self,
-        name: str,
-        value: Any,
-        how: str,
-        batch_size: int | None,
-        whole: bool = False,
+        self, name: str, value: Any, how: str, batch_size: int | None, whole: bool = False
     ) -> None:
         """Log a value, or a metric that was updated in the step.
 

@@ -124,9 +124,7 @@ def _of_optimizer(named: list[dict[str, Any]], optimizer: Any) -> dict[str, Any]
 
 
 def _form(
-    options: dict[str, Any] | None,
-    steps_itself: bool,
-    counts: Mapping[str, Callable[[], int]],
+    options: dict[str, Any] | None, steps_itself: bool, counts: Mapping[str, Callable[[], int]]
 ) -> Any:
     """The options as a recipe gives them."""
     if options is None:
@@ -134,10 +132,7 @@ def _form(
     scheduler = options["scheduler"]
     frequency = int(options["frequency"])
     if steps_itself:
-        return {
-            "scheduler": EveryNth(scheduler, 0, counts["epoch"]),
-            "interval": "epoch",
-        }
+        return {"scheduler": EveryNth(scheduler, 0, counts["epoch"]), "interval": "epoch"}
     if isinstance(scheduler, ReduceLROnPlateau):
         if frequency != 1 or options["interval"] != "epoch":
             raise ValueError(

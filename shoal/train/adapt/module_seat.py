@@ -15,19 +15,11 @@ from torch.optim import Optimizer
 from shoal.train.adapt.lightning_classes import is_module
 from shoal.train.adapt.lightning_data import Terms
 from shoal.train.adapt.module_code import names_in_steps
-from shoal.train.adapt.module_log import (
-    Means,
-    StepLog,
-    ValidationLog,
-    items_of,
-    reduction,
-)
+from shoal.train.adapt.module_log import Means, StepLog, ValidationLog, items_of, reduction
 from shoal.train.recipe.adapter import NotOfferedError, TrialProgress
 
 # what modules set on their trainer, and what to do instead
-ASSIGNED = {
-    "should_stop": 'stop trials by a searcher, as "patience(epochs=3)"',
-}
+ASSIGNED = {"should_stop": 'stop trials by a searcher, as "patience(epochs=3)"'}
 
 
 class TrainerStandIn:
@@ -45,11 +37,7 @@ class TrainerStandIn:
     logger = progress_bar_callback = checkpoint_callback = None
 
     def __init__(self, seat: Any) -> None:
-        own = {
-            "_seat": seat,
-            "loggers": [],
-            "callbacks": [],
-        }  # the module's `ModuleSeat`
+        own = {"_seat": seat, "loggers": [], "callbacks": []}  # the module's `ModuleSeat`
         vars(self).update(own)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -251,13 +239,7 @@ class ModuleSeat:
     # -- logging -----------------------------------------------------------------------------------
 
     def log(
-        self,
-        name: str,
-        value: Any,
-        *,
-        reduce_fx: Any,
-        batch_size: int | None,
-        on_epoch: Any,
+        self, name: str, value: Any, *, reduce_fx: Any, batch_size: int | None, on_epoch: Any
     ) -> None:
         """Keep what the module logs, wherever it does."""
         how = reduction(name, reduce_fx)

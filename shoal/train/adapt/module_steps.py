@@ -54,11 +54,7 @@ OF_VALIDATION = (
     "on_validation_epoch_end",
     "on_validation_end",
 )
-OF_TRANSFER = (
-    "on_before_batch_transfer",
-    "transfer_batch_to_device",
-    "on_after_batch_transfer",
-)
+OF_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 _warned: set[type] = set()
 

@@ -212,12 +212,7 @@ class Folds:
 
 
 def made_folds(
-    count: int,
-    rows: Index,
-    labels: Array | None,
-    seed: int,
-    shards: int,
-    row_bytes: float,
+    count: int, rows: Index, labels: Array | None, seed: int, shards: int, row_bytes: float
 ) -> Folds:
     """Divide rows in `count` folds; `labels`: of the rows, whose shares each fold has, too.
 

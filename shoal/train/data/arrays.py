@@ -30,14 +30,7 @@ from shoal.train.data.parts import (
 )
 
 MOST_AXES = 32  # of an array in NumPy, in all of its versions
-_IDX_TYPES = {
-    0x08: "u1",
-    0x09: "i1",
-    0x0B: ">i2",
-    0x0C: ">i4",
-    0x0D: ">f4",
-    0x0E: ">f8",
-}
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +177,7 @@ def _like_placed(training: tuple[Any, ...], validation: Any) -> Columns:
 
 
 def from_idx(
-    images: Path,
-    labels: Path,
-    validation: Any,
-    stratify: int | str | None,
-    how: Division,
+    images: Path, labels: Path, validation: Any, stratify: int | str | None, how: Division
 ) -> Parts:
     """See `Data.idx`."""
     if isinstance(validation, tuple | list):

@@ -16,20 +16,8 @@ from shoal.engine.files import whole
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.files import listed, looked_at_file
 from shoal.train.data.images import picture, stacked
-from shoal.train.data.parts import (
-    Division,
-    Index,
-    Parts,
-    check_stratify,
-    from_table,
-    is_fraction,
-)
-from shoal.train.data.table_files import (
-    array_of,
-    checked_numbers,
-    label_numbers,
-    no_column,
-)
+from shoal.train.data.parts import Division, Index, Parts, check_stratify, from_table, is_fraction
+from shoal.train.data.table_files import array_of, checked_numbers, label_numbers, no_column
 
 Decoder = Callable[[Any], Any]
 Group = tuple[int, Index, Index]  # a batch, places in the result, rows of the batch

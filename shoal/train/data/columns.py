@@ -443,11 +443,7 @@ class Lot(dict[Any, Any]):
     """
 
     def __init__(
-        self,
-        columns: Mapping[Any, Any],
-        maker: BatchMaker,
-        place: tuple[int, int],
-        at: int,
+        self, columns: Mapping[Any, Any], maker: BatchMaker, place: tuple[int, int], at: int
     ) -> None:
         super().__init__(columns)
         self.maker = maker

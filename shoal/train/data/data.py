@@ -39,12 +39,7 @@ from shoal.train.data.columns import Array, Columns, DataError, Ragged, ShardErr
 from shoal.train.data.formats import Reading
 from shoal.train.data.items import from_dataset
 from shoal.train.data.iterables import from_iterable
-from shoal.train.data.loaders import (
-    check_left_out,
-    loader_parts,
-    scored_collate,
-    scored_items,
-)
+from shoal.train.data.loaders import check_left_out, loader_parts, scored_collate, scored_items
 from shoal.train.data.node_shards import PlacedFiles, ShardsOfData
 from shoal.train.data.npz import from_folder
 from shoal.train.data.parts import (
@@ -176,10 +171,7 @@ class Data:
 
     @staticmethod
     def sequence(
-        values: Any,
-        window: int,
-        validation: Any = 0.1,
-        shards: int | None = None,
+        values: Any, window: int, validation: Any = 0.1, shards: int | None = None
     ) -> Data:
         """One long sequence, as of a language model; batches are (inputs, targets).
 
@@ -503,11 +495,7 @@ class Data:
 
     @staticmethod
     def files(
-        paths: Paths,
-        read: Callable[[Path], Any],
-        *,
-        validation: Any = None,
-        seed: int = 0,
+        paths: Paths, read: Callable[[Path], Any], *, validation: Any = None, seed: int = 0
     ) -> Data:
         """Files of any format: each is a shard; `read(path)` gives its columns.
 

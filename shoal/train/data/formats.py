@@ -196,11 +196,7 @@ def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
     if kind in TABLES:
         tables = reader("table_files", f"a {kind} file", "pyarrow")
         rows: RowBatches = tables.TableBatches(
-            _files(paths, kind),
-            kind,
-            how.label,
-            tuple(how.drop),
-            numeric_only=how.numeric_only,
+            _files(paths, kind), kind, how.label, tuple(how.drop), numeric_only=how.numeric_only
         )
         return rows
     if kind == "npy":

@@ -43,12 +43,7 @@ DRAWN_BY_ROWS = "-rows"  # still so, where each read gives others, whatever the 
 DEEP = 6  # how far within a dataset random generators are looked for
 FEW = 100  # larger lists, say of samples, are not looked into
 MOST = 2000  # objects that are looked into
-GENERATORS = (
-    np.random.Generator,
-    np.random.RandomState,
-    random.Random,
-    torch.Generator,
-)
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +133,7 @@ def from_dataset(dataset: Any, validation: Any, how: Division, collate: Any = No
     if not is_fraction(validation):
         apart = rows.validation
     items = Items(
-        dataset,
-        others,
-        rows.index,
-        apart,
-        seed,
-        form=form,
-        whole=whole,
-        scored_form=scored_form,
+        dataset, others, rows.index, apart, seed, form=form, whole=whole, scored_form=scored_form
     )
     fingerprint = _divided_fingerprint(items)
     random_items = _draws(dataset, seed)
@@ -376,10 +364,7 @@ class ItemForm:
 
     def fits(self, other: ItemForm) -> bool:
         """Whether items of the other form hold the same kinds of values under the same names."""
-        return (self.container, dict(self.kinds)) == (
-            other.container,
-            dict(other.kinds),
-        )
+        return (self.container, dict(self.kinds)) == (other.container, dict(other.kinds))
 
     def of(self, columns: Columns) -> ItemForm:
         """The form of items in columns that a recipe's hook may have changed."""

@@ -16,13 +16,7 @@ from torch.utils.data import IterableDataset
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError, Kind, Ragged
-from shoal.train.data.items import (
-    ItemForm,
-    columns_of,
-    hash_value,
-    is_plain,
-    narrowed,
-)
+from shoal.train.data.items import ItemForm, columns_of, hash_value, is_plain, narrowed
 from shoal.train.data.parts import Division, Index, Parts, divide, is_fraction
 from shoal.train.rng import Rng
 

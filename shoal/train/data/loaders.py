@@ -98,10 +98,7 @@ def loader_parts(train: DataLoader[Any], valid: Any) -> LoaderParts:
         parts.scored = scored_collate(valid, parts.collate)
     if isinstance(train.dataset, IterableDataset):
         parts.sequential = True
-        parts.defaults |= {
-            "batch_size": train.batch_size,
-            "drop_last": train.drop_last,
-        }
+        parts.defaults |= {"batch_size": train.batch_size, "drop_last": train.drop_last}
         return parts
     sampler = _take_batches(parts, train.batch_sampler)
     count = len(parts.dataset)

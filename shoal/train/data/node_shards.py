@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
 from shoal.core.cluster import GiB, ShardId
-from shoal.train.data.catalogue import (
-    EVERYWHERE,
-    Catalogue,
-    Place,
-    catalogue_of,
-    here,
-    is_url,
-)
+from shoal.train.data.catalogue import EVERYWHERE, Catalogue, Place, catalogue_of, here, is_url
 from shoal.train.data.columns import Columns, DataError, ShardError
 from shoal.train.data.formats import ONLY, Read, opened, read_whole
 from shoal.train.data.parts import Index, Parts, RowSource
@@ -135,10 +128,7 @@ class ShardsOfData:
 
 
 def _parts(
-    asked: Asked,
-    findings: Sequence[Finding],
-    good: Mapping[ShardId, Finding],
-    how: Survey,
+    asked: Asked, findings: Sequence[Finding], good: Mapping[ShardId, Finding], how: Survey
 ) -> Parts:
     """Data of what was found."""
     catalogue = asked.catalogue

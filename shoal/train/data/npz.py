@@ -294,11 +294,7 @@ class NpzWriter:
         self._file.close()
 
     def write(
-        self,
-        name: str,
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        pieces: Iterable[Array],
+        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterable[Array]
     ) -> None:
         """Write one array, its pieces along the first axis."""
         header = {

@@ -35,12 +35,7 @@ WRITTEN = (
         'text.replace(".", "").replace(",", ".")',
         "",
     ),
-    (
-        re.compile(r"[-+]?\d+(\.\d+)? ?%"),
-        "numbers with a sign, such as {}",
-        'text.strip("%")',
-        "",
-    ),
+    (re.compile(r"[-+]?\d+(\.\d+)? ?%"), "numbers with a sign, such as {}", 'text.strip("%")', ""),
 )
 DAYS = "lambda _: lambda days: [day.toordinal() for day in days]"
 SETTINGS = ("encode", "fill", "dropna", "drop", "na_values", "decimal", "encoding")

@@ -13,14 +13,7 @@ import numpy as np
 from shoal.core.trial import TrialId, Value, is_number, shown
 from shoal.search.sobol import Place, Source, source
 from shoal.search.space import LARGEST
-from shoal.train.function.session import (
-    Pruned,
-    TrialContext,
-    TrialStopped,
-    Values,
-    number,
-    report,
-)
+from shoal.train.function.session import Pruned, TrialContext, TrialStopped, Values, number, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,13 +64,7 @@ class ObjectiveTrial:
         return numbered(self._context.trial.id)
 
     def suggest_float(
-        self,
-        name: str,
-        low: float,
-        high: float,
-        *,
-        step: float | None = None,
-        log: bool = False,
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
         """A number from `low` to `high`: even, in steps, or even in its logarithm.
 

@@ -39,14 +39,7 @@ from shoal.train.lane.blame import blaming
 from shoal.train.lane.checkpoints import Checkpoints, Damaged
 from shoal.train.lane.device import use
 from shoal.train.recipe.settings import seed_of
-from shoal.train.recipe.unit import (
-    Done,
-    OutOfMemory,
-    Returned,
-    Tree,
-    TrialError,
-    Unit,
-)
+from shoal.train.recipe.unit import Done, OutOfMemory, Returned, Tree, TrialError, Unit
 from shoal.train.rng import Rng
 from shoal.train.slot.setup import TrainerSetup
 
@@ -90,10 +83,7 @@ class FunctionTrainer:
     # -- units -----------------------------------------------------------------------------------
 
     def train_pack(
-        self,
-        units: Sequence[Unit],
-        fuse: bool = False,
-        measured: Collection[str] | None = None,
+        self, units: Sequence[Unit], fuse: bool = False, measured: Collection[str] | None = None
     ) -> Generator[tuple[TrialId, News], None, None]:
         """Let each trial's function run until its next report, one after another.
 
@@ -139,11 +129,7 @@ class FunctionTrainer:
         return done
 
     def _done(
-        self,
-        unit: Unit,
-        run: FunctionRun,
-        news: Report | End,
-        spent: dict[str, Seconds],
+        self, unit: Unit, run: FunctionRun, news: Report | End, spent: dict[str, Seconds]
     ) -> Done | Returned:
         """What to say of the unit; a checkpoint becomes durable."""
         chosen = self._chosen(unit)
@@ -172,11 +158,7 @@ class FunctionTrainer:
             TrialError: it holds what cannot be stored.
         """
         name = self._vault.name(trial, run.reports)
-        state = {
-            "reports": run.reports,
-            "rng": run.rng_state(),
-            "checkpoint": checkpoint,
-        }
+        state = {"reports": run.reports, "rng": run.rng_state(), "checkpoint": checkpoint}
         with blaming():
             try:
                 self._vault.save(name, state)

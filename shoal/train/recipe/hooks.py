@@ -45,10 +45,7 @@ class Carried:
         return {"carried": export(self.state)}
 
     def load(
-        self,
-        saved: Mapping[str, Any],
-        tensors: Callable[[Any], Any],
-        device: torch.device,
+        self, saved: Mapping[str, Any], tensors: Callable[[Any], Any], device: torch.device
     ) -> None:
         """Go on with the state of a checkpoint, on the device."""
         self.restart()
@@ -92,12 +89,7 @@ def detached(state: Any) -> Any:
     return state
 
 
-OPTIONAL = (
-    "config",
-    "epoch",
-    "step",
-    STATE,
-)  # arguments that a step gets if it names them
+OPTIONAL = ("config", "epoch", "step", STATE)  # arguments that a step gets if it names them
 # the argument by which `validation_epoch` gets the model, and the usual name of the other one
 MODEL = "model"
 OUTPUTS = "outputs"
@@ -195,11 +187,7 @@ class TrialHooks:
 
     @on_batches
     def own_step(
-        self,
-        model: nn.Module,
-        batch: Any,
-        at: Progress,
-        optimizers: Sequence[Optimizer],
+        self, model: nn.Module, batch: Any, at: Progress, optimizers: Sequence[Optimizer]
     ) -> Any:
         """Let the training step step the optimizers; returns the values to note."""
         with guarded("training_step"):

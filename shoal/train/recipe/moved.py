@@ -43,15 +43,9 @@ MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
     ("shoal.train.recipe", "LRSchedule"): ("shoal.train.recipe.recipe", "LRSchedule"),
     ("shoal.train.recipe", "Recipe"): ("shoal.train.recipe.recipe", "Recipe"),
     ("shoal.train.recipe.arrays", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
-    ("shoal.train.recipe.columns", "DataError"): (
-        "shoal.train.data.columns",
-        "DataError",
-    ),
+    ("shoal.train.recipe.columns", "DataError"): ("shoal.train.data.columns", "DataError"),
     ("shoal.train.recipe.data", "Data"): ("shoal.train.data.data", "Data"),
-    ("shoal.train.recipe.dataset", "Items"): (
-        "shoal.train.data.items",
-        "Items",
-    ),
+    ("shoal.train.recipe.dataset", "Items"): ("shoal.train.data.items", "Items"),
     ("shoal.train.recipe.npz", "Files"): ("shoal.train.data.npz", "Files"),
     ("shoal.train.recipe.pickled", "_prepare_to_import"): (
         "shoal.train.recipe.pickling",

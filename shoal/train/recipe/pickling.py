@@ -35,9 +35,7 @@ _found: list[str] = []  # folders that recipes of this process came from
 
 
 def dumps(
-    thing: Any,
-    aside: Callable[[pickle.PickleBuffer], Any] | None = None,
-    code_of: Any = None,
+    thing: Any, aside: Callable[[pickle.PickleBuffer], Any] | None = None, code_of: Any = None
 ) -> bytes:
     """The thing, pickled with the code of its classes, except that of installed packages.
 

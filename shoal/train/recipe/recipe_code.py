@@ -149,9 +149,7 @@ def _named_in(function: FunctionType) -> Iterator[FunctionType]:
         yield from functions_of_users(value_of())
 
 
-def variables_of(
-    function: FunctionType,
-) -> Iterator[tuple[str, Callable[[], Any]]]:
+def variables_of(function: FunctionType) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The variables beside the function that its code names, each with what gives its value now.
 
     Those of user's modules that it names, too. The value is None where there is none yet.

@@ -190,10 +190,7 @@ class Stream:
     # -- a pass --------------------------------------------------------------------------------
 
     def _ahead(
-        self,
-        order: PassOrder,
-        make: Callable[[int], Columns],
-        first: Future[Columns] | None = None,
+        self, order: PassOrder, make: Callable[[int], Columns], first: Future[Columns] | None = None
     ) -> Chunks:
         """The chunks of a pass. The next one is begun when a chunk is handed out.
 
@@ -312,12 +309,7 @@ class Stream:
             self._cache.put(blocks.name, number, chunk)
 
     def _varied(
-        self,
-        blocks: Blocks,
-        number: int,
-        turn: int,
-        shuffle: str,
-        block: Columns | None = None,
+        self, blocks: Blocks, number: int, turn: int, shuffle: str, block: Columns | None = None
     ) -> Columns:
         """The chunk in the order of a pass, augmented. What it is made of is kept."""
         chunk = block

@@ -116,12 +116,7 @@ class _Bench:
     """A few batches, and lanes to train on them with something between the steps."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        data: Data,
-        config: Config,
-        seed: int,
-        device: str = "cpu",
+        self, recipe: Recipe, data: Data, config: Config, seed: int, device: str = "cpu"
     ) -> None:
         self._recipe = recipe
         self._data = data
@@ -237,12 +232,7 @@ class Neighbour:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        data: Data,
-        config: Config,
-        seed: int,
-        device: str = "cpu",
+        self, recipe: Recipe, data: Data, config: Config, seed: int, device: str = "cpu"
     ) -> None:
         own = dict(config)
         if "seed" in own:

@@ -108,10 +108,7 @@ def check_values(
 
 
 def check_configured(
-    recipe: Recipe,
-    config: Mapping[str, Any],
-    seed: int,
-    watched: Watched | None = None,
+    recipe: Recipe, config: Mapping[str, Any], seed: int, watched: Watched | None = None
 ) -> int:
     """Build a model and its optimizer of this configuration, and throw them away.
 

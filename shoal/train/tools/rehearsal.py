@@ -28,31 +28,15 @@ from shoal.train.lane.model_changes import same
 from shoal.train.lane.scoring import EVALUATION_BATCHES, NotANumberError, scoring
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapter import Adapted, NotOfferedError
-from shoal.train.recipe.guard import (
-    OWN_STATE,
-    changing,
-    shared_label,
-    warn_of_shared,
-)
+from shoal.train.recipe.guard import OWN_STATE, changing, shared_label, warn_of_shared
 from shoal.train.recipe.hooks import scores_whole, validates
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.recipe_code import NotInSpaceError, Watched
-from shoal.train.recipe.settings import (
-    FOLD,
-    data_key,
-    seed_of,
-    seen_by,
-    settings,
-)
+from shoal.train.recipe.settings import FOLD, data_key, seed_of, seen_by, settings
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import RAISED, named_apart
 from shoal.train.rng import Rng
-from shoal.train.slot.shared_state import (
-    SharedCode,
-    SharedValues,
-    attributes_of,
-    own_copy,
-)
+from shoal.train.slot.shared_state import SharedCode, SharedValues, attributes_of, own_copy
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.error_text import said
 from shoal.train.tools.keys import check_attributes
@@ -212,11 +196,7 @@ class _Rehearsal:
         if few is None or hasattr(lane.model, "_orig_mod"):  # to compile takes long
             return None
         stream = Stream(
-            seen_by(self._recipe, key),
-            few,
-            seed=self._seed,
-            device=self._device,
-            memory_gb=0.0,
+            seen_by(self._recipe, key), few, seed=self._seed, device=self._device, memory_gb=0.0
         )
         trained = self._trained(lane, stream, few.shards[0])
         self._check_trained(lane, trained.get("loss", 0.0))

@@ -134,11 +134,7 @@ class Timed:
         self.meeting = Meeting()
         self.orders = Orders()
         self._streams = Streams(
-            self.recipe,
-            self.data,
-            seed=setup.seed,
-            device=self.device,
-            memory_gb=setup.memory_gb,
+            self.recipe, self.data, seed=setup.seed, device=self.device, memory_gb=setup.memory_gb
         )
 
     def probe(self, trials: Sequence[Trial]) -> dict[str, Outcome]:
@@ -257,13 +253,7 @@ class Timed:
                     'batch_size="max" is found out for each slot: to profile widths, give a number'
                 )
             seed = seed_of(trial.config, self.setup.seed)
-            return TrainingLane(
-                recipe,
-                config,
-                seed=seed,
-                device=self.device,
-                epoch=epoch,
-            )
+            return TrainingLane(recipe, config, seed=seed, device=self.device, epoch=epoch)
 
     def _endless(self, lane: TrainingLane) -> Callable[[int], Chunks]:
         """The first shard again and again, from any sample on."""

@@ -283,9 +283,7 @@ def _near(
             said += f"; a visit moves it by {moved:.2g}"
         if not most <= enough:  # also of NaN
             return Verdict(
-                "not comparable",
-                gap,
-                f"rounding alone may move its {group} by {most:.2g} ({said})",
+                "not comparable", gap, f"rounding alone may move its {group} by {most:.2g} ({said})"
             )
     for path, one, other in places:
         apart, most = _norm(_minus(one, other)), spreads.allowed(path, other)
@@ -489,13 +487,7 @@ def _new_lane(recipe: Recipe, config: Config, seed: int, device: str, epoch: flo
     )
 
 
-def model_from(
-    recipe: Recipe,
-    config: Config,
-    seed: int,
-    state: Tree,
-    device: str = "cpu",
-) -> Any:
+def model_from(recipe: Recipe, config: Config, seed: int, state: Tree, device: str = "cpu") -> Any:
     """The trained model of a state, in evaluation mode; of a `ShardRecipe` its state.
 
     Raises:
