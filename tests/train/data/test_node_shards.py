@@ -1,9 +1,11 @@
 """Data whose shards lie at nodes: the catalogue, what holders find, and reading where it lies."""
 
 import os
+import re
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,10 +20,11 @@ from shoal.core.cluster import ShardId
 from shoal.core.errors import StudyError
 from shoal.study.auto import check_place_of_data, policy_of
 from shoal.study.folder import StudyPaused
+from shoal.train.data import node_shards as source
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.node_shards import Survey, surveying
-from shoal.train.data.survey import Asked, Finding, look, tasks_of
+from shoal.train.data.survey import Asked, Content, Finding, Inspection, content_of, look, tasks_of
 from shoal.train.data.url_cache import UrlCache
 from shoal.train.recipe.recipe_data import bring
 
@@ -179,57 +182,11 @@ def test_only_holders_read(tmp_path: Path) -> None:
         data.read(data.shards[0])
 
 
-@pytest.mark.parametrize("form", ["npy", "csv", "parquet", "arrow", "tar", "folder", "own"])
-def test_formats(tmp_path: Path, form: str) -> None:
-    """Each reader gives a shard's samples in their order."""
-    path = tmp_path / f"s.{form}"
-    column: Any = "x"
-    recipe = Plain(path)
-    if form == "npy":
-        np.save(path, np.arange(5.0))
-        column = 0
-    elif form == "own":
-        path.write_text("0 1 2 3 4")
-        recipe = Own(path)
-    else:
-        column = _write(form, path)
-    data = bring(recipe)
-    found = data.read(data.shards[0])[column]
-    assert np.asarray(found).reshape(5, -1)[:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert data.sizes == {"s": 5}
-    assert data.by_rows == (form not in ("csv", "parquet", "own"))
-
-
-def _write(form: str, path: Path) -> Any:
-    """Five samples that begin with 0 to 4; returns the column."""
-    if form == "csv":
-        path.write_text("x,y\n" + "".join(f"{n},7\n" for n in range(5)))
-        return "x"
-    if form in ("parquet", "arrow"):
-        pa = pytest.importorskip("pyarrow", reason="pyarrow reads parquet and arrow")
-        from pyarrow import feather, parquet
-
-        table = pa.table({"x": list(range(5))})
-        if form == "parquet":
-            parquet.write_table(table, path)
-        else:
-            feather.write_feather(table, path)
-        return "x"
-    image = pytest.importorskip("PIL.Image", reason="pillow reads pictures")
-    if form == "folder":
-        for n in range(5):
-            (path / f"class{n}").mkdir(parents=True)
-            image.new("RGB", (2, 2)).save(path / f"class{n}" / "0.png")
-        return 1
-    import io
-    import tarfile
-
-    with tarfile.open(path, "w") as tar:
-        for n in range(5):
-            info = tarfile.TarInfo(f"{n}.cls")
-            info.size = 1
-            tar.addfile(info, io.BytesIO(str(n).encode()))
-    return "cls"
+def test_a_recipe_reads_files_of_a_form_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "s.own").write_text("0 1 2 3 4")
+    data = bring(Own(tmp_path / "s.own"))
+    assert data.read(data.shards[0])["x"].tolist() == [0, 1, 2, 3, 4]
+    assert data.sizes == {"s": 5} and not data.by_rows
 
 
 class Plain(shoal.Recipe):
@@ -432,3 +389,92 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
     assert a.exists() and c.exists() and not b.exists()
     with pytest.raises(DataError, match=r"more than cache_gb=.*make smaller shards"):
         UrlCache(size / 2**31, str(tmp_path / "small")).fetched(urls[0], "n1")
+
+
+def test_a_file_that_the_recipe_misses_is_named(tmp_path: Path) -> None:
+    """The shard is there, and `read` looks for another file as well."""
+
+    def read(path: Path) -> str:
+        return (path / "labels.txt").read_text()
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "rows.txt").write_text("1 2 3")
+    part = ShardId("a")
+    task = Inspection("n0", {part: str(tmp_path / "a")}, frozenset([part]))
+    [found] = look(task, UrlCache(1.0), read)
+    assert "labels.txt" in found.why
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_file_that_was_replaced_by_one_of_equal_size_and_time_is_noticed(
+    tmp_path: Path, kind: str
+) -> None:
+    """Copying that keeps times, such as `cp -p`, brings other data under an old time."""
+    places = written(tmp_path, "a")
+    file = tmp_path / "a.npz"
+    if kind == "folder":  # its newest file stays the same
+        image = pytest.importorskip("PIL.Image", reason="pillow reads pictures")
+        for name in ("old", "new"):
+            (tmp_path / "pictures" / name).mkdir(parents=True)
+            picture = tmp_path / "pictures" / name / "0.png"
+            image.new("RGB", (4, 4)).save(picture)
+        os.utime(picture, ns=(10**18, 10**18))
+        file = tmp_path / "pictures" / "old" / "0.png"
+        places = {"a": {"local": str(tmp_path / "pictures")}}
+    data = shoal.Data.shards(places)
+    data.read(data.shards[0])
+    before = file.stat()
+    other = tmp_path / "other"
+    other.write_bytes(file.read_bytes()[:-5] + b"wrong")
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(file)
+    with pytest.raises(ShardError, match="a at local: .*and held .*put it back"):
+        data.read(data.shards[0])
+
+
+def test_each_holder_goes_by_the_time_of_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nodes hold a shard under the same path, none takes the checksum of its file again."""
+    path = written(tmp_path, "a")["a"]["local"]
+    taken = []
+
+    def counted(file: Path) -> Content:
+        taken.append(file)
+        return content_of(file)
+
+    def found(asked: Asked) -> list[Finding]:
+        task = Inspection("n0", {ShardId("a"): path}, frozenset({ShardId("a")}))
+        here = look(task, asked.cache, None)
+        return [*here, replace(here[0], node="n1", stamp=(1, 1, 1), form=None)]
+
+    monkeypatch.setattr(source, "content_of", counted)
+    with surveying(Survey(surveyor=found, names=("n0",))):
+        data = shoal.Data.shards({"a": {"n0": path, "n1": path}})
+    data.read(data.shards[0])
+    assert not taken
+    data.at(("n1",)).read(data.shards[0])
+    assert taken == [Path(path)]
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("n,x\n1,Rome\n2,Oslo\n", "column x holds string, such as 'Rome', no numbers"),
+        ("n,x\n1,1\n2,\n3,3\n", "column x lacks 1 of 3 values"),
+        ("n;x\n1;1,234\n2;5,678\n", "x holds numbers with commas, such as '1,234'"),
+        ("n,x\n1,1\n2,2\n3,?\n", "1 of 3 values of column x are no numbers"),
+    ],
+)
+def test_a_table_that_is_not_of_numbers_is_told_what_shards_take(
+    tmp_path: Path, table: str, told: str
+) -> None:
+    """`Data.shards` takes none of the arguments by which `Data.csv` makes numbers of text."""
+    pytest.importorskip("pyarrow", reason="pyarrow reads CSV")
+    (tmp_path / "a.csv").write_text(table)
+    with pytest.raises(DataError) as raised:
+        shoal.Data.shards({"a": {"local": str(tmp_path / "a.csv")}})
+    text = str(raised.value)
+    assert told in text
+    assert "give the recipe a method read(self, path)" in text
+    assert not re.search(r"\b(encode|fill|drop|dropna|na_values|decimal)=", text), text
