@@ -197,7 +197,7 @@ MUTANTS = (
         "policy/width/flotilla.py",
         "upto = _widths_to_measure(view, wanting)",
         "upto = 2",
-        "tests/policy/width/test_profiling.py",
+        "tests/policy/width/test_flotilla.py",
     ),
     Mutant(
         "FLEET, appendix B.3: 48 batches at most",

@@ -34,7 +34,7 @@ from shoal.policy.width.ask import Ask  # noqa: E402
 from shoal.policy.width.doubling import Doubling, best_widths, climb  # noqa: E402
 from shoal.policy.width.equi import Equi  # noqa: E402
 from shoal.policy.width.explore import Explore  # noqa: E402
-from shoal.profile.ring import fit_speed  # noqa: E402
+from shoal.profile.widths import fit_speed  # noqa: E402
 
 Rows = list[dict[str, Any]]
 SEEDS = 6

@@ -13,6 +13,7 @@ from shoal.core.state import State, View, view
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import run
+from shoal.profile.measure import believe
 from shoal.profile.table import Row, Table
 
 
@@ -41,6 +42,16 @@ def state(trials: Sequence[Trial], slots: Sequence[Slot]) -> State:
 
 def seen(known: State, profile: Table, now: Seconds = 0.0) -> View:
     return view(known, now, profile.of(known.known))
+
+
+def believed(known: State, now: Seconds = 0.0) -> View:
+    """What deciders see of a study that begins unmeasured, as a user's does."""
+    return view(known, now, believe(known))
+
+
+def widths_of(plan: Plan) -> dict[str, int]:
+    """The slots of each trial."""
+    return {lane.trial: len(lane.slots) for gang in plan.gangs for lane in gang.lanes}
 
 
 def follow(known: State, plan: Plan, *events: Event) -> State:

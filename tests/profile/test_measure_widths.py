@@ -10,8 +10,7 @@ from shoal.core.plan import Gang, Lane, solo
 from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.profile.measure import Believer, believe
-from shoal.profile.ring import fit_speed
-from shoal.profile.widths import WIDER
+from shoal.profile.widths import WIDER, fit_speed
 from shoal.testing import check_profile
 
 A, B, C = TrialId("a"), TrialId("b"), TrialId("c")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.policy.reference.baselines import Width
 from shoal.policy.width.doubling import Doubling, best_widths, climb
-from shoal.profile.ring import Speed
+from shoal.profile.widths import Speed
 
 TOY = {1: 1.0, 2: 1.6, 3: 1.55, 4: 2.8}
 

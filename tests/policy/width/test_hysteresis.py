@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_studies import Arrivals, follow, nodes, seen, state, table, trial
+from small_studies import Arrivals, follow, nodes, seen, state, table, trial, widths_of
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, SlotId
@@ -22,7 +22,6 @@ from shoal.core.event import (
     Submitted,
 )
 from shoal.core.fold import fold
-from shoal.core.plan import Plan
 from shoal.core.ports import Policy
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -155,25 +154,21 @@ def decided(policy: Policy[Any], known: State, memory: Any, now: Seconds, profil
     return follow(known, plan), memory, plan
 
 
-def wide(plan: Plan) -> dict[str, int]:
-    return {lane.trial: len(lane.slots) for gang in plan.gangs for lane in gang.lanes}
-
-
 def test_what_trials_have_done_is_no_reason_to_decide_and_an_arrival_is() -> None:
     profile = table(CAPES, switch=0.0)
     known = state([each for _, each in three_equal()], nodes(4))
     policy = Doubling()
     known, memory, first = decided(policy, known, policy.start(), 0.0, profile)
-    assert wide(first) == {"t0": 2, "t1": 1, "t2": 1}
+    assert widths_of(first) == {"t0": 2, "t1": 1, "t2": 1}
     known = follow(known, first, Advanced({TrialId("t0"): 40.0 * EPOCH}))
     known, memory, plan = decided(policy, known, memory, 60.0, profile)
-    assert wide(plan) == wide(first)
+    assert widths_of(plan) == widths_of(first)
 
     _, _, plan = decided(Doubling(every=50.0), known, memory, 60.0, profile)
-    assert wide(plan) == {"t0": 1, "t1": 2, "t2": 1}, "a tick decides again"
+    assert widths_of(plan) == {"t0": 1, "t1": 2, "t2": 1}, "a tick decides again"
     known = follow(known, first, Submitted(trial(3, 1.0 * EPOCH, (1, 4))))
     _, _, plan = decided(policy, known, memory, 60.0, profile)
-    assert wide(plan) == {"t0": 1, "t1": 1, "t2": 1, "t3": 1}
+    assert widths_of(plan) == {"t0": 1, "t1": 1, "t2": 1, "t3": 1}
 
 
 def test_an_exchange_must_gain_more_than_two_changes_and_the_margin() -> None:
@@ -185,7 +180,7 @@ def test_an_exchange_must_gain_more_than_two_changes_and_the_margin() -> None:
         later = follow(known, first, Advanced({TrialId("t0"): ahead * EPOCH}))
         costly = table(CAPES, switch=switch)
         _, _, plan = decided(policy, later, memory, 60.0, costly)
-        return wide(plan) != wide(first)
+        return widths_of(plan) != widths_of(first)
 
     # Each epoch ahead saves 138 - 82 = 56 s; the two have 21 200 s left, of which 2 % are 424 s.
     assert not exchanged(5.0, 0.0)
@@ -203,7 +198,7 @@ def test_a_trial_that_ends_and_is_extended_at_once_goes_on() -> None:
     ended = Advanced({TrialId("t0"): 100.0 * EPOCH}), Finished(TrialId("t0"))
     known = follow(known, first, *ended, Submitted(more))
     _, _, plan = decided(policy, known, memory, 60.0, profile)
-    assert wide(plan).keys() == {"t0", "t1", "t2"}
+    assert widths_of(plan).keys() == {"t0", "t1", "t2"}
 
 
 def test_a_slot_that_takes_the_place_of_a_lost_one_is_used() -> None:
@@ -212,11 +207,11 @@ def test_a_slot_that_takes_the_place_of_a_lost_one_is_used() -> None:
     known = state([trial(0, 100.0 * EPOCH, (1, 4))], here[:4])
     policy = Doubling()
     known, memory, first = decided(policy, known, policy.start(), 0.0, table(CAPES))
-    assert wide(first) == {"t0": 4}
+    assert widths_of(first) == {"t0": 4}
     lost = Left(frozenset([SlotId("g01")]))
     known = follow(known, first, lost, Joined(here[4:]))
     _, _, plan = decided(policy, known, memory, 60.0, table(CAPES))
-    assert wide(plan) == {"t0": 4}
+    assert widths_of(plan) == {"t0": 4}
 
 
 @pytest.mark.parametrize("policy", DOUBLINGS, ids=str)
@@ -224,12 +219,12 @@ def test_for_one_that_comes_nearly_equal_trials_do_not_exchange_slots(policy) ->
     profile = table(CAPES, switch=10.0)
     known = state([each for _, each in three_equal()], nodes(5))
     known, memory, first = decided(policy, known, policy.start(), 0.0, profile)
-    assert wide(first) == {"t0": 2, "t1": 2, "t2": 1}
+    assert widths_of(first) == {"t0": 2, "t1": 2, "t2": 1}
     ahead = Advanced({TrialId("t0"): 2.0 * EPOCH, TrialId("t1"): 2.0 * EPOCH})
     known = follow(known, first, ahead, Submitted(trial(3, 20.0 * EPOCH, (1, 4))))
     _, _, plan = decided(policy, known, memory, 200.0, profile)
-    assert wide(plan)["t2"] == 1
-    assert sorted(wide(plan).values()) == [1, 1, 1, 2]
+    assert widths_of(plan)["t2"] == 1
+    assert sorted(widths_of(plan).values()) == [1, 1, 1, 2]
 
 
 # -- random loads
