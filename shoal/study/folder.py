@@ -6,7 +6,6 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -292,21 +291,15 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-@cache
-def _installed() -> Mapping[str, str]:
-    """Read once: that takes as long as the rest of a small study's beginning."""
-    found = {}
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers."""
+    found = {"python": platform.python_version()}
     for name in ("shoal", "torch", "numpy", "ray"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
     return found
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
-    return {"python": platform.python_version(), **_installed()}
 
 
 def last_head(lines: Sequence[Line]) -> Mapping[str, Any]:

@@ -92,6 +92,7 @@ class FakeActor:
     pid: int
     alive: bool = True
     stopped: bool = False  # it does nothing any more, and says so to nobody
+    stuck: bool = False  # its round does not end, and it says that it lives
     queues: dict[str, deque[ActorCall]] = field(
         default_factory=lambda: {name: deque() for name in ("train", "control", "watch", "news")}
     )
@@ -129,7 +130,8 @@ class FakeActor:
     def steps(self) -> Iterator[Step]:
         train, control, news = (self.queues[name] for name in ("train", "control", "news"))
         if self.round is not None:
-            yield self._finish_round
+            if not self.stuck:
+                yield self._finish_round
         elif self.wide is None and train and _ready(train[0]) and self._has_room():
             yield self._begin
         if control and _ready(control[0]):
@@ -536,6 +538,14 @@ class FakeFleet:
         live = [actor for actor in self.actors if actor.alive and actor.said_at]
         if live:
             self.rng.choice(live).stopped = True
+
+    def stick_any(self) -> None:
+        """Code of a round never returns; if there is none, it is tried later."""
+        live = [actor for actor in self.actors if actor.alive and actor.round is not None]
+        if live:
+            self.rng.choice(live).stuck = True
+        else:
+            self.faults.append(self.stick_any)
 
     def lose_node(self, node: str) -> None:
         """A node goes, with all that lies there."""

@@ -285,6 +285,19 @@ def test_a_slot_that_stands_still_is_given_up_and_comes_back() -> None:
     assert "it hung: no answer for" in left.entry.why
 
 
+@many
+def test_code_that_never_returns_costs_its_slot_and_nobody_else(seed: int) -> None:
+    """The process answers, but its work makes no progress."""
+    study = FakeStudy(seed, ["one", "pack"])
+    study.fleet.faults = [study.fleet.stick_any]
+    study.run(hang_after=1.0)
+    study.check()
+    stuck = [actor for actor in study.fleet.actors if actor.stuck]
+    assert [left.entry.died for left in study.lines(Left)] == [True] * len(stuck)
+    assert all("it hung: no progress for" in left.entry.why for left in study.lines(Left))
+    assert set(study.state.ended.values()) == {"finished"}
+
+
 @dataclass
 class Together:
     """All slots make the units of the first trial that is there together."""

@@ -6,7 +6,7 @@ could not end and make durable.
 
 import warnings
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -183,15 +183,26 @@ class Hangs:
         return self._given_up(processes, now)
 
     def _given_up(self, processes: Iterable[SlotProcess], now: Seconds) -> Events:
-        """What follows from giving up those that hang."""
-        events: Events = []
+        """What follows from giving up those that hang.
+
+        Not those that wait for a state of another one that hangs: they go on without it.
+        """
+        hung: dict[SlotId, tuple[SlotProcess, str]] = {}
         for process in processes:
-            work = self._work_of(process)
-            why = why_hung(process.signs, now, self._limits, work)
+            why = why_hung(process.signs, now, self._limits, self._work_of(process))
             if why is not None:
-                self._hangs.update((process.id, *_trials(process)))
-                self._end(process.node, process.pid, process.born)
-                events += self._died(process, TimeoutError(why))
+                hung[process.id] = process, why
+        waiting = {name for name, (process, _) in hung.items() if _waits(process, hung)}
+        if len(waiting) == len(hung):
+            waiting = set()  # for one another
+        events: Events = []
+        for name, (process, why) in hung.items():
+            if name in waiting:
+                process.signs.begin(now)
+                continue
+            self._hangs.update((process.id, *_trials(process)))
+            self._end(process.node, process.pid, process.born)
+            events += self._died(process, TimeoutError(why))
         return events
 
     def _work_of(self, process: SlotProcess) -> WorkUnderWay | None:
@@ -238,6 +249,13 @@ class Hangs:
             newest = max(process.signs.went_on for process in members)
             for process in members:
                 process.signs.go_on(newest)
+
+
+def _waits(process: SlotProcess, hung: Collection[SlotId]) -> bool:
+    """Whether the process, which answers, cannot begin without a state of one that hangs."""
+    calls = [*process.calls, *process.shares]
+    origins = set(calls[0].origins.values()) - {process.id} if calls else set()
+    return not origins.isdisjoint(hung)
 
 
 def _trials(process: SlotProcess) -> list[TrialId]:
