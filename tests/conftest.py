@@ -37,41 +37,60 @@ from shoal.engine.process import STOPPING
 QUICK = 5.0
 MOST = 2 * QUICK
 HANDLERS = {each: signal.getsignal(each) for each in STOPPING}
-ALONE = ("slurm", "ray")
-STARTS_RAY = re.compile(
-    r"(?<![a-zA-Z])ray(?![a-z])|test_processes|test_pool|test_pilots|test_slots"
-)
+# Slow tests that run in one process, one after the other, beside Slurm's in another: several at a
+# time keep a small machine too busy.
+GROUPS = {
+    "processes of ray": re.compile(r"/test_(processes|network|pool|pilots|slots|ray_locks)\.py"),
+    "ray": re.compile(r"(?<![a-zA-Z])ray(?![a-z])"),
+}
+ORDER = ["slurm", *GROUPS, "slow", "quick"]
 
 
 gc.disable()  # ten thousand tests are collected, and none of them is garbage: a tenth of the time
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # what is collected in a test is only that test's
     gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Longest first: Slurm's tests, and those that start Ray, each in one process; then slow ones.
+    """Longest first: Slurm's tests, and those that start Ray; then other slow ones; then the rest.
 
-    Two tests that start Ray at one time keep a small machine so busy that limits pass.
+    Tests that share a cluster come before those that start their own.
     """
-    items.sort(key=_rank)
-    for item in items:
-        if _rank(item) < len(ALONE):
-            item.add_marker(pytest.mark.xdist_group(ALONE[_rank(item)]))
+    groups = {item: _group(item) for item in items}
+    items.sort(key=lambda item: (ORDER.index(groups[item]), "shared_ray" not in item.fixturenames))
+    for item, group in groups.items():
+        if group not in ("slow", "quick"):
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
-def _rank(item: pytest.Item) -> int:
+def _group(item: pytest.Item) -> str:
     if item.get_closest_marker("slurm"):
-        return 0
+        return "slurm"
     if not _is_slow(item):
-        return 3
-    return 1 if STARTS_RAY.search(item.nodeid) else 2
+        return "quick"
+    return next((name for name, ray in GROUPS.items() if ray.search(item.nodeid)), "slow")
 
 
 def _is_slow(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(mark) for mark in ("slow", "slurm", "soak", "nightly"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that do not share the cluster of this process are in none when they begin."""
+    if "one_cluster" in sys.modules and "shared_ray" not in item.fixturenames:
+        sys.modules["one_cluster"].leave()
+
+
+@pytest.fixture
+def shared_ray() -> None:
+    """The test is in a cluster, with others before and after it."""
+    pytest.importorskip("ray", reason="Ray is an extra")
+    import one_cluster
+
+    one_cluster.join()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -214,19 +214,28 @@ def _run(words: list[str]) -> None:
             exec(compile(file.read(), words[0], "exec"), main.__dict__)
 
 
-def _main() -> None:
-    sys.path[0] = os.getcwd()
+def load() -> None:
+    """Load what forks are to begin with."""
     _load()
     gc.freeze()  # what is loaded is not written to by collections after a fork
-    ask = _serve(socket.socket(fileno=int(sys.argv[1])))
-    _become(*ask)
-    status = _status(ask[0])
+
+
+def be(words: list[str], env: dict[str, str], folder: str, alone: bool = False) -> None:
+    """Be, in a fork, a process of this command line, and end as it does."""
+    _become(words, env, folder, alone)
+    status = _status(words)
     # As Python ends, but that what was loaded is not taken apart: that takes a second.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)
+
+
+def _main() -> None:
+    sys.path[0] = os.getcwd()
+    load()
+    be(*_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
 def _status(words: list[str]) -> int:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from one_cluster import KILL
 from sklearn.linear_model import SGDClassifier
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -29,8 +30,6 @@ import shoal
 from shoal.train.lane.checkpoints import Checkpoints
 
 SAMPLES = 96
-# Environment variable: a file that is there if a slot is to be killed. It names the checkpoints.
-KILL = "SHOAL_FORMS_KILL"
 
 
 def perhaps_fatal() -> None:

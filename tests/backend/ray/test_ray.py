@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import ray
 from ray_kit import SEED, Bench, Given, Tiny, trials_of
 
 from shoal.backend.positions import Positions
-from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.slot_process import Call
@@ -41,12 +39,7 @@ LONG = 1000.0  # seconds: nothing here takes so long
 SLOT0, SLOT1 = SlotId("slot0"), SlotId("slot1")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One quiet Ray for all of these tests."""
-    ray_cluster.join(None, 4, 1, 0.5)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("shared_ray")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from torch import nn
 
 import shoal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_ray")]
 
 
 class Steering(shoal.Callback):
@@ -36,14 +36,20 @@ class Steering(shoal.Callback):
 
 
 def test_on_two_slots_a_trial_is_stopped_and_scores_are_logged(tmp_path: Path, blobs: Any) -> None:
+    class Slower(blobs):  # type: ignore[misc]
+        def training_step(self, model: Any, batch: Any) -> Any:
+            if model[0].out_features == 8:  # it is to be stopped long before it is through
+                sleep(0.05)
+            return super().training_step(model, batch)
+
     called = Steering()
     space = {"width": shoal.grid([4, 8]), "lr": 0.01}
-    study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space)
+    study = shoal.create_study(Slower(), storage=tmp_path / "s", search_space=space)
     study.optimize(
         policy="fifo",
         backend="ray",
         slots=2,
-        max_epochs=300,
+        max_epochs=40,
         callbacks=[called],
         loggers=["csv"],
         progress=False,

@@ -6,13 +6,12 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray_wide_kit import gangs_of
-from test_ray_joint import Exact, head
+from test_ray_joint import Exact
 from test_ray_placed import NODES, at_local, placed, written
 
 import shoal
 
 pytestmark = pytest.mark.nightly
-__all__ = ["head"]  # a fixture
 
 
 def test_two_elastic_trials_share_the_holders_of_all_shards(

@@ -74,6 +74,7 @@ def figures(bench: Bench) -> Mapping[str, float]:
     return bench.events(Fed)[-1].figures
 
 
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.slow
 def test_each_chunk_is_made_once_for_all(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Costly(shards=2))
@@ -108,6 +109,7 @@ def test_feeders_work_ahead_within_their_memory(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.nightly
 @pytest.mark.usefixtures("small_chunks")
 def test_a_lane_that_stands_still_holds_up_no_other(tmp_path: Path) -> None:
@@ -168,6 +170,7 @@ def test_feeders_are_started_as_they_are_needed(
     bench.check_weights()
 
 
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.nightly
 @pytest.mark.usefixtures("small_chunks")
 def test_none_is_started_where_preparing_costs_nothing(tmp_path: Path) -> None:
@@ -178,6 +181,7 @@ def test_none_is_started_where_preparing_costs_nothing(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.slow
 def test_feeders_that_raise_leave_it_to_the_slots_to_tell(tmp_path: Path) -> None:
     class Wrong(Costly):
@@ -189,6 +193,7 @@ def test_feeders_that_raise_leave_it_to_the_slots_to_tell(tmp_path: Path) -> Non
     assert set(bench.state.ended.values()) == {"failed: ArithmeticError: no such picture"}
 
 
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["feeder", "window"])
 def test_a_process_that_dies_is_not_missed(tmp_path: Path, what: str) -> None:

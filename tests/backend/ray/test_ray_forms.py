@@ -2,17 +2,18 @@
 killed, and where trials hop.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray_forms_kit as kit
 from door_kit import differences
+from one_cluster import KILL
 from ray_forms_kit import Files, Points, Sentences
 
 import shoal
-from shoal.backend.ray import cluster as ray_cluster
 from shoal.core.event import Fed, Fell, Left, Planned
 from shoal.core.trial import TrialId
 from shoal.study.folder import Folder
@@ -56,15 +57,10 @@ OFTEN = {"DataLoader", "carried state", "two optimizers", "csv"}
 FILES = {"csv", "arrow", "images", "tar", "mapped arrays", "files"}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One cluster for all forms; a file that tells a slot to die."""
-    with pytest.MonkeyPatch.context() as patch:
-        kill = tmp_path_factory.mktemp("forms") / "kill"
-        patch.setenv(kit.KILL, str(kill))
-        own, _ = ray_cluster.join(None, 2, 1, 0.3)
-        yield kill
-        ray_cluster.leave(own, joined=True)
+@pytest.fixture
+def kill(shared_ray: None) -> Path:
+    """A file that tells a slot to die, if it is there."""
+    return Path(os.environ[KILL])
 
 
 def train(recipe: Any, folder: Path, policy: str, **options: Any) -> Path:
@@ -114,16 +110,16 @@ def moved(folder: Path) -> bool:
         for each in FORMS
     ],
 )
-def test_it_trains_as_in_one_process(form: str, cluster: Path, tmp_path: Path) -> None:
+def test_it_trains_as_in_one_process(form: str, kill: Path, tmp_path: Path) -> None:
     recipe = FORMS[form](tmp_path)
     more = HALVES if form == "metrics" else {}
     here = train(recipe, tmp_path / "here", "fifo", workers=0, **more)
 
-    cluster.write_text(str(tmp_path / "killed" / "checkpoints"))
+    kill.write_text(str(tmp_path / "killed" / "checkpoints"))
     feeders = 1 if form in FILES else 0
     slot = {"backend": "ray", "slots": 1, "feeders": feeders}
     killed = train(recipe, tmp_path / "killed", "fifo", **slot, **more)
-    assert not cluster.exists() and entries(killed, Left) and entries(killed, Fell)
+    assert not kill.exists() and entries(killed, Left) and entries(killed, Fell)
     check_equal(here, killed)
     if form in FILES:
         assert bool(entries(killed, Fed)) == (form in FED)
@@ -147,7 +143,8 @@ WIDE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.parametrize("form", WIDE)
 def test_a_trial_may_have_several_slots(form: str, tmp_path: Path) -> None:
     recipe = WIDE[form]()

@@ -27,6 +27,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.parametrize("every", [1, 2, 100])
 def test_rungs_and_returns_on_two_slots(tmp_path: Path, every: int) -> None:
     """What changes slots goes on from its checkpoint, or from the beginning."""
@@ -77,6 +78,7 @@ print("done by", os.environ["SHOAL_TRIAL"])
 """
 
 
+@pytest.mark.usefixtures("shared_ray")
 def test_command_lines_on_two_slots(tmp_path: Path) -> None:
     """They go on from their folders in a second run, and give the losses of the program alone."""
     program = tmp_path / "program.py"

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
+from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, trials_of
-from test_ray_nodes import headed
 from torch import nn
 
 from shoal.backend.ray.backend import Ray
@@ -43,6 +42,7 @@ class Stopper:
         return watch
 
 
+@pytest.mark.usefixtures("shared_ray")
 def test_a_stopped_slot_is_given_up_and_comes_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Tiny(slow=0.03))
     stopper = Stopper(6)
@@ -79,8 +79,12 @@ class Stuck(Tiny):
         return super().training_step(model, batch)
 
 
-def test_code_that_never_returns_costs_its_slot_and_nobody_else(tmp_path: Path) -> None:
-    """The process answers, but its work stands still: longer than ten times what is usual."""
+@pytest.mark.usefixtures("shared_ray")
+def test_code_that_never_returns_costs_its_slot(tmp_path: Path) -> None:
+    """The process answers, but its work stands still: longer than ten times what is usual.
+
+    That it costs nobody else is tested without processes: on a busy machine others may be slow.
+    """
     bench = Bench(tmp_path, Stuck(stone := tmp_path / "stone"))
     trials = trials_of(bench.data, [4, 5, 6], 3)
 
@@ -94,8 +98,8 @@ def test_code_that_never_returns_costs_its_slot_and_nobody_else(tmp_path: Path) 
         return watch
 
     bench.run(Given(trials), Hop(), throw, slots=2, hang_after=0.3)
-    (left,) = bench.events(Left)
-    assert left.why.startswith("it hung: no progress for")
+    assert any(left.why.startswith("it hung: no progress for") for left in bench.events(Left))
+    assert not stone.exists()
     assert set(bench.state.ended.values()) == {"finished"}
     bench.check_visits(3)
     bench.check_weights()
@@ -123,6 +127,7 @@ COMPILED: set[int] = set()  # this process, once it made a step
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("shared_ray")
 def test_a_slot_that_stops_in_its_first_call_is_not_taken_for_a_slow_one(
     tmp_path: Path,
 ) -> None:
@@ -138,24 +143,19 @@ def test_a_slot_that_stops_in_its_first_call_is_not_taken_for_a_slow_one(
 
 
 @pytest.mark.nightly
-def test_a_stopped_slot_on_another_node_is_ended_there(tmp_path: Path) -> None:
+def test_a_stopped_slot_on_another_node_is_ended_there(tmp_path: Path, head: Cluster) -> None:
     """Also: two slots train one trial, and the one that goes on does not wait for ever."""
-    cluster = headed()
-    cluster.add_node(num_cpus=2)
+    head.add_node(num_cpus=2)
     bench = Bench(tmp_path, Tiny(slow=0.03))
     trials = trials_of(bench.data, [4], 6)
     wide = [replace(trial, widths=(2, 2)) for trial in trials]
     stopper = Stopper(4)
     options = {"hang_after": 2.0, "checkpoint_every": 0.2}
-    try:
-        bench.run(Given(wide), WaterFill(), stopper, address=cluster.address, **options)
-        (left,) = bench.events(Left)
-        assert left.why.startswith("it hung: no answer for")
-        assert bench.state.ended == {"t4": "finished"}
-        until = time.monotonic() + 60
-        while Path(f"/proc/{stopper.pid}").exists():
-            assert time.monotonic() < until
-            time.sleep(0.1)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    bench.run(Given(wide), WaterFill(), stopper, address=head.address, **options)
+    (left,) = bench.events(Left)
+    assert left.why.startswith("it hung: no answer for")
+    assert bench.state.ended == {"t4": "finished"}
+    until = time.monotonic() + 60
+    while Path(f"/proc/{stopper.pid}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.1)

@@ -10,6 +10,8 @@ from shoal.policy.hop.hop import Hop
 from shoal.policy.pack import packs_as_trials
 from shoal.policy.pack.packs_as_trials import PacksAsTrials
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 
 @pytest.fixture(autouse=True)
 def all_gain(monkeypatch: pytest.MonkeyPatch) -> None:

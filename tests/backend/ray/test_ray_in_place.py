@@ -17,7 +17,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 from ray_kit import SEED, Bench, Given, Tiny, trials_of
-from test_ray_placed import Placed, at_local, head, written  # noqa: F401 - head is a fixture
+from test_ray_placed import Placed, at_local, written
 from typer.testing import CliRunner
 
 import shoal
@@ -95,7 +95,7 @@ def scored(bench, trial, visits):
 
 
 @pytest.mark.nightly
-def test_scores_are_those_of_the_undivided_set(tmp_path: Path, head: Cluster) -> None:  # noqa: F811
+def test_scores_are_those_of_the_undivided_set(tmp_path: Path, head: Cluster) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
     tables = divided(tmp_path)
@@ -134,7 +134,7 @@ class Dealing(Tiny):
 @pytest.mark.nightly
 def test_samples_are_dealt_between_nodes_at_a_barrier(
     tmp_path: Path,
-    head: Cluster,  # noqa: F811
+    head: Cluster,
 ) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
@@ -234,7 +234,7 @@ def steps_in(folder: Path) -> list[tuple[int, int, str]]:
 @pytest.mark.nightly
 def test_tools_work_where_no_node_holds_all(
     tmp_path: Path,
-    head: Cluster,  # noqa: F811
+    head: Cluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With `--address`, `check`, `plan`, `profile` and `replay` train at the node that holds most,
@@ -323,7 +323,7 @@ def test_which_node_does_a_tools_work(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.nightly
 def test_the_end_of_a_tools_process_is_one_error(
     tmp_path: Path,
-    head: Cluster,  # noqa: F811
+    head: Cluster,
 ) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
@@ -338,7 +338,7 @@ def test_the_end_of_a_tools_process_is_one_error(
 @pytest.mark.nightly
 def test_an_interrupt_ends_what_a_tool_does_at_a_node(
     tmp_path: Path,
-    head: Cluster,  # noqa: F811
+    head: Cluster,
 ) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
@@ -370,7 +370,7 @@ class EndsLater(Placed):
 
 def test_a_holder_that_ends_while_it_reads_is_not_said_to_be_away(
     tmp_path: Path,
-    head: Cluster,  # noqa: F811
+    head: Cluster,
 ) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
@@ -386,7 +386,7 @@ def test_a_holder_that_ends_while_it_reads_is_not_said_to_be_away(
 
 def test_an_address_for_data_that_is_here_is_refused(
     tmp_path: Path,
-    head: Cluster,  # noqa: F811
+    head: Cluster,
 ) -> None:
     study = shoal.create_study(
         Tiny(columns=6), storage=tmp_path, search_space={"width": shoal.grid([4])}

@@ -1,7 +1,7 @@
 """Few trials on shards at unlike nodes: they read several at once, each slot its own."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,10 @@ import torch
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, trials_of
 from ray_wide_kit import gangs_of
-from test_ray_nodes import headed
 from test_ray_placed import NODES, Placed, at_local, placed, written
 from torch import nn
 
 import shoal
-from shoal.backend.ray import slots as ray_slots
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.node_survey import survey_of
 from shoal.core.event import Ended, Left
@@ -47,18 +45,6 @@ class Exact(Placed):
 
     def validation_step(self, model: nn.Module, batch: Any) -> Any:
         return {"accuracy": (model(batch[0].double()).argmax(1) == batch[1]).float()}
-
-
-@pytest.fixture
-def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster as of `headed`, and slots that follow it soon."""
-    monkeypatch.setattr(ray_slots, "POLL", 0.5)
-    cluster = headed()
-    try:
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 def test_a_searchs_last_trials_read_shards_of_several_nodes_together(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, trials_of
 
@@ -22,16 +21,13 @@ LIMIT = 15.0  # seconds from when both slots are there, however long they took t
 
 
 @pytest.mark.parametrize("policy", [Fifo(), Hop()], ids=["fifo", "hop"])
-def test_a_slot_leaves_before_its_node_and_nothing_is_lost(tmp_path: Path, policy: Any) -> None:
+def test_a_slot_leaves_before_its_node_and_nothing_is_lost(
+    tmp_path: Path, head: Cluster, policy: Any
+) -> None:
     """Nothing becomes durable by itself until then: what a slot loses is trained again."""
-    ray.shutdown()
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False},
-    )
     label = time.time() + LABEL
-    pilot = cluster.add_node(num_cpus=1, labels={UNTIL: str(label)})
-    cluster.add_node(num_cpus=1)
+    pilot = head.add_node(num_cpus=1, labels={UNTIL: str(label)})
+    head.add_node(num_cpus=1)
     bench = Bench(tmp_path, Tiny(slow=0.2))
     ends: list[float] = []  # of the pilot, in seconds of the study
     left: list[float] = []
@@ -48,16 +44,12 @@ def test_a_slot_leaves_before_its_node_and_nothing_is_lost(tmp_path: Path, polic
             left.extend(now for entry in entries if isinstance(entry, Left))
             if ends and not killed and now > ends[0]:
                 killed.append(True)
-                cluster.remove_node(pilot, allow_graceful=False)
+                head.remove_node(pilot, allow_graceful=False)
 
         return watch
 
-    try:
-        searcher = Given(trials_of(bench.data, [4, 5, 6], 8))
-        bench.run(searcher, policy, limit, address=cluster.address, checkpoint_every=1e6)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    searcher = Given(trials_of(bench.data, [4, 5, 6], 8))
+    bench.run(searcher, policy, limit, address=head.address, checkpoint_every=1e6)
     assert killed, "the study was over before the limit: it must be longer"
     assert len(left) == 1 and left[0] < ends[0]
     assert not any(each.died for each in bench.events(Left))

@@ -8,9 +8,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, trials_of
 
-from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import fleet as ray_fleet
-from shoal.backend.ray import slots as ray_slots
 from shoal.backend.ray.backend import Ray
 from shoal.core.event import Advanced, Commanded, Ended, Failed, Fell, Joined, Left
 from shoal.policy import Fifo, Hop
@@ -18,29 +16,12 @@ from shoal.policy import Fifo, Hop
 pytestmark = pytest.mark.slow
 
 
-def headed() -> Cluster:
-    """A cluster whose head has no room for slots, and which soon notes that a node is gone."""
-    ray.shutdown()
-    ray_cluster._forget_token()  # of a run that a failed test left open
-    system = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}
-    return Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 0,
-            "include_dashboard": False,
-            "_system_config": system,
-        },
-    )
-
-
-def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_come_and_go(tmp_path: Path, head: Cluster) -> None:
     """A state whose node is gone is lost, and its trial falls back to the durable one; data()
     runs once on each node.
     """
-    monkeypatch.setattr(ray_slots, "POLL", 0.5)
     (marks := tmp_path / "marks").mkdir()
-    cluster = headed()
-    nodes = [cluster.add_node(num_cpus=2)]
+    nodes = [head.add_node(num_cpus=2)]
     bench = Bench(tmp_path, Tiny(slow=0.03, marks=marks))
     mine = len(list(marks.iterdir()))
     done: list[str] = []
@@ -49,7 +30,7 @@ def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         def watch(now: float, entries: Any, state: Any) -> None:
             if not done:
                 done.append("one comes")
-                nodes.append(cluster.add_node(num_cpus=1))
+                nodes.append(head.add_node(num_cpus=1))
             elif (
                 len(done) == 1
                 and len(state.slots) == 3
@@ -57,18 +38,14 @@ def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 and state.visits
             ):
                 done.append("one goes")
-                cluster.remove_node(nodes[0], allow_graceful=False)
+                head.remove_node(nodes[0], allow_graceful=False)
             elif len(done) == 2 and len(state.slots) == 1:
                 done.append("it is gone")
 
         return watch
 
     searcher = Given([], trials_of(bench.data, [4, 5, 6, 7], 3), lambda view: len(view.slots) == 3)
-    try:
-        backend = bench.run(searcher, Hop(), churn, address=cluster.address, checkpoint_every=0.2)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    backend = bench.run(searcher, Hop(), churn, address=head.address, checkpoint_every=0.2)
     assert done == ["one comes", "one goes", "it is gone"]
     assert {len(slot.shards) for slot in bench.state.slots.values()} == {4}
     assert all(left.died for left in bench.events(Left))
@@ -82,41 +59,33 @@ def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_node_that_left_before_slots_opened_is_followed_by_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, head: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a batch system takes the first node back at once."""
-    monkeypatch.setattr(ray_slots, "POLL", 0.5)
     monkeypatch.setattr(ray_fleet, "await_node", lambda say: None)
-    cluster = headed()
     bench = Bench(tmp_path, Tiny())
     came: list[Any] = []
 
     def late(backend: Ray) -> Any:
         def watch(now: float, entries: Any, state: Any) -> None:
             if not came:
-                came.append(cluster.add_node(num_cpus=1))
+                came.append(head.add_node(num_cpus=1))
 
         return watch
 
     searcher = Given(trials_of(bench.data, [4], 1))
-    try:
-        bench.run(searcher, Fifo(), late, address=cluster.address)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    bench.run(searcher, Fifo(), late, address=head.address)
     assert bench.state.ended == {"t4": "finished"}
 
 
 @pytest.mark.nightly
 def test_nodes_that_are_taken_back_are_no_strikes_against_trials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, head: Cluster
 ) -> None:
     """A trial whose slot dies three times without anything durable fails; but not where a batch
     system takes back the nodes, as often as it likes.
     """
-    monkeypatch.setattr(ray_slots, "POLL", 0.5)
-    cluster = headed()
-    nodes = [cluster.add_node(num_cpus=1)]
+    nodes = [head.add_node(num_cpus=1)]
     bench = Bench(tmp_path, Tiny(slow=0.03))
     taken: list[set[str]] = []
 
@@ -125,32 +94,24 @@ def test_nodes_that_are_taken_back_are_no_strikes_against_trials(
             here = set(state.slots)
             if state.gangs and here not in taken and len(taken) < 4:
                 taken.append(here)
-                cluster.remove_node(nodes[-1], allow_graceful=True)
-                nodes.append(cluster.add_node(num_cpus=1))
+                head.remove_node(nodes[-1], allow_graceful=True)
+                nodes.append(head.add_node(num_cpus=1))
 
         return watch
 
     searcher = Given(trials_of(bench.data, [4], 2))
-    try:
-        bench.run(searcher, Fifo(), take_back, address=cluster.address, checkpoint_every=60)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    bench.run(searcher, Fifo(), take_back, address=head.address, checkpoint_every=60)
     assert [left.died for left in bench.events(Left)] == [False] * 4
     assert bench.state.ended == {"t4": "finished"}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("why", ["asked for", "timeout"])
-def test_a_run_left_without_nodes_can_be_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
+def test_a_run_left_without_nodes_can_be_ended(tmp_path: Path, head: Cluster, why: str) -> None:
     """It waits for nodes to come back; told to stop, or at its deadline, it ends with what it
     has.
     """
-    monkeypatch.setattr(ray_slots, "POLL", 0.5)
-    cluster = headed()
-    node = cluster.add_node(num_cpus=1)
+    node = head.add_node(num_cpus=1)
     bench = Bench(tmp_path, Tiny(slow=0.03))
     without: list[float] = []
 
@@ -158,7 +119,7 @@ def test_a_run_left_without_nodes_can_be_ended(
         def watch(now: float, entries: Any, state: Any) -> None:
             if any(isinstance(entry, Advanced) for entry in entries) and len(without) == 0:
                 without.append(now)
-                cluster.remove_node(node, allow_graceful=False)
+                head.remove_node(node, allow_graceful=False)
             elif len(without) == 1 and not state.slots:
                 without.append(now)
                 if why == "asked for":
@@ -167,17 +128,13 @@ def test_a_run_left_without_nodes_can_be_ended(
         return watch
 
     deadline = 30.0 if why == "timeout" else None
-    try:
-        bench.run(
-            Given(trials_of(bench.data, [4], 200)),
-            Hop(),
-            churn,
-            deadline=deadline,
-            address=cluster.address,
-        )
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    bench.run(
+        Given(trials_of(bench.data, [4], 200)),
+        Hop(),
+        churn,
+        deadline=deadline,
+        address=head.address,
+    )
     assert len(without) == 2
     assert [entry.why for entry in bench.events(Commanded)] == [why]
     assert len(bench.state.trials) == 1
@@ -185,26 +142,18 @@ def test_a_run_left_without_nodes_can_be_ended(
 
 
 @pytest.mark.nightly
-def test_with_copies_a_lost_node_costs_no_finished_visit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_copies_a_lost_node_costs_no_finished_visit(tmp_path: Path, head: Cluster) -> None:
     """Whether its trial stays at a slot or hops, and whatever of the node ends first."""
-    monkeypatch.setattr(ray_slots, "POLL", 0.5)
-    cluster = headed()
-    cluster.add_node(num_cpus=1)
+    head.add_node(num_cpus=1)
     ways = (
-        (Hop(), lambda node: cluster.remove_node(node, allow_graceful=False)),
+        (Hop(), lambda node: head.remove_node(node, allow_graceful=False)),
         (Fifo(), lambda node: node.kill_raylet()),
     )
-    try:
-        for policy, lose in ways:
-            node = cluster.add_node(num_cpus=1)
-            folder = tmp_path / type(policy).__name__
-            check_a_loss(folder, policy, lambda: lose(node), cluster.address)
-            ray.shutdown()
-    finally:
+    for policy, lose in ways:
+        node = head.add_node(num_cpus=1)
+        folder = tmp_path / type(policy).__name__
+        check_a_loss(folder, policy, lambda: lose(node), head.address)
         ray.shutdown()
-        cluster.shutdown()
 
 
 def check_a_loss(folder: Path, policy: Any, lose: Any, address: str) -> None:

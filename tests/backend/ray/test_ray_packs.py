@@ -1,18 +1,16 @@
 """Packs on slots that really train: over several slots, with slots that die, and out of memory."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import torch
 from ray_kit import SEED, Bench, Given, Tiny, trials_of
 
 from shoal.backend.positions import Positions
-from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
 from shoal.core.event import Advanced, Ended, Joined, Left, Measured, Planned
@@ -21,12 +19,7 @@ from shoal.options import Options
 from shoal.policy import Hop, Pack
 from shoal.testing.backends import Setting, check_backend
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    ray_cluster.join(None, 4, 1, 0.5)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("shared_ray")
 
 
 def packs(bench: Bench) -> list[tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,9 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, trials_of
-from test_ray_nodes import headed
 
 import shoal
 from shoal.backend.ray import cluster as ray_cluster
-from shoal.backend.ray import slots as ray_slots
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.node_survey import survey_of
 from shoal.core.errors import StudyError
@@ -109,18 +107,6 @@ def opened(backend: Ray) -> None:
     fresh = [each for each in backend._slots.processes.values() if each.slot is None]
     assert len(fresh) == 2
     ray.get([each.call("train", "forget", TrialId("none")) for each in fresh])
-
-
-@pytest.fixture
-def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster as of `headed`, and slots that follow it soon."""
-    monkeypatch.setattr(ray_slots, "POLL", 0.5)
-    cluster = headed()
-    try:
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) -> None:

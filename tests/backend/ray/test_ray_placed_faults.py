@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from test_ray_placed import Placed, at_local, head, placed, written
+from test_ray_placed import Placed, at_local, placed, written
 
 import shoal
 from shoal.backend.ray import backend
@@ -20,7 +20,6 @@ from shoal.core.event import Joined, Planned
 from shoal.engine.run import Stalled
 
 pytestmark = pytest.mark.nightly
-__all__ = ["head"]  # the fixture
 NODES = ("n0", "n1", "n2")
 
 

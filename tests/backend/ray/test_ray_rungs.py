@@ -11,6 +11,8 @@ from torch import nn
 
 import shoal
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 
 class Rated(Exact):
     """The learning rate is searched for."""

@@ -4,18 +4,15 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, trials_of
 from ray_wide_kit import Exact, check_replay, gangs_of
 from test_ray_feeder import Costly
-from test_ray_nodes import headed
 
 import shoal
 from shoal.core.event import Fed
@@ -80,17 +77,12 @@ class NotedWide(Exact):
         return made
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Cluster]:
+@pytest.fixture
+def pair(head: Cluster) -> Cluster:
     """Two nodes with a processor each."""
-    cluster = headed()
-    try:
-        for name in ("n0", "n1"):
-            cluster.add_node(num_cpus=1, node_name=name)
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    for name in ("n0", "n1"):
+        head.add_node(num_cpus=1, node_name=name)
+    return head
 
 
 def test_each_chunk_is_made_once_for_two_nodes(tmp_path: Path, pair: Cluster) -> None:

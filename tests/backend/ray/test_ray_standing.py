@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from ray.cluster_utils import Cluster
-from test_ray_placed import Placed, head, placed, written
+from test_ray_placed import Placed, placed, written
 
 import shoal
 
 pytestmark = pytest.mark.nightly
-__all__ = ["head"]
 NODES = ("n0", "n1")
 Rows = list[dict[str, Any]]
 

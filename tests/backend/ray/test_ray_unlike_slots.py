@@ -15,6 +15,8 @@ from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.planned import PILOTS
 from shoal.profile.measure import believe
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 STEP, SLOWER = 0.02, 4.0
 
 

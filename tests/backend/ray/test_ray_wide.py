@@ -4,12 +4,10 @@ force, and flotillas.
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 from ray_kit import Bench, Given
 from ray_wide_kit import (
     SLOTS,
@@ -23,7 +21,6 @@ from ray_wide_kit import (
     watchdog,
 )
 
-from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Fell, Finished, Kept, Left
@@ -31,13 +28,7 @@ from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.trial import TrialId
 from shoal.testing.journals import check_journal
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One quiet Ray for all of these tests."""
-    ray_cluster.join(None, 4, 1, 0.5)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("shared_ray")
 
 
 def bench_of(folder: Path, **settings: Any) -> Bench:

@@ -17,6 +17,8 @@ from shoal.policy import Mixed
 from shoal.profile.pack import Packing
 from shoal.profile.table import Row, Table
 
+pytestmark = pytest.mark.usefixtures("shared_ray")
+
 
 def studied(recipe: Exact, widths: list[int]) -> shoal.Study:
     """A study of layers of these widths, in the folder in which the recipe leaves its traces."""
