@@ -7,7 +7,7 @@ from time import monotonic, sleep
 from types import TracebackType
 
 from shoal.core.trial import Seconds
-from shoal.harvest.observer import SECOND, Observer, PilotOrders
+from shoal.harvest.observer import SECOND, Observer
 from shoal.harvest.scheduler import Scheduler, SchedulerError, Sighting
 
 Say = Callable[[str], None]
@@ -40,7 +40,6 @@ class Harvester:
         self.tick = tick
         self._say = say
         self._memory = observer.start()
-        self._failures = 0
         self._mine: set[str] = set()  # pilots that were submitted and not seen to end
         self._refused: dict[str, float] = {}  # nodes, until when by the monotonic clock
         self._running: frozenset[str] = frozenset()
@@ -86,14 +85,20 @@ class Harvester:
     def _run(self) -> None:
         delay = 0.0
         soon = False
+        failures = 0
         while not self._over.wait(delay):
             began = monotonic()
             try:
                 again = self.look()
             except SchedulerError as error:
-                delay = self._failed(error)
+                # Twice as long each time, and not for all users at once.
+                failures += 1
+                delay = min(LONGEST, self.tick * 2.0**failures) * self._draw.uniform(0.75, 1.0)
+                self._say(f"{error}; the next look is in {delay:.0f} s")
                 continue
-            self._recovered()
+            if failures:
+                self._say(f"the batch system answers again, after {failures} failures")
+            failures = 0
             soon = again and not soon  # never twice in a row: that bounds the questions
             delay = min(SECOND, self.tick) if soon else self.tick
             delay = max(delay, (monotonic() - began) / SHARE)
@@ -107,7 +112,9 @@ class Harvester:
         sighting = self.scheduler.look()
         self._note(sighting)
         orders, self._memory = self.observer.decide(sighting, self._memory)
-        self._cancel(orders)
+        if orders.cancel:
+            self.scheduler.cancel(orders.cancel)
+            self._say(f"cancelled: pilot {', '.join(orders.cancel)}")
         for node, minutes in orders.submit:
             if self._over.is_set():
                 break
@@ -136,23 +143,3 @@ class Harvester:
             self._say(f"pilot {pilot} has ended")
         self._running = frozenset(running)
         self._mine &= there
-
-    def _cancel(self, orders: PilotOrders) -> None:
-        if orders.cancel:
-            self.scheduler.cancel(orders.cancel)
-            self._say(f"cancelled: pilot {', '.join(orders.cancel)}")
-
-    # -- trouble -------------------------------------------------------------------------------
-
-    def _failed(self, error: SchedulerError) -> Seconds:
-        """Seconds until the next look: twice as many each time, and not for all users at once."""
-        self._failures += 1
-        delay = min(LONGEST, self.tick * 2.0**self._failures)
-        delay *= self._draw.uniform(0.75, 1.0)
-        self._say(f"{error}; the next look is in {delay:.0f} s")
-        return delay
-
-    def _recovered(self) -> None:
-        if self._failures:
-            self._say(f"the batch system answers again, after {self._failures} failures")
-        self._failures = 0

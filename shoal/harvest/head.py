@@ -91,7 +91,8 @@ class RayHead:
         return environment(self.folder)
 
     def __enter__(self) -> "RayHead":
-        _check_ray()
+        if find_spec("ray") is None:
+            raise HeadError(f"a harvest needs Ray: {install('ray')}")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder.chmod(0o700)
         new_token(self.folder / TOKEN)
@@ -212,15 +213,10 @@ def ray_folder() -> Path:
     if len(str(usual)) > LONGEST_FOLDER:
         usual = "/tmp"
     for other in Path(str(usual)).glob(f"{OURS}*"):
-        _remove_orphan(other)
+        owner = other.name.removeprefix(OURS).partition("-")[0]
+        if owner.isdecimal() and lives(int(owner)) is False:  # it was killed, and left this
+            shutil.rmtree(other, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{OURS}{os.getpid()}-", dir=usual)) / "r"
-
-
-def _remove_orphan(folder: Path) -> None:
-    """Remove what a process left that was killed."""
-    owner = folder.name.removeprefix(OURS).partition("-")[0]
-    if owner.isdecimal() and lives(int(owner)) is False:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def reaper(folder: Path) -> "subprocess.Popen[bytes]":
@@ -245,12 +241,6 @@ def free_port(ip: str) -> int:
         probe.bind((ip, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _check_ray() -> None:
-    """Raise HeadError unless Ray is installed."""
-    if find_spec("ray") is None:
-        raise HeadError(f"a harvest needs Ray: {install('ray')}")
 
 
 def _own_ip() -> str:

@@ -1,7 +1,7 @@
 """Slurm's short forms: lists of nodes as "n[1-3,07],login", and counts as "4(x2),8"."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 COMMA = re.compile(r",(?![^\[]*\])")  # one outside of brackets
 RANGES = re.compile(r"\[[^\[\]]*\]")
@@ -64,25 +64,10 @@ def _names(part: str) -> list[str]:
 
     names = [""]
     for text, ranges in PIECE.findall(part):
-        names = _continued(names, _endings(text, ranges))
+        endings = [text] if text else [*_numbers(ranges)]
+        _check_few(len(names) * len(endings))
+        names = [name + ending for name in names for ending in endings]
     return names
-
-
-def _endings(text: str, ranges: str) -> list[str]:
-    """What a piece of a host list stands for: its text, or the numbers of its ranges."""
-    if text:
-        return [text]
-    return list(_numbers(ranges))
-
-
-def _continued(names: Sequence[str], endings: Sequence[str]) -> list[str]:
-    """Each of the names with each of the endings.
-
-    Raises:
-        ValueError: they would be too many.
-    """
-    _check_few(len(names) * len(endings))
-    return [name + ending for name in names for ending in endings]
 
 
 def _numbers(ranges: str) -> Iterator[str]:

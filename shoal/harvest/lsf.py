@@ -82,7 +82,8 @@ class Lsf:
         hosts = list(_columns(said, HOSTS[0]))
         said = _run("bjobs", "-u", "all", "-noheader", "-o", JOBS, harmless=NO_JOB)
         jobs = list(_jobs(said))
-        ours = [job for job in jobs if self._is_ours(job)]
+        user, family = getpass.getuser(), self.names.family  # of this harvest, or a former one
+        ours = [job for job in jobs if job.user == user and job.name.startswith(family)]
         # A host's slots that are reserved for a waiting job are lent to who ends before it begins.
         windows: Mapping[str, Seconds] = {}
         if any(row[HOSTS.index("RSV")] not in ("0", "-") for row in hosts):
@@ -125,10 +126,6 @@ class Lsf:
                     raise
 
     # -- what is printed -----------------------------------------------------------------------
-
-    def _is_ours(self, job: "_Job") -> bool:
-        """Whether the job is a pilot of this study, from this harvest or a former one."""
-        return job.user == getpass.getuser() and job.name.startswith(self.names.family)
 
     def _pilot(self, job: "_Job") -> Pilot:
         """A pilot that was suspended holds a host that somebody else computes on: it is stale."""

@@ -42,9 +42,10 @@ class NodesRunner:
         try:
             head = RayHead(self._folder, _head_ip(found))
             self.address = self._open.enter_context(head).address
+            pilot = [*python_module("shoal.harvest.pilot"), f"--folder={self._folder}"]
             with open_file(self._said, "w") as said:
                 self._srun = subprocess.Popen(
-                    [*_srun(found), *_pilot(self._folder)],
+                    [*_srun(found), *pilot],
                     stdin=subprocess.DEVNULL,
                     stdout=said,
                     stderr=said,
@@ -103,11 +104,6 @@ def _srun(found: Allocation) -> list[str]:
         "--kill-on-bad-exit=0",
         "--wait=0",
     ]
-
-
-def _pilot(folder: Path) -> list[str]:
-    """The program that makes a machine a node of Ray."""
-    return [*python_module("shoal.harvest.pilot"), f"--folder={folder}"]
 
 
 def _head_ip(found: Allocation) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.core.trial import Seconds
-from shoal.harvest.scheduler import IdleNode, Pilot, Sighting, Waiting
+from shoal.harvest.scheduler import Pilot, Sighting, Waiting
 
 # What a pilot's end and a batch system's clock may take: a pilot ends so long before its window.
 MARGIN: Seconds = 10.0
@@ -150,20 +150,13 @@ class Observer:
         taken = {pilot.node for pilot in sighting.pilots}
         found = []
         for node in sighting.idle.values():
-            minutes = self._minutes(node, shorter)
+            fits = min(node.longest, (node.window - MARGIN) / 60)
+            minutes = int(min(fits, self.longest, shorter.get(node.name, self.longest)))
             usable = node.name not in taken and node.name not in kept
-            if usable and minutes is not None:
+            if usable and minutes >= self.shortest:
                 found.append((node.name, minutes))
         found.sort(key=lambda each: (-each[1], each[0]))
         return found
-
-    def _minutes(self, node: IdleNode, shorter: Mapping[str, int]) -> int | None:
-        """The whole minutes that a pilot may have there; None if that is too short."""
-        fits = min(node.longest, (node.window - MARGIN) / 60)
-        minutes = int(min(fits, self.longest, shorter.get(node.name, self.longest)))
-        if minutes < self.shortest:
-            return None
-        return minutes
 
 
 def _unwanted(sighting: Sighting, memory: Memory) -> set[str]:

@@ -79,7 +79,10 @@ class Slurm:
         """See `Scheduler`."""
         # The nodes first: a pilot that begins meanwhile is then seen to run.
         nodes = _run("sinfo", "-h", "-N", "-p", self.site.partition, "-o", NODES)
-        jobs = _jobs(_run("squeue", "-h", "-a", *self._of_partitions(), "-o", JOBS))
+        watched: tuple[str, ...] = ()
+        if self.site.watched:
+            watched = ("-p", ",".join((self.site.partition, *self.site.watched)))
+        jobs = _jobs(_run("squeue", "-h", "-a", *watched, "-o", JOBS))
         now = time.time()
         others = [job for job in jobs if not self._is_ours(job)]
         return Sighting(
@@ -124,11 +127,6 @@ class Slurm:
             "--no-requeue",
             *self.site.options,
         ]
-
-    def _of_partitions(self) -> list[str]:
-        if not self.site.watched:
-            return []
-        return ["-p", ",".join((self.site.partition, *self.site.watched))]
 
     def _is_ours(self, job: "_Job") -> bool:
         """Whether the job is a pilot of this study, from this harvest or a former one."""
@@ -312,18 +310,15 @@ def script(command: Sequence[str], minutes: int) -> str:
 
 
 def _run(*command: str, given: str | None = None) -> str:
-    """Run one of Slurm's commands; see `run_command`."""
-    return run_command("Slurm", *command, given=given, environment=_environment())
+    """Run one of Slurm's commands; see `run_command`.
 
-
-def _environment() -> dict[str, str]:
-    """This process's environment, without what changes the form of Slurm's answers.
-
-    Times are printed in seconds since 1970.
+    What changes the form of Slurm's answers does not count; times are printed in seconds since
+    1970.
     """
     left = {
         name: value
         for name, value in os.environ.items()
         if name == "SLURM_CONF" or not name.startswith(("SQUEUE_", "SINFO_", "SCANCEL_", *OF_A_JOB))
     }
-    return left | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+    environment = left | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+    return run_command("Slurm", *command, given=given, environment=environment)

@@ -104,8 +104,11 @@ class AskTellLoop:
                     f"the study was told to stop ({study.state.stopped}): run the script again to "
                     "go on with it"
                 )
-            left = self._left() if open_first else None
-            trial = left or self._waiting() or self._proposed()
+            # Handed out by an earlier loop, and never told; else one that was added, or proposed.
+            begun = [t for t in study.state.trials if t in study.begun and t not in self._out]
+            waiting = [t for t in study.state.trials if t not in study.begun]
+            first = [*(begun if open_first else ()), *waiting]
+            trial = first[0] if first else self._proposed()
             self._hand_out(trial)
             return AskedTrial(self._context(trial), self)
 
@@ -121,7 +124,10 @@ class AskTellLoop:
                     self._check_metric(name, found)
                 noted = getattr(trial, "noted", {})
                 entries = self._scored(name, {**noted, **found})
-                if how == "finished" and not self._is_scored(name, found):
+                scores = [found, *(values for _, values in study.state.scores[name])]
+                if how == "finished" and not any(
+                    isfinite(each.get(self._metric, nan)) for each in scores
+                ):
                     how = "diverged"
             if name in study.state.trials:
                 entries.append(_ending(name, how))
@@ -163,17 +169,6 @@ class AskTellLoop:
                     self._study.leave()
 
     # -- asking ------------------------------------------------------------------------------------
-
-    def _waiting(self) -> TrialId | None:
-        """The first trial that was added, or proposed, and never handed out."""
-        study = self._study
-        return next((t for t in study.state.trials if t not in study.begun), None)
-
-    def _left(self) -> TrialId | None:
-        """The first trial that an earlier loop handed out and that was never told."""
-        study = self._study
-        begun = [t for t in study.state.trials if t in study.begun]
-        return next((t for t in begun if t not in self._out), None)
 
     def _proposed(self) -> TrialId:
         """A new trial of the searcher's.
@@ -243,31 +238,22 @@ class AskTellLoop:
         """The trial that is meant, which has not ended: an object with an id, a name, a number.
 
         Raises:
-            StudyError: there is none, or it has ended.
+            StudyError: there is none, it has ended, or several that are open have the number.
         """
-        if isinstance(trial, int):
-            trial = self._numbered(trial)
         state = self._study.state
+        if isinstance(trial, int):
+            alike = [each for each in state.known if numbered(each) == trial]
+            still = [each for each in alike if each in state.trials]
+            if len(still) > 1:
+                raise StudyError(
+                    f"the number {trial} is that of {', '.join(still)}: give the trial, or its name"
+                )
+            trial = [*still, *alike, str(trial)][0]
         name = TrialId(str(getattr(trial, "id", trial)))
         check_known(state, name)
         if name not in state.trials and name not in self._out:
             raise StudyError(f"trial {name} was told already: it {state.ended[name]}")
         return name
-
-    def _numbered(self, number: int) -> TrialId:
-        """The name of the trial that has this number.
-
-        Raises:
-            StudyError: it is the number of several trials that are open.
-        """
-        state = self._study.state
-        found = [trial for trial in state.known if numbered(trial) == number]
-        still = [trial for trial in found if trial in state.trials]
-        if len(still) > 1:
-            raise StudyError(
-                f"the number {number} is that of {', '.join(still)}: give the trial, or its name"
-            )
-        return [*still, *found, TrialId(str(number))][0]
 
     def _check_out(self, trial: TrialId) -> None:
         """Raise StudyError unless the trial is out."""
@@ -283,11 +269,6 @@ class AskTellLoop:
                 f"trial {trial} is told without {self._metric!r}, which the study ranks by; got "
                 f"{', '.join(values)}: give it, or create the study with another metric="
             )
-
-    def _is_scored(self, trial: TrialId, values: Values) -> bool:
-        """Whether any of the trial's scores of the metric is finite, these included."""
-        told = [values, *(found for _, found in self._study.state.scores[trial])]
-        return any(isfinite(found.get(self._metric, nan)) for found in told)
 
     def _scored(self, trial: TrialId, values: Values) -> list[Entry]:
         """That the trial reported these values: the end of an epoch."""

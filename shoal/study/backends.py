@@ -171,33 +171,22 @@ def _trainer(
         logs = setup.folder.path / "trials"
         functions = FunctionTrainer(setup.recipe, vault, slot, logs=logs)
         return functions, functions.close
-    workers = _workers(setup, options, start.data)
-    if workers is None:
-        return SlotTrainer(setup.recipe, start.data, vault, slot), _nothing
-    feed = workers.of(())
-    trainer = SlotTrainer(setup.recipe, start.data, vault, slot, feed=feed)
-    workers.starting = trainer.context.streams.share
-    workers.handed = trainer.context.streams.handed
-    return trainer, workers.close
-
-
-def _workers(setup: Setup, options: Options, data: Data) -> Workers | None:
-    """The processes that may make the slot's chunks; they start once that pays."""
-    asked = data.arrangement.workers
+    asked = start.data.arrangement.workers
     count = options.workers_here(asked)
     if count == 0:
-        return None
+        return SlotTrainer(setup.recipe, start.data, vault, slot), lambda: None
     how = PoolSetup(
         seed=setup.seed,
         count=count,
         memory_gb=options.data_memory_gb,
         at_once=options.workers != "auto" or asked > 0,
     )
-    return Workers(setup.recipe, data, how)
-
-
-def _nothing() -> None:
-    """There is nothing to close."""
+    workers = Workers(setup.recipe, start.data, how)  # they start once that pays
+    feed = workers.of(())
+    trainer = SlotTrainer(setup.recipe, start.data, vault, slot, feed=feed)
+    workers.starting = trainer.context.streams.share
+    workers.handed = trainer.context.streams.handed
+    return trainer, workers.close
 
 
 def check_slots(options: Options, room: int | None = None) -> None:
@@ -428,14 +417,6 @@ def _pooled(
         return WiredBackend(made, vault, open_.pop_all().close, [member])
 
 
-def _lent_cpus(place: RunPlace) -> int | None:
-    """CPUs that Ray may lend on this machine; None: all that this process may use."""
-    cpus = place.cpus()
-    if cpus is None:
-        return None
-    return min(cpus, cpus_here())
-
-
 def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
     """The backend of slots, `ray`. Before that is imported, it is said what the run waits for."""
     start.tell(start.since, ray_starts(options.address, options.slots))
@@ -445,11 +426,12 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
     shares: dict[str, Any] = {}
     if start.place.nodes is not None:
         shares = start.place.nodes.shares(options.slots, options.threads)
+    cpus = start.place.cpus()  # that Ray may lend on this machine; None: all of this process's
     slots = RaySetup(
         setup.folder.checkpoints,
         start.state.run,
         options,
-        cpus=_lent_cpus(start.place),
+        cpus=None if cpus is None else min(cpus, cpus_here()),
         whole=start.whole,
         since=start.since,
         metric=setup.metric,

@@ -37,33 +37,29 @@ def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Any, ...]:
         raise StudyError(f"callbacks= takes a list of callbacks; got {shown(callbacks)}")
     found = tuple(callbacks)
     for each in found:
-        _check(each)
+        if isinstance(each, type):
+            raise StudyError(
+                f"give an instance as a callback: {each.__name__}(), not {each.__name__}"
+            )
+        methods = [name for name in dir(each) if name.startswith("on_")]
+        for name in methods:
+            if name not in METHODS:
+                near = get_close_matches(name, METHODS, 1)
+                hint = "".join(f"; did you mean {other}?" for other in near)
+                raise StudyError(
+                    f"the callback {_name(each)} has {name}, which is never called: "
+                    f"there are {', '.join(METHODS)}{hint}"
+                )
+        if not methods and not callable(each):
+            raise StudyError(
+                f"a callback has one of {', '.join(METHODS)}, or is called as f(study, trial) when "
+                f"a trial ends; got {each!r}"
+            )
     return found
 
 
 def _name(callback: Any) -> str:
     return getattr(callback, "__name__", type(callback).__name__)
-
-
-def _check(callback: Any) -> None:
-    if isinstance(callback, type):
-        raise StudyError(
-            f"give an instance as a callback: {callback.__name__}(), not {callback.__name__}"
-        )
-    methods = [name for name in dir(callback) if name.startswith("on_")]
-    for name in methods:
-        if name not in METHODS:
-            near = get_close_matches(name, METHODS, 1)
-            hint = "".join(f"; did you mean {each}?" for each in near)
-            raise StudyError(
-                f"the callback {_name(callback)} has {name}, which is never called: "
-                f"there are {', '.join(METHODS)}{hint}"
-            )
-    if not methods and not callable(callback):
-        raise StudyError(
-            f"a callback has one of {', '.join(METHODS)}, or is called as f(study, trial) when a "
-            f"trial ends; got {callback!r}"
-        )
 
 
 # In place of a method's name: what is called of a plain function.
@@ -211,28 +207,22 @@ class CallbackHandler:
         # Of a trial that was evaluated twice at this moment the state knows the newest one.
         kept = {(each.trial, each.visits): each for each in entries if type(each) is Kept}
         for entry in entries:
-            self._tell(entry, kept)
-
-    def _tell(self, entry: Entry, kept: Mapping[tuple[TrialId, int], Kept]) -> None:
-        match entry:
-            case Planned(_, start):
-                for gang in start:
-                    for trial in gang.trials:
+            match entry:
+                case Planned(_, start):
+                    for trial in [trial for gang in start for trial in gang.trials]:
                         if trial not in self._begun:
                             self._begun.add(trial)
                             self._call("on_trial_start", trial)
-            case Evaluated(trial, epoch, values):
-                visits = self._visits(trial, epoch)
-                moment = TrialMoment(self._wired, trial, visits, kept.get((trial, visits)), epoch)
-                self._call("on_epoch", trial, epoch, values, moment=moment)
-            case Finished(trial) | Retired(trial) | Failed(trial, _):
-                if trial not in self._state.trials:  # else it goes on at once
-                    self._end(trial)
-
-    def _visits(self, trial: TrialId, epoch: float) -> int:
-        """The visits in so many epochs of the trial; -1: they end within one."""
-        count = epoch * len(self._state.known[trial].shards or self._state.shards)
-        return round(count) if abs(count - round(count)) < EPS else -1
+                case Evaluated(trial, epoch, values):
+                    shards = self._state.known[trial].shards or self._state.shards
+                    visits = round(epoch * len(shards))
+                    if abs(epoch * len(shards) - visits) >= EPS:
+                        visits = -1  # within one
+                    now = TrialMoment(self._wired, trial, visits, kept.get((trial, visits)), epoch)
+                    self._call("on_epoch", trial, epoch, values, moment=now)
+                case Finished(trial) | Retired(trial) | Failed(trial, _):
+                    if trial not in self._state.trials:  # else it goes on at once
+                        self._end(trial)
 
     def _end(self, trial: TrialId) -> None:
         """The trial has ended; at a rung, a plain function is not called before the run's end."""
@@ -265,7 +255,12 @@ class CallbackHandler:
             function = _function(callback, method)
             if function is None or (place, method) in self._broken:
                 continue
-            given = [*self._given(trial), *map(_copy, more)]
+            given = [self._study]
+            if trial is not None:
+                known = self._state.known[trial]
+                given.append(result_of(self._study.setup, self._state, known))
+            # Callbacks may change a mapping: each gets a copy.
+            given += [dict(each) if isinstance(each, Mapping) else each for each in more]
             folder.live = self._state
             folder.moment = moment or self._moment(trial)
             try:
@@ -296,36 +291,16 @@ class CallbackHandler:
             return None
         return self._study.load_model(moment.trial)
 
-    def _given(self, trial: TrialId | None) -> list[Any]:
-        """What a method is given: the study, and the trial as it stands, if it is about one."""
-        if trial is None:
-            return [self._study]
-        known = self._state.known[trial]
-        return [self._study, result_of(self._study.setup, self._state, known)]
-
 
 def _function(callback: Any, method: str) -> Callable[..., None] | None:
     """What to call of it, if anything."""
-    if method == PLAIN:
-        return _plain(callback)
+    if method == PLAIN:  # a plain function, as Optuna's are, is called when a trial ends
+        is_plain = callable(callback) and not hasattr(callback, "on_trial_end")
+        return callback if is_plain else None
     if getattr(type(callback), method, None) is getattr(Callback, method):
         return None  # nothing of the user's
     found: Callable[..., None] | None = getattr(callback, method, None)
     return found
-
-
-def _plain(callback: Any) -> Callable[..., None] | None:
-    """The callback, if it is a plain function as Optuna's are: called when a trial ends."""
-    if hasattr(callback, "on_trial_end") or not callable(callback):
-        return None
-    return callback  # type: ignore[no-any-return]
-
-
-def _copy(value: Any) -> Any:
-    """The value; of a mapping a copy, which a callback may change."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return value
 
 
 def _warn(callback: Any, method: str, error: Exception) -> None:

@@ -137,7 +137,9 @@ class Retention:
         kept = False
         for entry in entries:
             if isinstance(entry, (Kept, Fell, Finished, Failed, Retired)):
-                before |= self._named(entry.trial)
+                _, best = self.best.get(entry.trial, (nan, None))
+                names = (self.former.get(entry.trial), self.last.get(entry.trial), best)
+                before |= {name for name in names if name is not None}
             if isinstance(entry, Kept):
                 kept = True
                 self._measure(entry.name)
@@ -151,7 +153,10 @@ class Retention:
         if isinstance(entry, Submitted):
             self._shards[entry.trial.id] = len(entry.trial.shards)
             self._configs[entry.trial.id] = entry.trial.config
-            self._borrow(entry)
+            start = entry.trial.start
+            # One that starts from another one's newest state has that state for its own.
+            if start is not None and start[0] in self.last and entry.trial.id not in self.last:
+                self._keep_last(entry.trial.id, self.last[start[0]], start[1])
         elif isinstance(entry, Evaluated):
             made = entry.epoch * self._shards.get(entry.trial, 1)
             visits = round(made)
@@ -170,12 +175,6 @@ class Retention:
                 self._lose_last(entry.trial, entry.visits)
         elif isinstance(entry, (Finished, Failed, Retired)):
             self._drop_former(entry.trial)
-
-    def _borrow(self, entry: Submitted) -> None:
-        """A trial that starts from another one's newest state has that state for its own."""
-        start = entry.trial.start
-        if start is not None and start[0] in self.last and entry.trial.id not in self.last:
-            self._keep_last(entry.trial.id, self.last[start[0]], start[1])
 
     def _keep_last(self, trial: TrialId, name: str, visits: int) -> None:
         if trial in self.last and self._visits[trial] < visits:
@@ -214,17 +213,6 @@ class Retention:
     def _drop_best(self, trial: TrialId) -> None:
         if trial in self.best:
             self._uses[self.best.pop(trial)[1]] -= 1
-
-    def _named(self, trial: TrialId) -> set[str]:
-        """The names of the trial's last two states and its best one."""
-        names = set()
-        if trial in self.former:
-            names.add(self.former[trial])
-        if trial in self.last:
-            names.add(self.last[trial])
-        if trial in self.best:
-            names.add(self.best[trial][1])
-        return names
 
     def _measure(self, name: str) -> None:
         self._total -= self.sizes.get(name, 0)
@@ -269,7 +257,13 @@ class Retention:
             name = self.former[trial]
             self._drop_former(trial)
             self._delete(name)
-        for trial in self._spare():
+        # Best states that are not the last ones, those of the worst trials first.
+        spare = sorted(
+            (score, trial)
+            for trial, (score, name) in self.best.items()
+            if self.last.get(trial) != name
+        )
+        for _, trial in spare:
             if self._total <= self.limit:
                 return
             name = self.best[trial][1]
@@ -284,14 +278,6 @@ class Retention:
             self._delete(name)
         if self._total > self.limit:
             self._warn()
-
-    def _spare(self) -> list[TrialId]:
-        """Trials whose best state is not their last one, the worst first."""
-        found = []
-        for trial, (score, name) in self.best.items():
-            if self.last.get(trial) != name:
-                found.append((score, trial))
-        return [trial for _, trial in sorted(found)]
 
     def _lost(self, state: State) -> list[TrialId]:
         """Failed and retired trials, the worst first, without the study's best trial."""

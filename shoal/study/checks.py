@@ -194,7 +194,11 @@ def check_recipe(setup: Setup, space: Space | None) -> int:
             configurations lack.
     """
     if isinstance(setup.recipe, FunctionRecipe):
-        _check_function(setup.recipe, space)
+        try:
+            setup.recipe.check(space)
+            keys.check_arguments(setup.recipe, [name for name, _ in dimensions(space or {})])
+        except ValueError as error:
+            raise StudyError(str(error)) from error
         return 0
     if isinstance(setup.recipe, Recipes):
         return max(check_recipe(own, s) for own, _, s in each_recipe(setup, None, space))
@@ -228,15 +232,6 @@ def _check_first(setup: Setup, config: Mapping[str, Any], values: Mapping[str, A
     if unread:
         warnings.warn(keys.unread_text(setup.recipe, unread), stacklevel=3)
     return made
-
-
-def _check_function(recipe: FunctionRecipe, space: Mapping[str, Any] | None) -> None:
-    """Raise StudyError if the function's configurations are not what it needs."""
-    try:
-        recipe.check(space)
-        keys.check_arguments(recipe, [name for name, _ in dimensions(space or {})])
-    except ValueError as error:
-        raise StudyError(str(error)) from error
 
 
 # -- one batch -------------------------------------------------------------------------------------
@@ -299,7 +294,15 @@ def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
         StudyError: one is misspelt, nobody reads one, or one is missing.
     """
     if isinstance(setup.recipe, Recipes):
-        _check_added_of(setup, config)
+        try:
+            name = own_recipe(setup.recipe, config).recipe_name
+            own_values = {**own_config(setup.recipe, config)}
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+        for own, _, _ in each_recipe(setup, None, setup.space):
+            if own.recipe.recipe_name == name:
+                del own_values[RECIPE]
+                check_added(own, own_values)
         return
     space = validated(setup.space or {})
     named = [name for name, _ in dimensions(space)]
@@ -307,19 +310,6 @@ def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
         keys.check_added(setup.recipe, config, named, list(space), setup.seed)
     except ValueError as error:
         raise StudyError(str(error)) from error
-
-
-def _check_added_of(setup: Setup, config: Mapping[str, Any]) -> None:
-    """As `check_added`, of a configuration that names its recipe."""
-    try:
-        name = own_recipe(setup.recipe, config).recipe_name
-        own_values = {**own_config(setup.recipe, config)}
-    except ValueError as error:
-        raise StudyError(str(error)) from error
-    for own, _, _ in each_recipe(setup, None, setup.space):
-        if own.recipe.recipe_name == name:
-            del own_values[RECIPE]
-            check_added(own, own_values)
 
 
 def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -51,6 +51,10 @@ def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = Non
     space = None
     if setup.space is not None:
         space = describe_space(setup.space)
+    if isinstance(deciders.policy, str):
+        policy = auto.describe(deciders.policy)
+    else:
+        policy = _described(policies.describe, deciders.policy)
     said = {
         "study": setup.folder.name,
         "recipe": _code(describe_recipe(setup.recipe), (before or {}).get("recipe", {})),
@@ -62,11 +66,11 @@ def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = Non
         },
         "metric": setup.metric,
         "mode": setup.mode,
-        **_aims(setup),
+        **({"aims": setup.aims} if setup.aims else {}),
         "seed": setup.seed,
         "space": space,
         "searcher": _described(search.describe, deciders.searcher),
-        "policy": _policy(deciders.policy),
+        "policy": policy,
         "backend": deciders.options.backend,
         "options": asdict(deciders.options),
         "checkpoints": setup.folder.elsewhere,
@@ -87,12 +91,6 @@ def _of_each(data: Data) -> dict[str, Any]:
     return {"recipes": {name: own.fingerprint for name, own in data.of.items()}}
 
 
-def _aims(setup: Setup) -> dict[str, Any]:
-    """Metric and mode of each recipe, by name; nothing where the study has one for all."""
-    found = setup.aims
-    return {"aims": found} if found else {}
-
-
 def _code(now: dict[str, Any], before: Head) -> Head:
     """The recipe's code; a recipe that was loaded by value knows no file and keeps the former."""
     if "parts" in now:
@@ -103,12 +101,6 @@ def _code(now: dict[str, Any], before: Head) -> Head:
     if by_value and now["name"] == before.get("name"):
         return before
     return now
-
-
-def _policy(policy: Policy[Any] | str) -> dict[str, Any]:
-    if isinstance(policy, str):
-        return auto.describe(policy)
-    return _described(policies.describe, policy)
 
 
 def _described(describe: Callable[[Any], dict[str, Any]], decider: Any) -> dict[str, Any]:
@@ -194,12 +186,6 @@ def head_space(head: Head) -> Mapping[str, Any] | None:
         raise foreign_head_error(error) from error
 
 
-def _code_of(head: Head) -> str:
-    """What the head's run trains."""
-    about = head["recipe"]
-    return repr(about.get("command") or about["name"])
-
-
 def check_same_study(before: Head, now: Head, state: State) -> None:
     """Refuse to go on with a study on other data, seeds or searches; warn of changed code.
 
@@ -220,9 +206,11 @@ def check_same_study(before: Head, now: Head, state: State) -> None:
         )
     command = before["recipe"].get("command")
     if command not in (None, now["recipe"].get("command")):
+        about = now["recipe"]
+        trains = about.get("command") or about["name"]
         raise StudyError(
             f"this study was begun with the command {command!r}, and would go on with "
-            f"{_code_of(now)}: give the same command, or start a new study with another storage="
+            f"{trains!r}: give the same command, or start a new study with another storage="
         )
     changes = refused_changes(before, now, state)
     if changes:
@@ -232,9 +220,11 @@ def check_same_study(before: Head, now: Head, state: State) -> None:
             "or start a new study with another storage="
         )
     if _is_other_code(before["recipe"], now["recipe"]):
+        failed = failed_trials(state)
+        stay = f"; failed trials ({len(failed)}) stay failed unless retry_failed=True"
         warnings.warn(
             "the recipe's file has changed since this study began; "
-            f"trials go on with the code as it is now{_stay_failed(state)}",
+            f"trials go on with the code as it is now{stay if failed else ''}",
             stacklevel=5,
         )
 
@@ -324,14 +314,6 @@ def warn_of_former_code(former: Iterable[TrialId], before: State, now: State) ->
             "now, begin a new study with another storage=",
             stacklevel=5,
         )
-
-
-def _stay_failed(state: State) -> str:
-    """What a warning of changed code says of trials that failed."""
-    failed = failed_trials(state)
-    if not failed:
-        return ""
-    return f"; failed trials ({len(failed)}) stay failed unless retry_failed=True"
 
 
 def platform_facts(device: str) -> dict[str, str]:

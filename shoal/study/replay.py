@@ -278,19 +278,15 @@ class RecipeReplay:
         if any(self.company(trial)):
             if not comparison.gaps:
                 return Verdict("equal", 0.0)
-            return self._by_stretches(trial, [*earlier, (kept.visits, saved)])
+            verdicts = []
+            begun = self._start(trial)
+            for visits, state in [*earlier, (kept.visits, saved)]:
+                verdicts.append(self._stretch(trial, begun, visits, state))
+                begun = (visits, state)
+            return max(verdicts, key=lambda each: WORST.index(each.verdict))
         if comparison.gaps:
             return comparison.verdict(kept.visits)
         return self._scores_compared(trial, scores)
-
-    def _by_stretches(self, trial: TrialId, states: Sequence[tuple[int, Tree]]) -> Verdict:
-        """Compare each of these durable states with the trial trained again from the one before."""
-        found = []
-        begun = self._start(trial)
-        for visits, state in states:
-            found.append(self._stretch(trial, begun, visits, state))
-            begun = (visits, state)
-        return max(found, key=lambda each: WORST.index(each.verdict))
 
     def _scores_compared(self, trial: TrialId, scores: Mapping[int, float]) -> Verdict:
         """Compare recorded scores with those of the trial trained again, whose state is equal.
@@ -594,8 +590,9 @@ class FunctionReplay:
             unit = Unit(replace(known), made[:number], made[number], source)
             source = None
             [(_, news)] = trainer.train_pack([unit])
+            if isinstance(news, TrialError):
+                raise news
             if not isinstance(news, Done):
-                _raise_from(news)
                 break
             name = news.kept
         trainer.close()
@@ -609,12 +606,6 @@ def _without_places(saved: Saved) -> Saved:
     if not saved:
         return saved
     return {**saved, "checkpoint": without_place(saved["checkpoint"])}
-
-
-def _raise_from(news: Any) -> None:
-    """Raise what the function raised, if it did."""
-    if isinstance(news, TrialError):
-        raise news
 
 
 # -- this machine and those of the study -----------------------------------------------------------
@@ -643,20 +634,12 @@ def platform_differences(lines: Sequence[Line]) -> list[str]:
     }
     found: dict[str, None] = {}
     for head in heads:
-        found |= dict.fromkeys(_differences_of_run(head, here))
+        threads = {"threads": str(head["options"]["threads"])}
+        there = {**head.get("place", {}), **head.get("versions", {}), **threads}
+        texts = [
+            f"{name} was {there[name]}, is {value}"
+            for name, value in here.items()
+            if name in there and there[name] != value
+        ]
+        found |= dict.fromkeys(texts if "place" in head else [*texts, UNKNOWN])
     return list(found)
-
-
-def _differences_of_run(head: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
-    """In what a run's place differs from this one."""
-    there = {
-        **head.get("place", {}),
-        **head.get("versions", {}),
-        "threads": str(head["options"]["threads"]),
-    }
-    texts = [
-        f"{name} was {there[name]}, is {value}"
-        for name, value in here.items()
-        if name in there and there[name] != value
-    ]
-    return texts if "place" in head else [*texts, UNKNOWN]

@@ -292,11 +292,17 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
         raise StudyError(f'which must be "last" or "best"; got {which!r}')
     moment = setup.folder.moment
     vault = moment.vault if moment else Checkpoints(setup.folder.checkpoints, state.run)
-    name = _last(state, trial)
+    kept = state.kept.get(trial)
+    name = None if kept is None else kept.name
     if which == "best":
-        name = _best(setup, vault, trial) or name
+        retention = Retention(vault, setup.aim)
+        retention.learn_past(setup.folder.past(), setup.folder.lines)
+        _, name = retention.best.get(trial, (nan, name))
     if name is None:
-        raise StudyError(f"nothing of trial {trial} is durable{_why_nothing(state, trial)}")
+        why = " yet: let the study run on"
+        if trial in state.ended:
+            why = f"; it {state.ended[trial]}"
+        raise StudyError(f"nothing of trial {trial} is durable{why}")
     try:
         return vault.load(name)
     except FileNotFoundError as error:
@@ -309,30 +315,6 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
             f"{error}: bring it back from a copy; which='best' may have another one, and "
             f"study.clone({trial!r}, warm_start=False) trains the trial again"
         ) from error
-
-
-def _best(setup: Setup, vault: Checkpoints, trial: TrialId) -> str | None:
-    """The name of the best of its durable states that were kept."""
-    retention = Retention(vault, setup.aim)
-    retention.learn_past(setup.folder.past(), setup.folder.lines)
-    if trial not in retention.best:
-        return None
-    _, name = retention.best[trial]
-    return name
-
-
-def _last(state: State, trial: TrialId) -> str | None:
-    """The name of its newest durable state."""
-    kept = state.kept.get(trial)
-    if kept is None:
-        return None
-    return kept.name
-
-
-def _why_nothing(state: State, trial: TrialId) -> str:
-    if trial in state.ended:
-        return f"; it {state.ended[trial]}"
-    return " yet: let the study run on"
 
 
 def data_as_trained(setup: Setup) -> Data:

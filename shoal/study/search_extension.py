@@ -133,7 +133,11 @@ def _differs(name: str, was: Any, is_now: Any, why: str) -> str:
 def _refused_fields(former: Head, latter: Head, state: State) -> Iterator[str]:
     """What differs between two descriptions of a searcher and may not."""
     kind = str(former.get("name"))
-    free = _free(former, state)
+    free = set(FREE)
+    if kind == "pbt":
+        free.remove("num_samples")  # a population has its size
+    if former.get("metric") not in _metrics(state):
+        free |= {"metric", "mode"}  # it was misspelt, and may be set right
     for name in sorted(former.keys() | latter.keys()):
         was = former.get(name)
         is_now = latter.get(name)
@@ -143,21 +147,14 @@ def _refused_fields(former: Head, latter: Head, state: State) -> Iterator[str]:
             why = _why_not_space(former, latter, state)
             if why is not None:
                 yield f"space: {why}"
-        elif name != "max_epochs" or not _may_grow(kind, was, is_now):
-            yield _differs(name, was, is_now, _why(kind, name, was, is_now))
-
-
-def _free(searcher: Head, state: State) -> Set[str]:
-    """What may change of a searcher.
-
-    A population has its size. A metric that no trial has was misspelt and may be set right.
-    """
-    free = set(FREE)
-    if searcher.get("name") == "pbt":
-        free.remove("num_samples")
-    if searcher.get("metric") not in _metrics(state):
-        free |= {"metric", "mode"}
-    return free
+            continue
+        why = WHY.get(name, CHOSEN)
+        if name == "max_epochs":
+            if kind != "hyperband" and (is_now or 1) >= (was or 1):
+                continue  # trials go on
+            if kind == "hyperband" and (is_now or 1) > (was or 1):
+                why = BRACKETS
+        yield _differs(name, was, is_now, why)
 
 
 def check_scored(metric: str | None, state: State) -> None:
@@ -181,18 +178,6 @@ def _metrics(state: State) -> Set[str]:
         for _, values in scores:
             names |= values.keys()
     return names
-
-
-def _may_grow(kind: str, was: Any, is_now: Any) -> bool:
-    """Whether trials may train for so many epochs after they were to train for so many."""
-    return kind != "hyperband" and (is_now or 1) >= (was or 1)
-
-
-def _why(kind: str, name: str, was: Any, is_now: Any) -> str:
-    """Why this field may not change."""
-    if name == "max_epochs" and kind == "hyperband" and (is_now or 1) > (was or 1):
-        return BRACKETS
-    return WHY.get(name, CHOSEN)
 
 
 def _why_not_space(former: Head, latter: Head, state: State) -> str | None:
@@ -225,12 +210,20 @@ def extended_trials(
     """
     last = [*nested(searcher)][-1]
     found: dict[str, Trial] = {}
-    for end in _ends(lines):
+    ends = set()  # the epochs to which runs were to train their trials
+    for _, entry in lines:
+        if isinstance(entry, Opened):
+            described = _levels(entry.head.get("searcher", {}))[-1]
+            ends.add(float(described.get("max_epochs") or 1))
+    for end in sorted(ends):
         stop = _next_stop(last, end)
         for trial in _numbered(state):
             epoch = epoch_size(state.shards, trial.config)
             short = trial.samples < stop * epoch - EPS
-            if short and _goes_on(state, trial) and _ends_there(last, trial, end * epoch):
+            # Where all trials train equally long, a person may have made one longer.
+            more = trial.samples - end * epoch
+            ends_there = abs(more) <= EPS or (more > 0 and isinstance(last, (Grid, Random)))
+            if short and ends_there and _goes_on(state, trial):
                 found[trial.id] = replace(trial, samples=stop * epoch)
     return tuple(found.values())
 
@@ -240,25 +233,6 @@ def _goes_on(state: State, trial: Trial) -> bool:
     how = state.ended.get(trial.id)
     came = state.done[trial.id] >= trial.samples - EPS
     return how is None or (how == "finished" and came)
-
-
-def _ends_there(searcher: Any, trial: Trial, samples: float) -> bool:
-    """Whether the trial was to train so many samples.
-
-    Of searchers that train all trials equally long, a person may have made one longer.
-    """
-    more = trial.samples - samples
-    return abs(more) <= EPS or (more > 0 and isinstance(searcher, (Grid, Random)))
-
-
-def _ends(lines: Iterable[Line]) -> list[float]:
-    """The numbers of epochs to which runs were to train their trials."""
-    ends = set()
-    for _, entry in lines:
-        if isinstance(entry, Opened):
-            searcher = _levels(entry.head.get("searcher", {}))[-1]
-            ends.add(float(searcher.get("max_epochs") or 1))
-    return sorted(ends)
 
 
 def _next_stop(searcher: Any, end: float) -> float:
@@ -290,7 +264,14 @@ def check_extended(
     """
     if not trials:
         return
-    _check_weights(setup, state, trials)
+    names = set(Checkpoints(setup.folder.checkpoints, state.run).names())
+    kept = {trial.id: state.kept.get(trial.id) for trial in trials}
+    gone = [name for name, each in kept.items() if each is not None and each.name not in names]
+    if gone:
+        raise StudyError(
+            f"{len(gone)} trials cannot go on, because their checkpoints are gone "
+            f"({', '.join(gone[:5])}): restore {setup.folder.checkpoints}, or begin a new study"
+        )
     if laid_out is not None:
         return
     alike: dict[str, list[Trial]] = {}
@@ -324,21 +305,6 @@ def _check_schedules(setup: Setup, state: State, trials: Sequence[Trial]) -> Non
             f"{goes} with the learning rates of {', '.join(ends.reasons)}: if those depend on "
             "max_epochs, the trials will not equal ones that train so long at once",
             stacklevel=6,
-        )
-
-
-def _check_weights(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
-    """Raise StudyError if a trial's last state is not there any more."""
-    names = set(Checkpoints(setup.folder.checkpoints, state.run).names())
-    gone = []
-    for trial in trials:
-        kept = state.kept.get(trial.id)
-        if kept is not None and kept.name not in names:
-            gone.append(trial.id)
-    if gone:
-        raise StudyError(
-            f"{len(gone)} trials cannot go on, because their checkpoints are gone "
-            f"({', '.join(gone[:5])}): restore {setup.folder.checkpoints}, or begin a new study"
         )
 
 

@@ -213,27 +213,18 @@ def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> 
     With more trials under way the searcher would learn from fewer. If packing is only considered
     (`Auto`), at most a quarter of all trials is under way, so that later ones can learn.
     """
-    count = min(_most_packed(policy), PACKED)
+    most = [
+        each.most
+        for each in _policies_within(policy)
+        if isinstance(each, (Mixed, Pack, PacksAsTrials))
+    ]
+    count = min(max(most, default=1), PACKED)
     if isinstance(policy, Auto):
-        count = min(count, _quarter(searcher, options))
+        quarter = 1  # for each slot, as where the slots are unknown
+        if options.slots or not options.address:
+            quarter = _samples(searcher) // (4 * slots_on_this_machine(options))
+        count = min(count, max(1, quarter))
     return completed(searcher, {"per_slot": count}, lambda: searcher)
-
-
-def _most_packed(policy: Policy[Any]) -> int:
-    """Trials that the policy may have on one slot at once."""
-    most = 1
-    for each in _policies_within(policy):
-        if isinstance(each, (Mixed, Pack, PacksAsTrials)):
-            most = max(most, each.most)
-    return most
-
-
-def _quarter(searcher: Searcher[Any], options: Options) -> int:
-    """A quarter of all trials, for each slot; one at least, as where the slots are unknown."""
-    if options.address and not options.slots:
-        return 1
-    slots = slots_on_this_machine(options)
-    return max(1, _samples(searcher) // (4 * slots))
 
 
 def _policies_within(policy: Any) -> Iterator[Any]:

@@ -145,20 +145,18 @@ def checked_space(space: Any) -> Mapping[str, Any] | None:
         meant = instead(domain)
         if meant is not None:
             raise StudyError(f"dimension {name!r} is one of Optuna's: {meant}")
-        if _is_like_range(domain):
+        is_pair = isinstance(domain, tuple) and len(domain) == 2
+        if (
+            is_pair
+            and all(isinstance(end, int | float) for end in domain)
+            and domain[0] < domain[1]
+        ):
             raise StudyError(
                 f"dimension {name!r} is the tuple {domain!r}: write shoal.uniform(low, high) for "
                 f"a range, shoal.choice([…]) for some values, or shoal.choice([{domain!r}]) if "
                 "each trial gets the whole tuple"
             )
     return space
-
-
-def _is_like_range(domain: Any) -> bool:
-    """Whether this is a tuple of two numbers, the lower one first."""
-    if not isinstance(domain, tuple) or len(domain) != 2:
-        return False
-    return all(isinstance(end, int | float) for end in domain) and domain[0] < domain[1]
 
 
 def data_of(recipe: Recipe, survey: Survey | None = None) -> Data:

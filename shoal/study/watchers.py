@@ -60,7 +60,10 @@ class Log:
             if line is not None:
                 trial, text = line
                 self._waiting.append(f"{now:10.2f} s  {trial}  {text}\n")
-                LOGGER.log(_level(entry), "%s: %s", trial, text)
+                level = logging.DEBUG if isinstance(entry, Kept) else logging.INFO
+                if isinstance(entry, Failed) or (isinstance(entry, Fell) and entry.why):
+                    level = logging.WARNING
+                LOGGER.log(level, "%s: %s", trial, text)
         if now - self._since >= TOGETHER or not state.gangs:
             self.close()
 
@@ -76,15 +79,6 @@ class Log:
             with open_file(self.file, "a") as log:
                 log.writelines(self._waiting)
         self._waiting = []
-
-
-def _level(entry: Entry) -> int:
-    """How much the entry matters to somebody who follows the log."""
-    if isinstance(entry, Failed) or (isinstance(entry, Fell) and entry.why):
-        return logging.WARNING
-    if isinstance(entry, Kept):
-        return logging.DEBUG
-    return logging.INFO
 
 
 def _line(entry: Entry) -> tuple[TrialId, str] | None:
@@ -228,7 +222,8 @@ class MetricCheck:
         if metric is None or metric in names:
             self._seen.add(recipe)
             return
-        lack = f"trials{_of(recipe)} have no metric {metric!r}"
+        whose = "" if recipe is None else f" of recipe {recipe!r}"
+        lack = f"trials{whose} have no metric {metric!r}"
         gives = f"evaluations give {', '.join(names)}"
         if names and state.ended.get(trial) == "finished":
             raise ValueError(
@@ -242,11 +237,6 @@ class MetricCheck:
                 "name is wrong, stop the run and set metric= to one of these",
                 stacklevel=2,
             )
-
-
-def _of(recipe: object) -> str:
-    """Whose trials they are, in an error."""
-    return "" if recipe is None else f" of recipe {recipe!r}"
 
 
 class IdleWarner:
@@ -415,17 +405,9 @@ def optuna_log(setup: Setup, wanted: bool | str | Path, searcher: Searcher[Any])
     else:
         place = whole(wanted)
     name = setup.folder.path.name
-    epochs = _epochs(searcher)
+    said = (getattr(each, "max_epochs", None) for each in nested(searcher))
+    epochs = next((each for each in said if each is not None), None)
     return [OptunaLog(place, name, setup.space, setup.metric, setup.mode, epochs)]
-
-
-def _epochs(searcher: Searcher[Any]) -> Any:
-    """Epochs of a trial, as the searcher or one within it says."""
-    for each in nested(searcher):
-        epochs = getattr(each, "max_epochs", None)
-        if epochs is not None:
-            return epochs
-    return None
 
 
 def function_enders(setup: Setup, backend: Any) -> list[Any]:

@@ -88,6 +88,7 @@ def recipe_of(file: str) -> "Recipe":
     """
     from shoal.study.code.arguments import as_recipe
     from shoal.train.adapt.lightning import recipe_in
+    from shoal.train.recipe.recipe import Recipe
 
     path, name = file_and_name(file)
     module = load_module(Path(path))
@@ -95,7 +96,9 @@ def recipe_of(file: str) -> "Recipe":
     if adapted is not None:
         return adapted
     by_name = getattr(module, name or BY_NAME, None)
-    if isinstance(by_name, Mapping) and (name or _has_recipes(by_name)):
+    if isinstance(by_name, Mapping) and (
+        name or any(isinstance(each, Recipe) for each in by_name.values())
+    ):
         return as_recipe(by_name)
     function = getattr(module, name or "", None)
     if callable(function) and not isinstance(function, type):
@@ -108,13 +111,6 @@ def recipe_of(file: str) -> "Recipe":
             f"{made.__name__}() raised TypeError: {error}; "
             "here a recipe is made without arguments: give defaults"
         ) from error
-
-
-def _has_recipes(found: Mapping[Any, Any]) -> bool:
-    """Whether a recipe is among the values."""
-    from shoal.train.recipe.recipe import Recipe
-
-    return any(isinstance(each, Recipe) for each in found.values())
 
 
 def space_of(recipe: "Recipe | None", given: list[str] | None) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """What `shoal check` and `shoal replay` do: compare what training gives when it is done again."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -171,23 +171,14 @@ def _verdict(row: Mapping[str, Any]) -> str:
     if verdict == "equal":
         return f"equal bit for bit {after}"
     if verdict == "agrees":
-        return f"agrees {after}, up to {difference} (trained {_how(row)}, which rounds otherwise)"
+        how = "on several slots" if row["wide"] else "in a fused pack"
+        return f"agrees {after}, up to {difference} (trained {how}, which rounds otherwise)"
     if verdict == "not comparable":
         return f"not comparable {after}: {row['why']}"
     if verdict == "missing":
         return f"MISSING: {row['why']}"
-    return f"DIFFERS by up to {difference} {after}: {row['why']}; {_why(row['elsewhere'])}"
-
-
-def _why(elsewhere: Sequence[str]) -> str:
-    """What may have made a trial other than it was."""
-    if elsewhere:
-        return f"trained elsewhere, where sums may round otherwise ({'; '.join(elsewhere)})"
-    return "processor, libraries and threads are those of the study"
-
-
-def _how(row: Mapping[str, Any]) -> str:
-    """In what company a trial was trained."""
-    if row["wide"]:
-        return "on several slots"
-    return "in a fused pack"
+    place = "processor, libraries and threads are those of the study"
+    if row["elsewhere"]:
+        others = "; ".join(row["elsewhere"])
+        place = f"trained elsewhere, where sums may round otherwise ({others})"
+    return f"DIFFERS by up to {difference} {after}: {row['why']}; {place}"

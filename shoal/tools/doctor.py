@@ -66,7 +66,10 @@ def examined(folder: Path) -> dict[str, Any]:
         "versions": {name: _version(name) for name in NEEDED},
         "optional": {name: _version(name) for name in OPTIONAL},
         "device": device_of(),
-        "gpus": [_gpu(number) for number in range(gpus())],
+        "gpus": [
+            {"name": kind_of(use(device)), "memory_gib": memory_of(device)}
+            for device in (f"cuda:{number}" for number in range(gpus()))
+        ],
         "cpus": cpus_here(),
         "memory_gib": _memory(),
         "disk": _disk(folder),
@@ -83,14 +86,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _gpu(number: int) -> dict[str, Any]:
-    device = f"cuda:{number}"
-    return {
-        "name": kind_of(use(device)),
-        "memory_gib": memory_of(device),
-    }
 
 
 def _memory() -> float | None:
@@ -152,14 +147,16 @@ def _missing(found: Mapping[str, Any]) -> Iterator[str]:
 
 def lines(found: Mapping[str, Any]) -> list[str]:
     """The same for people."""
+    gpu_texts = [f"{gpu['name']} ({gpu['memory_gib']:.0f} GiB)" for gpu in found["gpus"]]
+    memory = found["memory_gib"]
     rows = {
         "python": f"{found['python']} on {found['system']}",
         "packages": _listed(found["versions"]),
         "optional": _listed(found["optional"]),
         "device": found["device"],
-        "gpus": _gpus(found["gpus"]),
+        "gpus": ", ".join(gpu_texts) or "none",
         "cpus": str(found["cpus"]),
-        "memory": _gib(found["memory_gib"]),
+        "memory": "unknown" if memory is None else f"{memory:.1f} GiB",
         "disk": _place(found["disk"]),
         "ray": _cluster(found["ray"]),
         "slurm": _slurm(found["slurm"], found["allocation"]),
@@ -174,17 +171,6 @@ def lines(found: Mapping[str, Any]) -> list[str]:
 def _listed(versions: Mapping[str, str | None]) -> str:
     there = [f"{name} {number}" for name, number in versions.items() if number]
     return ", ".join(there) or "none"
-
-
-def _gpus(found: list[dict[str, Any]]) -> str:
-    each = [f"{gpu['name']} ({gpu['memory_gib']:.0f} GiB)" for gpu in found]
-    return ", ".join(each) or "none"
-
-
-def _gib(memory: float | None) -> str:
-    if memory is None:
-        return "unknown"
-    return f"{memory:.1f} GiB"
 
 
 def _place(found: Mapping[str, Any]) -> str:

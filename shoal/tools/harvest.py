@@ -323,7 +323,11 @@ def harvesting(folder: Folder, wanted: Wanted, threads: int) -> Iterator[str]:
     place = folder.path.resolve() / HARVEST
     own_folder(place)
     with _alone(folder, place), _told_to_end():
-        names = PilotNames(_name(folder.path), secrets.token_hex(3), place)
+        # The study in the names of its pilots' jobs: for people, and no other study's.
+        path = folder.path.resolve()
+        word = re.sub(r"[^A-Za-z0-9_.]+", "_", path.name)[:20]
+        job = f"{word}.{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+        names = PilotNames(job, secrets.token_hex(3), place)
         scheduler = wanted.batch_system(threads, names)
         scheduler.check()
         say = _teller(place / "harvest.log")
@@ -366,13 +370,6 @@ def _told_to_end() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _name(path: Path) -> str:
-    """The study in the names of its pilots' jobs: for people, and no other study's."""
-    whole = str(path.resolve())
-    word = re.sub(r"[^A-Za-z0-9_.]+", "_", path.resolve().name)[:20]
-    return f"{word}.{blake2b(whole.encode(), digest_size=4).hexdigest()}"
 
 
 def _teller(log: Path) -> Callable[[str], None]:

@@ -213,7 +213,8 @@ def next_steps(
         text = folder / "trials" / failed[0] / "error.txt"
         which = "its traceback" if len(failed) == 1 else "the traceback of the first of them"
         yield f"failed:  {text} has {which}"
-        yield (f"         {_stay(len(failed))} failed; to try them again: {again} --retry-failed")
+        stay = "it stays" if len(failed) == 1 else f"the {plural(len(failed), 'trial')} stay"
+        yield f"         {stay} failed; to try them again: {again} --retry-failed"
     if len(failed) < len(study.trials):
         if study.state.kept:
             yield (
@@ -224,8 +225,3 @@ def next_steps(
         yield f"{begin}{_best(study, found)} in Python"
     if found.get("stopped"):
         yield f"         {again}   goes on where this run stopped"
-
-
-def _stay(failed: int) -> str:
-    """That so many trials stay as they are."""
-    return "it stays" if failed == 1 else f"the {plural(failed, 'trial')} stay"

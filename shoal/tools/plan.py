@@ -3,7 +3,7 @@
 A short probe measures its trials; then the simulator runs the ordinary engine.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
@@ -37,7 +37,7 @@ from shoal.profile.widths import AT, WIDER
 from shoal.study.auto import about_every, is_auto, needs_hops, policy_of
 from shoal.study.backends import Perform, at_holders, perform_here, slots_on_this_machine
 from shoal.study.checks import check_validate_every
-from shoal.study.head import Deciders, Head, head
+from shoal.study.head import Deciders, head
 from shoal.study.schedules import plan_to_measure
 from shoal.study.searcher import most_slots, searcher_of
 from shoal.study.setup import Setup, data_of, epochs_of, with_recipe_options
@@ -147,13 +147,15 @@ def forecast(
     took = perf_counter() - begin
 
     truth = believe(state)
+    rows = given_rows(given) or ()
+    knows_widths = any(name.startswith(AT) for row in rows for name in row["figures"])
     common = _Forecast(study.setup, searcher, chosen, data, truth, every, out)
     return {
         "policies": [common.row(name, rule) for name, rule in rules.items()],
         "trials": len(state.known),
         "probe_s": took,
         "kinds": len(state.figures),
-        "guessed": widths[1] > 1 and not _says_widths(given),
+        "guessed": widths[1] > 1 and not knows_widths,
     }
 
 
@@ -167,14 +169,6 @@ def _usual(widths: tuple[int, int]) -> tuple[str, ...]:
     if most > 1:
         names += [name for name in CANDIDATES if POLICIES[name].wide]
     return tuple(names)
-
-
-def _says_widths(given: Speeds) -> bool:
-    """Whether given figures include speeds at several widths."""
-    for row in given_rows(given) or ():
-        if any(name.startswith(AT) for name in row["figures"]):
-            return True
-    return False
 
 
 class _Frozen:
@@ -223,14 +217,30 @@ class _Forecast:
 
     def _simulated(self, name: str, rule: Policy[Any], end: "_Ends") -> State:
         """The state at the end of the study under this policy."""
+        decider = name if is_auto(name) else rule  # the automatic policy goes by its name
+        described = {
+            **head(self.setup, self.data, Deciders(self.searcher, decider, self.options)),
+            "simulated": True,
+            "study": f"plan of {type(self.setup.recipe).__name__} under {name}",
+        }
+        count = slots_on_this_machine(self.options)
+        slots = tuple(slot(number, self.data, count) for number in range(count))
+        simulator = Sim(
+            self.truth,
+            script=[(RAY_START if self.options.backend == "ray" else 0.0, Joined(slots))],
+            shards=self.data.sizes,
+            seed=self.setup.seed,
+            checkpoint_every=self.options.checkpoint_every,
+            recipe=SimulatedRecipe(validate_every=self.every),
+        )
         journal = self._journal(name)
-        opened = Opened(1, self.data.sizes, self._head(name, rule))
+        opened = Opened(1, self.data.sizes, described)
         journal.append(0.0, opened)
         begin = fold(State(), [opened])
         state = run(
             self.searcher,
             rule,
-            self._sim(),
+            simulator,
             lambda state: self.truth,
             journal,
             begin,
@@ -247,43 +257,6 @@ class _Forecast:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         return Journal(path)
-
-    def _head(self, name: str, rule: Policy[Any]) -> Head:
-        """What the simulated journal says of its run."""
-        return {
-            **head(self.setup, self.data, self._deciders(name, rule)),
-            "simulated": True,
-            "study": f"plan of {type(self.setup.recipe).__name__} under {name}",
-        }
-
-    def _deciders(self, name: str, rule: Policy[Any]) -> Deciders:
-        """What decides; the automatic policy goes by its name."""
-        if is_auto(name):
-            return Deciders(self.searcher, name, self.options)
-        return Deciders(self.searcher, rule, self.options)
-
-    def _sim(self) -> Sim:
-        """The simulator with the slots of the options."""
-        return Sim(
-            self.truth,
-            script=[self._joined()],
-            shards=self.data.sizes,
-            seed=self.setup.seed,
-            checkpoint_every=self.options.checkpoint_every,
-            recipe=SimulatedRecipe(validate_every=self.every),
-        )
-
-    def _joined(self) -> tuple[Seconds, Joined]:
-        """When the slots join."""
-        count = slots_on_this_machine(self.options)
-        slots = [slot(number, self.data, count) for number in range(count)]
-        return self._start(), Joined(tuple(slots))
-
-    def _start(self) -> Seconds:
-        """How long the backend takes to start."""
-        if self.options.backend == "ray":
-            return RAY_START
-        return 0.0
 
 
 class _Ends:
@@ -310,8 +283,12 @@ def forecast_lines(found: Found) -> list[str]:
     lines = [f"{trials}, probed in {found['probe_s']:.1f} s", ""]
     lines.append(f"{'policy':12} {'slots':>5} {'seconds':>9}")
     for row in sorted(found["policies"], key=lambda row: row["seconds"]):
-        lines.append(_row_line(row))
-    lines += ["", *_reasons(found)]
+        figures = f"{row['policy']:12} {row['slots']:5d} {row['seconds']:9.1f}"
+        lines.append(f"{figures}   {row.get('report', '')}".rstrip())
+    lines.append("")
+    for row in found["policies"]:
+        if "why" in row:
+            lines.append(f"{row['policy']}: {row['follows']}, because {row['why']}")
     if found["guessed"]:
         lines.append("")
         lines.append(
@@ -319,19 +296,6 @@ def forecast_lines(found: Found) -> list[str]:
             "`shoal profile` measures them, for --profile"
         )
     return lines
-
-
-def _row_line(row: Row) -> str:
-    """A policy's line in the table."""
-    figures = f"{row['policy']:12} {row['slots']:5d} {row['seconds']:9.1f}"
-    return f"{figures}   {row.get('report', '')}".rstrip()
-
-
-def _reasons(found: Found) -> Iterator[str]:
-    """What the automatic policy follows, and why."""
-    for row in found["policies"]:
-        if "why" in row:
-            yield f"{row['policy']}: {row['follows']}, because {row['why']}"
 
 
 # A signature, and what was measured for it by name.
@@ -428,10 +392,5 @@ def _packs(state: State, found: Mapping[TrialId, Measurement]) -> Iterable[Seque
         forms.setdefault(form, []).append(state.known[trial])
         slowest[form] = max(slowest.get(form, 0.0), figures.get("step", 0.0))
     for form, some in forms.items():
-        yield some[: _most(slowest[form])]
-
-
-def _most(step: Seconds) -> int:
-    """How many trials are probed together, if a step of the slowest takes so long."""
-    in_time = int(LONGEST / max(1e-9, STEPS * step))
-    return max(2, min(MOST_TOGETHER, in_time))
+        in_time = int(LONGEST / max(1e-9, STEPS * slowest[form]))
+        yield some[: max(2, min(MOST_TOGETHER, in_time))]

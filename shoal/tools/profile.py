@@ -197,7 +197,9 @@ def _profiled(
             widths = every_width(alone, count)
         timing.widths(widths[1:])
         timing.rescales()
-        fed = _fed(slots, kinds, request.feeders)
+        timed = [kind for kind in kinds if 1 in kind.widths]
+        fastest = max(timed, key=lambda kind: kind.widths[1]["rate"])
+        fed = {number: time_feeders(slots, fastest, number) for number in request.feeders}
     return {
         "kinds": [kind.figures() for kind in kinds],
         "feeders": fed,
@@ -281,18 +283,14 @@ def wanted_widths(widths: Sequence[int] | None, count: int) -> list[int]:
     Raises:
         StudyError: one of them is more than there are slots.
     """
-    wanted = sorted({1, *(widths or _doubled(count))})
+    doubled = [1 << power for power in range(count.bit_length())]
+    wanted = sorted({1, *(widths or doubled)})
     if wanted[0] < 1 or wanted[-1] > count:
         raise StudyError(
             f"widths must lie between 1 and {count}, the slots that there are; "
             f"got {wanted[-1]}: say how many slots="
         )
     return wanted
-
-
-def _doubled(most: int) -> list[int]:
-    """1, 2, 4 … up to `most`."""
-    return [1 << power for power in range(most.bit_length())]
 
 
 def rates_alone(kinds: Sequence[Kind]) -> list[float]:
@@ -305,13 +303,6 @@ def rates_alone(kinds: Sequence[Kind]) -> list[float]:
     if not rates:
         raise StudyError(f"nothing could be timed: {kinds[0].failed}")
     return rates
-
-
-def _fed(slots: ProfileSlots, kinds: Sequence[Kind], numbers: Sequence[int]) -> dict[int, float]:
-    """Samples/s that so many feeders prepare for the fastest kind."""
-    timed = [kind for kind in kinds if 1 in kind.widths]
-    fastest = max(timed, key=lambda kind: kind.widths[1]["rate"])
-    return {number: time_feeders(slots, fastest, number) for number in numbers}
 
 
 def feeders_needed(alone: Sequence[float], fed: Mapping[int, float]) -> int | None:
@@ -338,24 +329,17 @@ def trials_of(
         StudyError: the space cannot be listed, and nobody says how many samples to draw.
     """
     if given:
-        config = {**first_config(_space_with(study, given.get(RECIPE))), **given}
+        space = study.setup.space or {}
+        recipe = given.get(RECIPE)
+        if recipe is not None and recipe in parts_of(
+            study.recipe
+        ):  # of several: its part of the space
+            space = {**space, RECIPE: grid({recipe: brought_by(space, recipe)})}
+        config = {**first_config(space), **given}
         shards = frozenset(shards_of(data.sizes, config))
         return [Trial(TrialId("t000"), 1.0, config, shards=shards)]
     if study.folder.size() and study.state.known:
         return list(study.state.known.values())
-    return _trials_of_space(study, data, num_samples)
-
-
-def _space_with(study: Study, recipe: Any) -> Mapping[str, Any]:
-    """The search space; of several recipes the part of it that this one has."""
-    space = study.setup.space or {}
-    if recipe is None or recipe not in parts_of(study.recipe):
-        return space
-    return {**space, RECIPE: grid({recipe: brought_by(space, recipe)})}
-
-
-def _trials_of_space(study: Study, data: Data, num_samples: int | None) -> list[Trial]:
-    """The trials of the whole search space."""
     samples = num_samples or getattr(study.recipe, "num_samples", None)
     arguments = SearchArguments(num_samples=samples, max_epochs=1)
     searcher = default_searcher(study.setup.space, arguments, study.setup.seed)
@@ -454,19 +438,14 @@ def time_width(slots: ProfileSlots, kinds: Sequence[Kind], width: int, count: in
 def _time_together(slots: ProfileSlots, kinds: Sequence[Kind], width: int) -> None:
     """Time these kinds at this width, each on slots of its own."""
     for number, kind in enumerate(kinds):
-        _start(slots, kind, width, number * width)
+        first, lane = number * width, f"{kind.signature} {width}"
+        for rank in range(width):
+            seat = _seat(slots, lane, 1, rank, width, first)
+            slots.ask(first + rank, "train", kind.trial, seat)
     for number, kind in enumerate(kinds):
         first = number * width
         ranks = [_answer(slots, slot, kind) for slot in range(first, first + width)]
         _note(kind, width, ranks)
-
-
-def _start(slots: ProfileSlots, kind: Kind, width: int, first: int) -> None:
-    """Have the kind's trial trained on so many slots, from that one on."""
-    lane = f"{kind.signature} {width}"
-    for rank in range(width):
-        seat = _seat(slots, lane, 1, rank, width, first)
-        slots.ask(first + rank, "train", kind.trial, seat)
 
 
 def _seat(
@@ -505,22 +484,16 @@ def _note(kind: Kind, width: int, ranks: Sequence[Answer | None]) -> None:
         return
     first = answers[0]
     seconds = max(answer["seconds"] for answer in answers)
-    row = _means(answers)
-    row["total"] = seconds / first["steps"]
+    steps = first["steps"]
+    # Seconds of each part of a step, as the mean of the ranks.
+    row: dict[str, Any] = {
+        cause: fmean(answer["spent"].get(cause, 0.0) for answer in answers) / steps
+        for cause in CAUSES
+    }
+    row["total"] = seconds / steps
     row["batch"] = first["batch"]
     row["rate"] = first["samples"] / seconds
     kind.widths[width] = row
-
-
-def _means(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Seconds of each part of a step, as the mean of the ranks."""
-    steps = answers[0]["steps"]
-    return {cause: _mean(answers, cause) / steps for cause in CAUSES}
-
-
-def _mean(answers: Sequence[Answer], cause: str) -> float:
-    """Seconds that went to the cause, as the mean of the ranks."""
-    return fmean(answer["spent"].get(cause, 0.0) for answer in answers)
 
 
 def time_rescales(slots: ProfileSlots, kind: Kind) -> None:
@@ -538,14 +511,7 @@ def time_rescales(slots: ProfileSlots, kind: Kind) -> None:
     except RuntimeError as error:
         raise StudyError(f"a trial failed when its width changed: {error}") from error
     for before, after, seconds in rescales:
-        kind.costs[_direction(before, after)] = seconds
-
-
-def _direction(before: int, after: int) -> str:
-    """The name of a change of width."""
-    if after > before:
-        return "up"
-    return "down"
+        kind.costs["up" if after > before else "down"] = seconds
 
 
 def _rescale(slots: ProfileSlots, kind: Kind) -> list[tuple[int, int, Seconds]]:
@@ -555,32 +521,23 @@ def _rescale(slots: ProfileSlots, kind: Kind) -> list[tuple[int, int, Seconds]]:
         RuntimeError: the trial failed.
     """
     lane = f"{kind.signature} rescaled"
-    alone = _seat(slots, lane, 1, 0, 1)
-    slots.ask(0, "train", kind.trial, alone, False, None)
+    slots.ask(0, "train", kind.trial, _seat(slots, lane, 1, 0, 1), False, None)
     _wait_until_settled(slots, 1)
-    _widen(slots, kind, lane)
-    _narrow(slots, lane)
-    slots.order(0, "halt")
-    rescales: list[tuple[int, int, Seconds]] = slots.hear(0, "train")["rescales"]
-    slots.hear(1, "train")
-    return rescales
 
-
-def _widen(slots: ProfileSlots, kind: Kind, lane: str) -> None:
-    """Have slot 1 join the lane of slot 0."""
     first = _seat(slots, lane, 2, 0, 2, joining=(1,))
     second = _seat(slots, lane, 2, 1, 2, joining=(1,))
     slots.ask(1, "train", kind.trial, second, True, None)
     slots.order(0, "move", Move(2, first))
     _wait_until_settled(slots, 2)
 
-
-def _narrow(slots: ProfileSlots, lane: str) -> None:
-    """Have slot 1 leave the lane of slot 0."""
-    alone = _seat(slots, lane, 3, 0, 1)
     slots.order(1, "move", Move(3, None))
-    slots.order(0, "move", Move(3, alone))
+    slots.order(0, "move", Move(3, _seat(slots, lane, 3, 0, 1)))
     _wait_until_settled(slots, 1)
+
+    slots.order(0, "halt")
+    rescales: list[tuple[int, int, Seconds]] = slots.hear(0, "train")["rescales"]
+    slots.hear(1, "train")
+    return rescales
 
 
 def _wait_until_settled(slots: ProfileSlots, width: int) -> None:
@@ -678,7 +635,11 @@ def slots_of(
                 processes.append(process)
             yield ProfileSlots(links, processes, device)
         finally:
-            _end(links, processes)
+            for link in links:
+                link.close()
+            for process in processes:
+                process.kill()
+                process.join()
 
 
 def _started(setup: TimedSetup) -> tuple[Any, Any]:
@@ -690,15 +651,6 @@ def _started(setup: TimedSetup) -> tuple[Any, Any]:
         process.start()
     theirs.close()
     return ours, process
-
-
-def _end(links: Sequence[Any], processes: Sequence[Any]) -> None:
-    """Close the links, and end the processes."""
-    for link in links:
-        link.close()
-    for process in processes:
-        process.kill()
-        process.join()
 
 
 def _place(number: int, slots: int, device: str) -> str:

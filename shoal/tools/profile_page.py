@@ -48,7 +48,10 @@ def lines(found: Found) -> list[str]:
     for kind in found["kinds"]:
         shown += [*_kind_lines(kind), ""]
     if found["feeders"]:
-        shown += _feeder_lines(found)
+        shown.append(_line(("feeders", "samples/s")))
+        shown += [_line((str(n), count(rate))) for n, rate in found["feeders"].items()]
+        needed = "more than were tried" if found["needed"] is None else found["needed"]
+        shown.append(f"feeders needed, whichever kinds train on one slot each: {needed}")
     shown += _sharing_lines(found)
     return shown
 
@@ -67,32 +70,22 @@ def _sharing_lines(found: Found) -> list[str]:
 
 def _kind_lines(kind: KindFigures) -> Iterator[str]:
     """The table of a kind, what else was measured, and why it failed."""
-    yield _title(kind)
+    title = f"{kind['signature']}: {plural(len(kind['configs']), 'trial')}"
+    example = config_text(kind["configs"][0], 60)
+    yield f"{title}, for example {example}" if example else title
     if kind["widths"]:
         yield _line(HEADS)
     for width, row in sorted(kind["widths"].items()):
-        yield _width_line(width, row)
-    if kind["figures"]:
-        costs = [f"{name} {_cost(name, x)}" for name, x in kind["figures"].items()]
-        yield ", ".join(costs)
+        times = [_milliseconds(row.get(name)) for name in (*CAUSES, "total")]
+        yield _line([str(width), *times, count(row["rate"]), f"{row['efficiency']:.2f}"])
+    costs = dict(kind["figures"])
+    texts = {name: duration(value) for name, value in costs.items()}
+    if "memory" in costs:  # in GiB
+        texts["memory"] = size(costs["memory"] * 2**30)
+    if costs:
+        yield ", ".join(f"{name} {text}" for name, text in texts.items())
     if kind["failed"]:
         yield f"failed: {kind['failed']}"
-
-
-def _title(kind: KindFigures) -> str:
-    """The kind's signature, its number of trials, and one of them."""
-    title = f"{kind['signature']}: {plural(len(kind['configs']), 'trial')}"
-    example = config_text(kind["configs"][0], 60)
-    if example:
-        title += f", for example {example}"
-    return title
-
-
-def _width_line(width: int, row: Mapping[str, float]) -> str:
-    """Milliseconds of a step's parts at this width, and what comes of them."""
-    times = [_milliseconds(row.get(name)) for name in (*CAUSES, "total")]
-    efficiency = f"{row['efficiency']:.2f}"
-    return _line([str(width), *times, count(row["rate"]), efficiency])
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -105,29 +98,6 @@ def _milliseconds(seconds: float | None) -> str:
 def _line(cells: Sequence[str]) -> str:
     """A line of a table."""
     return "".join(f"{cell:>11}" for cell in cells)
-
-
-def _cost(name: str, value: float) -> str:
-    """What one slot costs: memory is in GiB, all else in seconds."""
-    if name == "memory":
-        return size(value * 2**30)
-    return duration(value)
-
-
-def _feeder_lines(found: Found) -> Iterator[str]:
-    """What feeders prepare, and how many are needed."""
-    yield _line(("feeders", "samples/s"))
-    for number, rate in found["feeders"].items():
-        yield _line((str(number), count(rate)))
-    needed = _needed(found["needed"])
-    yield f"feeders needed, whichever kinds train on one slot each: {needed}"
-
-
-def _needed(feeders: int | None) -> str:
-    """How many feeders are needed; None: more than were tried."""
-    if feeders is None:
-        return "more than were tried"
-    return str(feeders)
 
 
 def chart(found: Found) -> Figure | None:
@@ -234,33 +204,17 @@ def write(found: Found, path: str | Path) -> Path:
         OSError: the file cannot be written.
     """
     timed = [kind for kind in found["kinds"] if kind["widths"]]
-    text = _remarks(found)
-    for config, kind in distinct_configs(timed):
-        text += ["", *_toml_row(config, kind)]
-    target = Path(path)
-    target.write_text("\n".join(text) + "\n", encoding="utf-8")
-    return target
-
-
-def _remarks(found: Found) -> list[str]:
-    """The comments at the head of a profile."""
     threads = plural(found["threads"], "thread")
     text = [f"# made by shoal profile, on {found['device']}, {threads} a slot"]
     for number, rate in found["feeders"].items():
         text.append(f"# {plural(number, 'feeder')}: {rate:.6g} samples/s")
-    return text
-
-
-def _toml_row(config: Config, kind: KindFigures) -> Iterator[str]:
-    """The lines of a profile's row: its trials, samples/s by width, what one slot costs."""
-    yield "[[rows]]"
-    yield f"config = {toml(config)}"
-    points = []
-    for width, row in sorted(kind["widths"].items()):
-        points.append(f"{width} = {row['rate']:.6g}")
-    yield f"points = {{ {', '.join(points)} }}"
-    for name, value in kind["figures"].items():
-        yield f"{name} = {float(value):.6g}"
+    for config, kind in distinct_configs(timed):
+        points = [f"{width} = {row['rate']:.6g}" for width, row in sorted(kind["widths"].items())]
+        text += ["", "[[rows]]", f"config = {toml(config)}", f"points = {{ {', '.join(points)} }}"]
+        text += [f"{name} = {float(value):.6g}" for name, value in kind["figures"].items()]
+    target = Path(path)
+    target.write_text("\n".join(text) + "\n", encoding="utf-8")
+    return target
 
 
 def distinct_configs(
@@ -284,38 +238,22 @@ def _short_configs(kinds: Sequence[KindFigures]) -> list[Config]:
     """A configuration of each kind, without the values that differ within some kind."""
     tuned = set(TUNING)
     for kind in kinds:
-        tuned |= _differing(kind["configs"])
-    return [_without(kind["configs"][0], tuned) for kind in kinds]
-
-
-def _differing(configs: Sequence[Config]) -> set[str]:
-    """The names whose values are not as in the first configuration."""
-    first = configs[0]
-    names: set[str] = set()
-    for config in configs:
-        names |= {name for name in config if config[name] != first.get(name)}
-    return names
-
-
-def _without(config: Config, names: set[str]) -> Config:
-    return {name: value for name, value in config.items() if name not in names}
+        first, *others = kind["configs"]
+        for config in others:
+            tuned |= {name for name in config if config[name] != first.get(name)}
+    return [
+        {name: value for name, value in kind["configs"][0].items() if name not in tuned}
+        for kind in kinds
+    ]
 
 
 def toml(value: Any) -> str:
-    """A value as TOML writes it; it has no None."""
+    """A value as TOML writes it; of a table without what is None, which TOML lacks."""
     if isinstance(value, Mapping):
-        return _toml_table(value)
+        pairs = [
+            f"{json.dumps(name)} = {toml(each)}" for name, each in value.items() if each is not None
+        ]
+        return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(toml, value)) + "]"
     return json.dumps(value)
-
-
-def _toml_table(values: Mapping[str, Any]) -> str:
-    """An inline table of the values that are not None."""
-    given = [_toml_pair(*item) for item in values.items() if item[1] is not None]
-    return "{ " + ", ".join(given) + " }"
-
-
-def _toml_pair(name: str, value: Any) -> str:
-    """A name and its value, within an inline table."""
-    return f"{json.dumps(name)} = {toml(value)}"

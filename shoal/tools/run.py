@@ -100,16 +100,12 @@ def going_on(study: "Study", asked: bool) -> Iterator[None]:
         if ending.exit_code == 1:  # all trials failed
             raise
         left = ending
-    _submit_unless_done(study)
+    why = why_not_requeued(study.lines())
+    if why is None:
+        typer.echo("the job is submitted again: it goes on when Slurm starts it", err=True)
+        sys.stdout.flush()
+        requeue_job()
+    else:
+        typer.echo(f"the job is not submitted again: {why}", err=True)
     if left is not None:
         raise left
-
-
-def _submit_unless_done(study: "Study") -> None:
-    why = why_not_requeued(study.lines())
-    if why is not None:
-        typer.echo(f"the job is not submitted again: {why}", err=True)
-        return
-    typer.echo("the job is submitted again: it goes on when Slurm starts it", err=True)
-    sys.stdout.flush()
-    requeue_job()

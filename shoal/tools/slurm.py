@@ -77,18 +77,13 @@ def printed(
 ) -> None:
     """Print the batch script."""
     wanted = BatchRequest(**asked)
-    words = [*_shoal(), "run", *_checked(context, wanted, arguments)]
+    # By its full path, since the job's PATH may be another one.
+    command = Path(sys.executable).with_name("shoal")
+    program = [str(command)] if command.exists() else python_module("shoal.cli")
+    words = [*program, "run", *_checked(context, wanted, arguments)]
     if wanted.requeue:
         words.append("--requeue")
     echo(batch_script(wanted.directives(), before or (), words).rstrip("\n"))
-
-
-def _shoal() -> list[str]:
-    """How the job calls this program: by its full path, since its PATH may be another one."""
-    command = Path(sys.executable).with_name("shoal")
-    if command.exists():
-        return [str(command)]
-    return python_module("shoal.cli")
 
 
 def _checked(context: typer.Context, asked: BatchRequest, arguments: Sequence[str]) -> list[str]:
