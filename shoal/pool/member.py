@@ -109,7 +109,12 @@ class PoolMember:
         believe: Callable[[State], Profile] | None = None,
     ) -> None:
         self._pool = pool
-        self.joined = self._fitting(threads)
+        self.joined = self._opened()
+        if self.joined.threads != threads:
+            raise PoolError(
+                f"a slot of the pool in {pool.path} has {self.joined.threads} threads; this study "
+                f"asks for threads={threads}: give threads={self.joined.threads}"
+            )
         self._study = study
         self._name = name_of(study)
         self._limit = most
@@ -160,16 +165,6 @@ class PoolMember:
             self._over.wait(0.1)
         # The others may have to let go of theirs first: more come while it trains.
         return min(share, self._least(self._state))
-
-    def _fitting(self, threads: int) -> OpenPool:
-        """The pool, if its slots have so many threads."""
-        opened = self._opened()
-        if opened.threads != threads:
-            raise PoolError(
-                f"a slot of the pool in {self._pool.path} has {opened.threads} threads; this study "
-                f"asks for threads={threads}: give threads={opened.threads}"
-            )
-        return opened
 
     def _opened(self) -> OpenPool:
         """The pool."""

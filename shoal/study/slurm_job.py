@@ -100,7 +100,9 @@ def run_place(
         StudyError: Slurm's variables are wrong, they name an allocation that is over although the
             run is to have its nodes, or the run would have to stop before it begins.
     """
-    uses = options.backend == "ray" and options.address is None and not _has_ray()
+    ray = sys.modules.get("ray")
+    has_joined = ray is not None and ray.is_initialized()
+    uses = options.backend == "ray" and options.address is None and not has_joined
     try:
         allocation = allocation_now(environ)
     except ValueError as error:
@@ -111,29 +113,18 @@ def run_place(
         return RunPlace()
     if allocation is None:
         return RunPlace()
-    _check_time(allocation, options.stop_before, time.time())
+    margin = options.stop_before
+    if allocation.end is not None and margin is not None:
+        left = allocation.end - time.time()
+        if left <= margin:
+            raise StudyError(
+                f"stop_before={margin:g} leaves no time of Slurm job {allocation.job}, which ends "
+                f"in {max(0.0, left):.0f} s: give fewer seconds, or ask Slurm for more time"
+            )
     nodes = None
     if uses and not allocation.alone:
         nodes = AllocatedNodes(allocation, folder)
     return RunPlace(allocation, uses, nodes)
-
-
-def _has_ray() -> bool:
-    """Whether this process has joined a cluster of Ray already."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
-
-
-def _check_time(allocation: Allocation, margin: Seconds | None, now: Seconds) -> None:
-    """Raise StudyError if the run would have to stop before it begins."""
-    if allocation.end is None or margin is None:
-        return
-    left = allocation.end - now
-    if left <= margin:
-        raise StudyError(
-            f"stop_before={margin:g} leaves no time of Slurm job {allocation.job}, which ends in "
-            f"{max(0.0, left):.0f} s: give fewer seconds, or ask Slurm for more time"
-        )
 
 
 def allocation_text(allocation: Allocation, now: Seconds) -> str:
@@ -287,19 +278,15 @@ class LongestVisit:
             match entry:
                 case Planned(start=gangs):
                     for gang in gangs:
-                        self._begin(now, gang.trials, gang.quota is not None)
+                        self._since |= dict.fromkeys(gang.trials, now)
+                        self._whole.difference_update(gang.trials)
+                        if gang.quota is not None:
+                            self._whole.update(gang.trials)
                 case Advanced(visits=visits):
                     made = {trial for trial, some in visits.items() if some}
                     self._made(now, made - self._whole)
                 case Ended(gang=gang):
                     self._made(now, self._whole.intersection(gang.trials))
-
-    def _begin(self, now: Seconds, trials: Iterable[TrialId], whole: bool) -> None:
-        for trial in trials:
-            self._since[trial] = now
-            self._whole.discard(trial)
-            if whole:
-                self._whole.add(trial)
 
     def _made(self, now: Seconds, trials: Iterable[TrialId]) -> None:
         for trial in trials:
@@ -393,7 +380,12 @@ class TimeLimit:
                 if self._left() <= self.margin():
                     self._stop()
             elif self._left() <= min(LAST, self.margin() / 2):
-                self._interrupt()
+                # The run may take the first signal as another request to stop. In another thread
+                # than the main one it cannot be interrupted.
+                main = threading.main_thread().ident
+                if main is not None and main == self._runs_in:
+                    self._cut = True
+                    signal.pthread_kill(main, signal.SIGINT)
                 self._over.wait(AGAIN)
 
     def _stop(self) -> None:
@@ -409,16 +401,6 @@ class TimeLimit:
             at = clock(self._end, time.time())
             self._stopped = Commanded("stop", f"{OF_SLURM} {allocation.job} ends at {at}")
             self._tell(self._stopped)
-
-    def _interrupt(self) -> None:
-        """Interrupt the run; it may take the first signal as another request to stop.
-
-        A run in another thread than the main one cannot be interrupted.
-        """
-        main = threading.main_thread().ident
-        if main is not None and main == self._runs_in:
-            self._cut = True
-            signal.pthread_kill(main, signal.SIGINT)
 
 
 # Runs in a row, stopped by the time limit, that may end without progress.

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from shoal.core.cluster import ShardId, SlotId
+from shoal.core.cluster import ShardId
 from shoal.core.errors import StudyError
 from shoal.core.event import Joined
 from shoal.engine.files import write_durably
@@ -123,19 +123,11 @@ def measured_speeds(lines: list[Line]) -> dict[str, float]:
             "them: give figures, --proportional a=2,b=1"
         )
     by_node: dict[str, list[float]] = defaultdict(list)
-    node_of = _nodes(lines)
+    joined = [line.entry for line in lines if isinstance(line.entry, Joined)]
+    node_of = {slot.id: slot.node for entry in joined for slot in entry.slots}
     for slot in slots:
         by_node[node_of[slot]].append(speeds.of(slot))
     return {node: geometric_mean(each) for node, each in by_node.items()}
-
-
-def _nodes(lines: Sequence[Line]) -> dict[SlotId, str]:
-    """The node of each slot that there ever was."""
-    found: dict[SlotId, str] = {}
-    for line in lines:
-        if isinstance(line.entry, Joined):
-            found |= {slot.id: slot.node for slot in line.entry.slots}
-    return found
 
 
 @errors()
@@ -169,7 +161,8 @@ def register(
         DataError: the file is no catalogue, or a file is not on this machine, which is to hold it.
     """
     catalogue = read_catalogue(file) if file.exists() else None
-    names = [name or _name_of(path) for path in paths]
+    files = [Path(path.partition("?")[0].partition("::")[0]).name for path in paths]
+    names = [name or each.partition(".")[0] for each in files]
     if len(set(names)) < len(names):
         raise StudyError(
             f"each shard needs a name of its own; got {', '.join(names)}: register one at a time, "
@@ -178,7 +171,14 @@ def register(
     for part, path in zip(names, paths, strict=True):
         place = _checked(path, node)
         if catalogue is not None:
-            _check_machine(part, node, catalogue)
+            places = catalogue.parts.get(ShardId(part), {})
+            others = [other for other in of_this_machine(places) if other != node]
+            if others and of_this_machine([node]):
+                raise StudyError(
+                    f"{part} lies at {others[0]} already, and {node} is the same machine: both "
+                    f"copies would be lost with it. Name the machine once: --node {others[0]} "
+                    "changes its path"
+                )
         if catalogue is None:
             alone = {ShardId(part): {node: place}}
             catalogue = Catalogue({}, alone) if validation else Catalogue(alone)
@@ -188,10 +188,6 @@ def register(
     file.parent.mkdir(parents=True, exist_ok=True)
     write_durably(file, catalogue.text().encode())
     return listed(file, None, check=False)
-
-
-def _name_of(path: str) -> str:
-    return Path(path.partition("?")[0].partition("::")[0]).name.partition(".")[0]
 
 
 def _checked(path: str, node: str) -> str:
@@ -213,17 +209,6 @@ def _checked(path: str, node: str) -> str:
     return path
 
 
-def _check_machine(part: str, node: str, catalogue: Catalogue) -> None:
-    """Raise StudyError if the part lies at this machine already, under another name of it."""
-    places = catalogue.parts.get(ShardId(part), {})
-    others = [name for name in of_this_machine(places) if name != node]
-    if others and of_this_machine([node]):
-        raise StudyError(
-            f"{part} lies at {others[0]} already, and {node} is the same machine: both copies "
-            f"would be lost with it. Name the machine once: --node {others[0]} changes its path"
-        )
-
-
 def listed(file: Path, address: str | None, check: bool) -> dict[str, Any]:
     """The catalogue: each part with its places. `check`: have the holders look at their files.
 
@@ -238,7 +223,11 @@ def listed(file: Path, address: str | None, check: bool) -> dict[str, Any]:
         "nodes": catalogue.nodes,
         "parts": [],
     }
-    data = _data(file, address) if check or address is not None else None
+    data = None
+    if check or address is not None:
+        options = Options.of(backend="local" if address is None else "ray", address=address)
+        with surveying(survey_for(options, begun=False)):  # its holders look at it
+            data = Data.shards(file)
     for part, places in catalogue.parts.items():
         row: dict[str, Any] = {
             "part": part,
@@ -254,14 +243,6 @@ def listed(file: Path, address: str | None, check: bool) -> dict[str, Any]:
             where = "at all nodes: copies are equal"
         found |= {"samples": data.samples, "checked": where}
     return found
-
-
-def _data(file: Path, address: str | None) -> Data:
-    """The data, at which its holders have looked."""
-    backend = "local" if address is None else "ray"
-    options = Options.of(backend=backend, address=address)
-    with surveying(survey_for(options, begun=False)):
-        return Data.shards(file)
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:

@@ -200,16 +200,10 @@ class HandPack:
         """
         model = self._models.by_name.get(TrialId(name))
         if model is None:
-            raise self._unknown(name)
+            why = f"; it failed: {self.failed[name]}" if name in self.failed else ""
+            loaded = ", ".join(self.names) or "none"
+            raise StudyError(f"no model named {name} is loaded{why}; loaded: {loaded}")
         return model
-
-    def _unknown(self, name: str) -> StudyError:
-        """No model of this name is loaded: why, if it failed, and which ones are."""
-        why = ""
-        if name in self.failed:
-            why = f"; it failed: {self.failed[name]}"
-        loaded = ", ".join(self.names) or "none"
-        return StudyError(f"no model named {name} is loaded{why}; loaded: {loaded}")
 
 
 def pack(recipe: Recipe, configs: Iterable[Mapping[str, Any]], **options: Any) -> HandPack:
@@ -322,16 +316,13 @@ class HandModels:
             model.sums = {}
         visit = next_visit(self._seed, model.visits, frozenset(self._shards))
         ends_epoch = (made + 1) % len(self._shards) == 0
-        scored = ends_epoch and self._needs_scores(name)
+        # Further training may depend on the scores of epochs.
+        scored = ends_epoch and self._scored and self.trainer.follows_scores(name)
         return Unit(model.trial, model.visits, visit, model.source, scored)
 
     def visits_after(self, name: TrialId, epochs: int) -> int:
         """How many visits the model will have made in all, after so many epochs more."""
         return len(self.by_name[name].visits) + epochs * len(self._shards)
-
-    def _needs_scores(self, name: TrialId) -> bool:
-        """Whether the model's further training depends on the scores of its epochs."""
-        return self._scored and self.trainer.follows_scores(name)
 
     def _is_away(self, name: TrialId) -> bool:
         """Whether the model as it is now is not on the device."""
@@ -470,7 +461,9 @@ class HandTurns:
                 left = [name for name in self._loaded(names) if name not in found]
                 return found | self._evaluate(left)
             for name, values in scores.items():
-                found[name] = _checked(name, values)
+                if isinstance(values, TrialError):
+                    raise type(values)(f"{name}: {values.why}", values.text, values.signature)
+                found[name] = values
         return found
 
     def _scores(self, names: Sequence[TrialId]) -> Scores:
@@ -492,13 +485,6 @@ class HandTurns:
         for name in names:
             found |= self._scores([name])
         return found
-
-
-def _checked(name: TrialId, values: Values | TrialError) -> Values:
-    """The values; what the model's recipe raised instead is raised with the model's name."""
-    if isinstance(values, TrialError):
-        raise type(values)(f"{name}: {values.why}", values.text, values.signature)
-    return values
 
 
 def visits_of(state: Tree | None) -> tuple[Visit, ...]:
