@@ -110,12 +110,7 @@ def run_options(names: Iterable[str]) -> list[Parameter]:
 
 
 def command(
-    place: typer.Typer,
-    name: str,
-    help: str,
-    done_by: str,
-    *parameters: Parameter,
-    **more: Any,
+    place: typer.Typer, name: str, help: str, done_by: str, *parameters: Parameter, **more: Any
 ) -> None:
     """Add a command. `done_by`: module and function, which gets what was typed by name."""
     module, _, function = done_by.partition(":")
@@ -160,9 +155,7 @@ FILE = argument(
     "FILE.py[:Recipe]",
 )
 COMMAND_LINE = option(
-    "command",
-    str,
-    "a command line to train, with {names} of --space, e.g. 'python t.py --lr {lr}'",
+    "command", str, "a command line to train, with {names} of --space, e.g. 'python t.py --lr {lr}'"
 )
 DIRECTORY = argument("directory", Path, "the study's folder", "DIR")
 STORAGE = option("storage", Path, "the study's folder [default: runs/<recipe>]")
@@ -187,8 +180,7 @@ REQUEUE = flag(
     "requeue", "in a batch job of Slurm that its time limit stops: have Slurm start it again"
 )
 TRUST = flag(
-    "trust",
-    "the study's recipe is not yours, and you have looked at it: run its code from now on",
+    "trust", "the study's recipe is not yours, and you have looked at it: run its code from now on"
 )
 WHOLE = flag("whole", "count a long journal from its first entry on, which takes longer")
 JSON = flag("as_json", "print figures as JSON", "--json")
@@ -273,12 +265,7 @@ command(
     "control:extend",
     DIRECTORY,
     argument("trial", str, "the trial", "TRIAL"),
-    option(
-        "max_epochs",
-        int,
-        "epochs in all, more than it was to train",
-        default=Parameter.empty,
-    ),
+    option("max_epochs", int, "epochs in all, more than it was to train", default=Parameter.empty),
     JSON,
 )
 command(
@@ -341,10 +328,7 @@ command(
     "--profile and simulate.",
     "profile:profile",
     argument(
-        "target",
-        str,
-        "a Python file with a recipe, or a study's folder",
-        "FILE.py[:Recipe]|DIR",
+        "target", str, "a Python file with a recipe, or a study's folder", "FILE.py[:Recipe]|DIR"
     ),
     argument("values", list[str] | None, "one configuration [default: all]", "NAME=VALUE …", None),
     option("widths", str, "slots of a trial, or all [default: 1,2,4 … up to --slots]"),
@@ -440,12 +424,7 @@ command(
     "simulate",
     "Run studies in virtual time under one policy or several, side by side.",
     "simulate:simulate",
-    argument(
-        "specs",
-        list[Path],
-        "what to simulate; a spec never executes code",
-        "SPEC.toml …",
-    ),
+    argument("specs", list[Path], "what to simulate; a spec never executes code", "SPEC.toml …"),
     option("policy", list[str], "of the spec, or by name; repeat [default: all of the spec]"),
     OUT,
     JSON,
@@ -610,18 +589,12 @@ command(
     option("out", Path, "the log that is written, events as CSV", default=Path("site.csv")),
     option("sacct", Path, "what `sacct -P -a -X -o NodeList,Start,End` printed", metavar="FILE"),
     option(
-        "nodes",
-        Path,
-        "what `sinfo -h -N -o '%N %T'` printed, or names, one a line",
-        metavar="FILE",
+        "nodes", Path, "what `sinfo -h -N -o '%N %T'` printed, or names, one a line", metavar="FILE"
     ),
     option("since", str, "how far back: 7days, 12hours, or a date as 2026-01-31", default="7days"),
     option("partition", str, "only nodes of this partition of Slurm's"),
     option(
-        "ignored",
-        str,
-        "a partition whose allocations do not count, as they are pilots",
-        "--ignore",
+        "ignored", str, "a partition whose allocations do not count, as they are pilots", "--ignore"
     ),
     flag("watch", "record what is idle from now on, by sinfo"),
     option("every", float, "seconds between two looks of --watch", default=10.0, min=0.1),
@@ -666,12 +639,7 @@ command(
     option("job_name", str, "name of the job", default="shoal"),
     option("output", str, "file for what it prints, as out-%j.txt"),
     flag("requeue", "start it again after its time limit, until the study is done"),
-    option(
-        "sbatch",
-        list[str],
-        "any other option of sbatch; repeat",
-        metavar="NAME=VALUE",
-    ),
+    option("sbatch", list[str], "any other option of sbatch; repeat", metavar="NAME=VALUE"),
     option("before", list[str], "a line to run first, as 'module load cuda'; repeat"),
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )

@@ -352,9 +352,7 @@ class SearchArguments:
     )
     priority: float | None = option(None, None, "of a trial against others [default: 1]")
     timeout: float | None = option(
-        None,
-        seconds_or_none("for no limit"),
-        "stop after so many seconds; run again to go on",
+        None, seconds_or_none("for no limit"), "stop after so many seconds; run again to go on"
     )
     profile: Profile | str | Path | None = option(
         None, None, "given speeds (TOML) instead of measured ones", typed_as=Path
@@ -461,15 +459,7 @@ def check_for_width(options: Options, shards: int, most: int) -> None:
 
 # Arguments of `create_study`, which users may look for among the options.
 OF_THE_STUDY = frozenset(
-    {
-        "storage",
-        "study_name",
-        "metric",
-        "mode",
-        "search_space",
-        "seed",
-        "checkpoints",
-    }
+    {"storage", "study_name", "metric", "mode", "search_space", "seed", "checkpoints"}
 )
 # What users of other tools look for.
 MEANT = {

@@ -165,11 +165,7 @@ def test_a_run_needs_no_output(tmp_path: Path) -> None:
     """Nobody reads, or the disk behind a log is full: that ends no training."""
     file = tmp_path / "net.py"
     file.write_text(NET)
-    for name, output in (
-        ("closed", ">&-"),
-        ("all", ">&- 2>&- <&-"),
-        ("full", ">/dev/full"),
-    ):
+    for name, output in (("closed", ">&-"), ("all", ">&- 2>&- <&-"), ("full", ">/dev/full")):
         line = f'exec "$0" -m shoal run "$1" --storage "$2" --workers 0 {output}'
         folder = tmp_path / name
         done = subprocess.run(
@@ -218,17 +214,7 @@ def test_a_script_that_a_command_names_is_code_too(tmp_path: Path) -> None:
 def test_what_fused_packs_trained_agrees(tmp_path: Path) -> None:
     folder = str(tmp_path / "study")
     space = ["--space", "width=grid([16])", "--space", "lr=grid([1e-3, 3e-3, 1e-2])"]
-    shoal(
-        "run",
-        DIGITS,
-        "--storage",
-        folder,
-        *space,
-        "--max-epochs",
-        "2",
-        "--policy",
-        "pack",
-    )
+    shoal("run", DIGITS, "--storage", folder, *space, "--max-epochs", "2", "--policy", "pack")
     found = json.loads(shoal("replay", folder, "--json"))["trials"]
     assert all(row["fused"] and row["verdict"] in ("equal", "agrees") for row in found)
 
@@ -283,16 +269,7 @@ def test_status_of_a_folder_of_studies(study: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_who_reads_only_the_first_line_stops_nothing(study: Path, tmp_path: Path) -> None:
     folder = str(shutil.copytree(study, tmp_path / "s"))
-    command = [
-        "run",
-        DIGITS,
-        "--storage",
-        folder,
-        "--policy",
-        "fifo",
-        "--max-epochs",
-        "4",
-    ]
+    command = ["run", DIGITS, "--storage", folder, "--policy", "fifo", "--max-epochs", "4"]
     command += ["--space", "width=grid([16, 32])", "--space", "lr=grid([1e-3, 1e-2])"]
     with preloaded.Popen(
         [sys.executable, "-m", "shoal.cli", *command],
@@ -348,17 +325,7 @@ def test_stop_says_what_is_true(tmp_path: Path) -> None:
 
 def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    shoal(
-        "run",
-        DIGITS,
-        "--storage",
-        str(folder),
-        "--timeout",
-        "0.7",
-        "--max-epochs",
-        "3",
-        code=3,
-    )
+    shoal("run", DIGITS, "--storage", str(folder), "--timeout", "0.7", "--max-epochs", "3", code=3)
     left = json.loads(shoal("status", str(folder), "--json"))
     assert left["trials"]["finished"] < 16
     assert json.loads(
@@ -593,10 +560,7 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
             "'eta'; it takes space, max_epochs, reduction_factor,",
         ),
         (["run", DIGITS, "--policy", "fifo(x=1)"], "'x'; it takes nothing"),
-        (
-            ["run", DIGITS, "--policy", "explore(second=60)"],
-            "'second'; it takes seconds",
-        ),
+        (["run", DIGITS, "--policy", "explore(second=60)"], "'second'; it takes seconds"),
         (["stop", "nowhere", "t000"], "there is no study"),
         (["run", DIGITS, "--storage", "s3://bucket/runs"], "storage must be a folder"),
     ],
@@ -778,9 +742,5 @@ def test_no_hint_to_install_names_a_checkout() -> None:
         for words in re.findall(r"pip install ([^`\n\")]*)", line)
         if "-e" in words.split() or EXTRAS.keys() & words.split()
     }
-    allowed = (
-        "docs/index.md",
-        "docs/recipe.md",
-        "examples/digits.ipynb",
-    )  # from the checkout
+    allowed = ("docs/index.md", "docs/recipe.md", "examples/digits.ipynb")  # from the checkout
     assert not [hint for hint in sorted(hints) if not hint.startswith(allowed)]

@@ -24,15 +24,7 @@ from pathlib import Path
 from shoal.backend.cluster_start import UNTIL, check_reached
 from shoal.backend.ray.reaper import MARK
 from shoal.engine.process import cpus_here
-from shoal.harvest.head import (
-    RAY,
-    HeadError,
-    OpenHead,
-    common,
-    opened_in,
-    ray_folder,
-    reaper,
-)
+from shoal.harvest.head import RAY, HeadError, OpenHead, common, opened_in, ray_folder, reaper
 
 NAME = "SLURMD_NODENAME"
 PAUSE = 0.1  # seconds from telling the cluster to killing

@@ -45,10 +45,7 @@ def shares(slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int]) -> 
 
 
 def _dealt(
-    given: Mapping[str, int],
-    left: int,
-    order: Sequence[SlotClaim],
-    held: Mapping[str, int],
+    given: Mapping[str, int], left: int, order: Sequence[SlotClaim], held: Mapping[str, int]
 ) -> dict[str, int]:
     """The slots that are left, one by one to the study with fewest for its priority."""
     given = dict(given)
@@ -83,10 +80,7 @@ def try_on_claim(objective: Objective) -> None:
 
 
 def divided(
-    slots: int,
-    claims: Sequence[SlotClaim],
-    held: Mapping[str, int],
-    objective: Objective | None,
+    slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int], objective: Objective | None
 ) -> dict[str, int]:
     """How many slots each study gets, so that all together make most of the objective.
 

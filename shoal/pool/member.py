@@ -11,14 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from shoal.core.event import (
-    Commanded,
-    Entry,
-    Failed,
-    Finished,
-    Retired,
-    Submitted,
-)
+from shoal.core.event import Commanded, Entry, Failed, Finished, Retired, Submitted
 from shoal.core.profile import Profile
 from shoal.core.state import Figures, State
 from shoal.core.trial import Seconds, Trial, TrialId

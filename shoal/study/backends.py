@@ -122,11 +122,7 @@ def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
             f"newest one back, or have `shoal repair {setup.folder.path}` go on with this one"
         ) from error
     course = Positions(
-        setup.seed,
-        start.data.sizes,
-        options.every,
-        start.state,
-        setup.folder.path / "trials",
+        setup.seed, start.data.sizes, options.every, start.state, setup.folder.path / "trials"
     )
     if options.backend == "ray":
         return _ray(setup, options, start, vault, course)
@@ -160,11 +156,7 @@ def _local(
 
 
 def _trainer(
-    setup: Setup,
-    options: Options,
-    start: Start,
-    vault: Checkpoints,
-    slot: TrainerSetup,
+    setup: Setup, options: Options, start: Start, vault: Checkpoints, slot: TrainerSetup
 ) -> tuple[SlotTrainer | FunctionTrainer, Callable[[], None]]:
     """The slot's trainer, and how to close it."""
     if isinstance(setup.recipe, FunctionRecipe):
@@ -246,8 +238,7 @@ def survey_for(options: Options, begun: bool, place: RunPlace = RunPlace()) -> S
     if place.nodes is not None:
         nodes = place.nodes
         return Survey(
-            surveyor=lambda asked: survey.survey_nodes(asked, nodes.address(), begun),
-            names=(),
+            surveyor=lambda asked: survey.survey_nodes(asked, nodes.address(), begun), names=()
         )
     made: Survey = survey.survey_of(_reached(options.address), begun)
     return made
@@ -384,12 +375,7 @@ def _ray(
 
 
 def _pooled(
-    pool: PoolFolder,
-    setup: Setup,
-    options: Options,
-    start: Start,
-    vault: Checkpoints,
-    course: Any,
+    pool: PoolFolder, setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
 ) -> WiredBackend:
     """Slots that a pool lends; the study waits until it gets its first."""
     with ExitStack() as open_:

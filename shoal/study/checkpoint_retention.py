@@ -44,12 +44,7 @@ class Retention:
     another trial starts from, until that trial has its own. Called after the journal's sync.
     """
 
-    def __init__(
-        self,
-        vault: Weights,
-        aim: Aim,
-        limit_gb: float | None = None,
-    ) -> None:
+    def __init__(self, vault: Weights, aim: Aim, limit_gb: float | None = None) -> None:
         self.vault = vault
         self._aim = aim
         self.limit = inf if limit_gb is None else limit_gb * GIB

@@ -26,11 +26,7 @@ from shoal.train.recipe.adapter import Adapted
 from shoal.train.recipe.hooks import carries_state, why_one_slot
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.recipe_code import Watched
-from shoal.train.recipe.recipes import (
-    Recipes,
-    own_config,
-    own_recipe,
-)
+from shoal.train.recipe.recipes import Recipes, own_config, own_recipe
 from shoal.train.recipe.shard import ShardRecipe, is_scored
 from shoal.train.tools import keys, model_trial
 from shoal.train.tools.check import trained_names

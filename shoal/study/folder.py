@@ -19,21 +19,10 @@ from shoal.engine.files import is_remote, whole, write_whole
 from shoal.engine.journal import Line, newest, read
 from shoal.engine.lock import Taken, held
 from shoal.engine.ownership import make_folder
-from shoal.engine.plain_files import (
-    NotPlainFile,
-    is_there,
-    read_file,
-    remove_file,
-    status_of,
-)
+from shoal.engine.plain_files import NotPlainFile, is_there, read_file, remove_file, status_of
 from shoal.engine.small import SlotsFile, check_head, decoded
 from shoal.engine.snapshot import History, Snapshots
-from shoal.study.code.mark import (
-    are_own_places,
-    is_own_snapshot,
-    places_outside,
-    snapshot_marks,
-)
+from shoal.study.code.mark import are_own_places, is_own_snapshot, places_outside, snapshot_marks
 
 
 class StudyBusy(StudyError):  # noqa: N818 - a state of the study, as its user names it

@@ -31,13 +31,7 @@ from shoal.engine.files import write_durably
 from shoal.engine.journal import WRONG, as_read
 from shoal.engine.lock import alone
 from shoal.engine.ownership import make_folder
-from shoal.engine.plain_files import (
-    NotPlainFile,
-    TooLarge,
-    names_in,
-    read_file,
-    remove_file,
-)
+from shoal.engine.plain_files import NotPlainFile, TooLarge, names_in, read_file, remove_file
 from shoal.engine.process import STOPPING, in_forks
 from shoal.engine.small import decoded, marked, unmarked
 
@@ -138,8 +132,7 @@ class Inbox:
                 continue
             except (ValueError, NotPlainFile, TooLarge) as error:
                 warnings.warn(
-                    f"{path} is not a note to a study, and was removed: {error}",
-                    stacklevel=2,
+                    f"{path} is not a note to a study, and was removed: {error}", stacklevel=2
                 )
                 self.remove([path])
         return notes

@@ -170,11 +170,7 @@ def _replay_rows(
 
 
 def _row(
-    setup: Setup,
-    state: State,
-    trial: TrialId,
-    again: FunctionReplay | RecipeReplay,
-    former: bool,
+    setup: Setup, state: State, trial: TrialId, again: FunctionReplay | RecipeReplay, former: bool
 ) -> dict[str, Any]:
     """The row of `Study.replay`. `former`: other code than the recipe's trained the trial.
 
@@ -229,12 +225,7 @@ class RecipeReplay:
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        data: Data,
-        state: State,
-        lines: Sequence[Line],
-        options: Options,
+        self, setup: Setup, data: Data, state: State, lines: Sequence[Line], options: Options
     ) -> None:
         self._setup = setup
         self._state = state
@@ -416,11 +407,7 @@ class RecipeReplay:
         return self._retrained(trial, visits, begun, scored=scored, after=after)
 
     def _retrained(
-        self,
-        trial: TrialId,
-        visits: int,
-        begun: tuple[int, Tree] | None,
-        **how: Any,
+        self, trial: TrialId, visits: int, begun: tuple[int, Tree] | None, **how: Any
     ) -> Tree:
         """The trial's state after so many visits, from the state after its first few."""
         return retrain(

@@ -345,12 +345,7 @@ def _start(choice: _Choice, data: Data, begun: _Begun, place: RunPlace, careful:
 
 
 def _loop(
-    setup: Setup,
-    request: Request,
-    choice: _Choice,
-    begun: _Begun,
-    start: Start,
-    stack: ExitStack,
+    setup: Setup, request: Request, choice: _Choice, begun: _Begun, start: Start, stack: ExitStack
 ) -> State:
     """Decide and train until nothing is left, or somebody says stop; returns the last state.
 

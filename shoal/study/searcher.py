@@ -41,10 +41,7 @@ OF_SEARCHERS = ("num_samples", "max_epochs", "max_concurrent", "widths", "priori
 UNMET = {
     "widths": ("has no field widths", "one of Shoal's searchers, or add the field"),
     "priority": ("makes trials of one priority", "Grid or Random"),
-    "max_concurrent": (
-        "says itself how many are under way",
-        "Grid, Random, ASHA or Optuna",
-    ),
+    "max_concurrent": ("says itself how many are under way", "Grid, Random, ASHA or Optuna"),
 }
 # Searchers whose trials stop at rungs, which lie before an end that must be known.
 BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
@@ -74,12 +71,7 @@ def searcher_of(setup: Setup, arguments: SearchArguments) -> Searcher[Any]:
     """
     given = {name: getattr(arguments, name) for name in OF_SEARCHERS}
     wide = {name: given[name] for name in ("widths", "priority")}
-    own = {
-        "space": setup.space,
-        "metric": setup.metric,
-        "mode": setup.mode,
-        "seed": setup.seed,
-    }
+    own = {"space": setup.space, "metric": setup.metric, "mode": setup.mode, "seed": setup.seed}
 
     def usual() -> Searcher[Any]:
         return completed(default_searcher(setup.space, arguments, setup.seed), wide, usual)

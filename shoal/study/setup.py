@@ -97,11 +97,7 @@ def each_recipe(
         inner = None if space is None else own_space(space, name)
         metric, mode = setup.aim({RECIPE: name})
         part = recipe.parts[name]
-        yield (
-            replace(setup, source=part, metric=metric, mode=mode, space=inner),
-            own,
-            inner,
-        )
+        yield (replace(setup, source=part, metric=metric, mode=mode, space=inner), own, inner)
 
 
 def named_recipes(recipe: Recipes, space: Space) -> tuple[str, ...]:

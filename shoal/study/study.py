@@ -573,11 +573,7 @@ class Study:
         control.stop(self.setup, None if trial is None else id_of(trial))
 
     def slots(
-        self,
-        *,
-        add: int | None = None,
-        remove: int | None = None,
-        count: int | None = None,
+        self, *, add: int | None = None, remove: int | None = None, count: int | None = None
     ) -> None:
         """Have the run that is under way get more or fewer slots; give one of the three.
 

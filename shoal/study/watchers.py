@@ -127,8 +127,7 @@ class DamageWarner:
             more = "; further ones are in log.txt only"
         if self._count <= FEW:
             warnings.warn(
-                f"{entry.why}: trial {entry.trial} goes on from {whence}{more}",
-                stacklevel=2,
+                f"{entry.why}: trial {entry.trial} goes on from {whence}{more}", stacklevel=2
             )
 
 

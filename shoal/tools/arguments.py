@@ -11,13 +11,7 @@ from shoal.core.cluster import RECIPE
 from shoal.core.errors import StudyError
 from shoal.core.trial import parsed
 from shoal.options import Options
-from shoal.study.code.recipe_file import (
-    code_name,
-    function_in,
-    load_module,
-    parts_of,
-    recipe_class,
-)
+from shoal.study.code.recipe_file import code_name, function_in, load_module, parts_of, recipe_class
 
 if TYPE_CHECKING:
     from shoal.study.study import Study

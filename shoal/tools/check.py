@@ -19,10 +19,7 @@ from shoal.study.checks import check_by_rehearsal, check_metric, first_config, u
 from shoal.study.checks import check_recipe as check_configured
 from shoal.study.schedules import plan_to_measure
 from shoal.study.setup import data_of, each_recipe
-from shoal.tools.arguments import (
-    check_driven,
-    open_study,
-)
+from shoal.tools.arguments import check_driven, open_study
 from shoal.tools.outcome import errors, show, teller
 from shoal.train.lane.device import device_of
 from shoal.train.tools.check import check_recipe
@@ -38,11 +35,7 @@ NOT_COMPARABLE = 4  # of a replay that could not compare all trials, and found n
 
 @errors()
 def check(
-    file: str,
-    space: list[str] | None,
-    device: str,
-    address: str | None,
-    as_json: bool,
+    file: str, space: list[str] | None, device: str, address: str | None, as_json: bool
 ) -> None:
     """Do what a run does before its first trial; then train three steps, and compare.
 
@@ -116,11 +109,7 @@ def check_lines(found: Mapping[str, Any]) -> list[str]:
 
 @errors()
 def replay(
-    directory: Path,
-    trial: list[str] | None,
-    address: str | None,
-    trust: bool,
-    as_json: bool,
+    directory: Path, trial: list[str] | None, address: str | None, trust: bool, as_json: bool
 ) -> None:
     """Train each trial again, alone, and compare the checkpoints.
 
@@ -146,11 +135,7 @@ def replay_lines(found: Mapping[str, Any]) -> list[str]:
         if counts["agrees"]:
             total += f", {counts['agrees']} more agree"
         return [*lines, total]
-    words = {
-        "differs": "DIFFER",
-        "missing": "MISSING",
-        "not comparable": "not comparable",
-    }
+    words = {"differs": "DIFFER", "missing": "MISSING", "not comparable": "not comparable"}
     total = ", ".join(f"{counts[each]} {word}" for each, word in words.items() if counts[each])
     return [*lines, f"of {plural(len(rows), 'trial')} {total}"]
 

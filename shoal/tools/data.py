@@ -34,11 +34,7 @@ from shoal.train.data.node_shards import surveying
 
 @errors()
 def data_shard(
-    source: list[str],
-    folder: Path,
-    drop: list[str] | None,
-    as_json: bool,
-    **options: Any,
+    source: list[str], folder: Path, drop: list[str] | None, as_json: bool, **options: Any
 ) -> None:
     """Write shards. `options`: what else `shard_files` takes."""
     names = [name.strip() for each in drop or () for name in each.split(",")]
@@ -132,12 +128,7 @@ def measured_speeds(lines: list[Line]) -> dict[str, float]:
 
 @errors()
 def data_register(
-    file: Path,
-    paths: list[str],
-    node: str,
-    validation: bool,
-    name: str | None,
-    as_json: bool,
+    file: Path, paths: list[str], node: str, validation: bool, name: str | None, as_json: bool
 ) -> None:
     """Write into a catalogue that a node holds files."""
     show(register(file, paths, node, validation, name), as_json, lines)
@@ -218,11 +209,7 @@ def listed(file: Path, address: str | None, check: bool) -> dict[str, Any]:
         DataError: the file is no catalogue, or does not fit what the holders have.
     """
     catalogue = read_catalogue(file)
-    found: dict[str, Any] = {
-        "catalogue": str(file),
-        "nodes": catalogue.nodes,
-        "parts": [],
-    }
+    found: dict[str, Any] = {"catalogue": str(file), "nodes": catalogue.nodes, "parts": []}
     data = None
     if check or address is not None:
         options = Options.of(backend="local" if address is None else "ray", address=address)

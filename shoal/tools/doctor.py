@@ -17,10 +17,7 @@ from shoal.core.install import install
 from shoal.engine.process import cpus_here
 from shoal.options import Options
 from shoal.study.slurm_job import run_place
-from shoal.tools.outcome import (
-    errors,
-    show,
-)
+from shoal.tools.outcome import errors, show
 from shoal.train.lane.device import device_of, gpus, kind_of, memory_of, use
 from shoal.train.slot.setup import machine_memory
 
@@ -218,12 +215,7 @@ def disk(folder: Path) -> dict[str, Any]:
         speed = _speed(Path(beside) / "large")
         sync = _sync(Path(beside) / "small")
     free = shutil.disk_usage(place).free / 2**30
-    return {
-        "folder": str(place),
-        "free_gib": free,
-        "write_mib_s": speed,
-        "fsync_ms": sync,
-    }
+    return {"folder": str(place), "free_gib": free, "write_mib_s": speed, "fsync_ms": sync}
 
 
 def _speed(file: Path) -> float:

@@ -94,10 +94,7 @@ class HandPack:
         return tuple(self._models.by_name)
 
     def load(
-        self,
-        config: Mapping[str, Any],
-        state: Tree | None = None,
-        name: str | None = None,
+        self, config: Mapping[str, Any], state: Tree | None = None, name: str | None = None
     ) -> str:
         """Add a model of this configuration, and return its name.
 

@@ -143,11 +143,7 @@ class Wanted:
     def observer(self) -> Observer:
         """What decides which nodes to take."""
         return Observer(
-            self.min_ticks,
-            self.most,
-            self.minutes,
-            min(SHORTEST, self.minutes),
-            self.no_preemption,
+            self.min_ticks, self.most, self.minutes, min(SHORTEST, self.minutes), self.no_preemption
         )
 
     def pilot(self, folder: Path) -> list[str]:
@@ -180,10 +176,7 @@ def harvested(target: str | None, as_json: bool, **given: Any) -> None:
     else:
         study, threads, run = _begun(target, given, as_json)
     again = f"shoal harvest {shlex.quote(str(study.folder.path))} --partition …"
-    with (
-        harvesting(study.folder, wanted, threads) as address,
-        concluded(study, as_json, again),
-    ):
+    with harvesting(study.folder, wanted, threads) as address, concluded(study, as_json, again):
         run(address)
 
 
@@ -288,11 +281,7 @@ def _gone_on(
 
     def go_on(address: str) -> None:
         options = replace(
-            deciders.options,
-            backend="ray",
-            address=address,
-            slots=None,
-            threads=threads,
+            deciders.options, backend="ray", address=address, slots=None, threads=threads
         )
         arguments = SearchArguments(
             timeout=given["timeout"],

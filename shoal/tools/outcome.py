@@ -111,9 +111,7 @@ def as_typed(message: str) -> str:
 
 
 def show(
-    found: dict[str, Any],
-    as_json: bool,
-    lines: Callable[[dict[str, Any]], Iterable[str]],
+    found: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], Iterable[str]]
 ) -> None:
     """Figures as JSON, or as lines for people."""
     if as_json:
@@ -199,10 +197,7 @@ def _best(study: "Study", found: Mapping[str, Any]) -> str:
 
 
 def next_steps(
-    study: "Study",
-    found: Mapping[str, Any],
-    failed: Sequence[str],
-    again: str | None = None,
+    study: "Study", found: Mapping[str, Any], failed: Sequence[str], again: str | None = None
 ) -> Iterator[str]:
     """Where the report is, and what to do next; `again`: as of `concluded`."""
     folder = study.folder.path

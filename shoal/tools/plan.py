@@ -42,10 +42,7 @@ from shoal.study.schedules import plan_to_measure
 from shoal.study.searcher import most_slots, searcher_of
 from shoal.study.setup import Setup, data_of, epochs_of, with_recipe_options
 from shoal.study.speeds import believer, profile_of
-from shoal.tools.arguments import (
-    check_driven,
-    open_study,
-)
+from shoal.tools.arguments import check_driven, open_study
 from shoal.tools.outcome import errors, show, teller
 from shoal.train.lane.blame import explained
 from shoal.train.lane.checkpoints import Checkpoints
@@ -238,13 +235,7 @@ class _Forecast:
         journal.append(0.0, opened)
         begin = fold(State(), [opened])
         state = run(
-            self.searcher,
-            rule,
-            simulator,
-            lambda state: self.truth,
-            journal,
-            begin,
-            watch=[end],
+            self.searcher, rule, simulator, lambda state: self.truth, journal, begin, watch=[end]
         )
         journal.close()
         return state

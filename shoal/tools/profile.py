@@ -36,12 +36,7 @@ from shoal.study.schedules import plan_to_measure
 from shoal.study.searcher import default_searcher
 from shoal.study.setup import Setup, data_of
 from shoal.tools import profile_page as page
-from shoal.tools.arguments import (
-    check_driven,
-    open_study,
-    parse_config,
-    whole_numbers,
-)
+from shoal.tools.arguments import check_driven, open_study, parse_config, whole_numbers
 from shoal.tools.outcome import errors, show, teller
 from shoal.tools.plan import all_trials
 from shoal.tools.profile_page import CAUSES
@@ -222,11 +217,7 @@ class _Measured:
         return cls(study.folder.head(), study.state.figures)
 
     def give(
-        self,
-        kinds: Sequence[Kind],
-        device: str,
-        threads: int,
-        say: Callable[[str], None],
+        self, kinds: Sequence[Kind], device: str, threads: int, say: Callable[[str], None]
     ) -> None:
         """Have the kinds take it over.
 
@@ -314,10 +305,7 @@ def feeders_needed(alone: Sequence[float], fed: Mapping[int, float]) -> int | No
 
 
 def trials_of(
-    study: Study,
-    data: Data,
-    given: Mapping[str, Any],
-    num_samples: int | None = None,
+    study: Study, data: Data, given: Mapping[str, Any], num_samples: int | None = None
 ) -> list[Trial]:
     """The trials to be timed.
 

@@ -132,11 +132,7 @@ def chart(found: Found) -> Figure | None:
 
 
 def _curve(
-    name: str,
-    colour: str,
-    widths: Sequence[int],
-    rates: Sequence[float],
-    ideal: bool = False,
+    name: str, colour: str, widths: Sequence[int], rates: Sequence[float], ideal: bool = False
 ) -> dict[str, Any]:
     """The rates of a kind as measured; or those it would have if slots cost nothing."""
     curve: dict[str, Any] = {
@@ -217,9 +213,7 @@ def write(found: Found, path: str | Path) -> Path:
     return target
 
 
-def distinct_configs(
-    kinds: Sequence[KindFigures],
-) -> Iterator[tuple[Config, KindFigures]]:
+def distinct_configs(kinds: Sequence[KindFigures]) -> Iterator[tuple[Config, KindFigures]]:
     """Kinds with the values that tell them apart.
 
     Values that differ within a kind are left out. If two kinds are then alike, both have a row for

@@ -11,10 +11,7 @@ from shoal.core.trial import TrialId
 from shoal.engine.mend import mend
 from shoal.reporting.format import plural
 from shoal.study.folder import Folder
-from shoal.tools.outcome import (
-    errors,
-    show,
-)
+from shoal.tools.outcome import errors, show
 from shoal.train.lane.checkpoints import Checkpoints, Damaged
 
 

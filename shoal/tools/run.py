@@ -13,10 +13,7 @@ from shoal.study.folder import Folder, StudyPaused
 from shoal.study.holder import command_to_go_on, was_harvested
 from shoal.study.slurm_job import check_requeue, requeue_job, why_not_requeued
 from shoal.tools.arguments import open_study, run_options
-from shoal.tools.outcome import (
-    concluded,
-    errors,
-)
+from shoal.tools.outcome import concluded, errors
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
@@ -54,11 +51,7 @@ def resume(
     """Go on with a study that was stopped or killed."""
     study = shoal.load_study(directory, trust=trust, checkpoints=checkpoints)
     again = command_to_go_on(study.folder)
-    with (
-        going_on(study, requeue),
-        _harvest_over(study.folder),
-        concluded(study, as_json, again),
-    ):
+    with going_on(study, requeue), _harvest_over(study.folder), concluded(study, as_json, again):
         study.resume(timeout=timeout, progress=not as_json, retry_failed=retry_failed)
 
 

@@ -11,9 +11,7 @@ from shoal.core.errors import StudyError
 from shoal.core.install import install
 from shoal.core.trial import is_in_file
 from shoal.pool.folder import PoolFolder
-from shoal.tools.outcome import (
-    errors,
-)
+from shoal.tools.outcome import errors
 from shoal.tools.status import collect_rarely
 
 

@@ -7,10 +7,7 @@ import typer
 
 from shoal.core.errors import StudyError
 from shoal.simulate import command
-from shoal.tools.outcome import (
-    errors,
-    show,
-)
+from shoal.tools.outcome import errors, show
 
 
 @errors()

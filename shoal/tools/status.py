@@ -68,11 +68,7 @@ def _status_of_all(directory: Path, whole: bool, as_json: bool) -> None:
         found[name] = _with_process(summed, Folder(place))
     if not found:
         raise StudyError(f"there is no study in {directory}: no journal.jsonl")
-    show(
-        {"studies": found},
-        as_json,
-        studies_lines,
-    )
+    show({"studies": found}, as_json, studies_lines)
 
 
 @errors()

@@ -261,12 +261,7 @@ class SlurmLab:
         if not isinstance(command, str):
             script = f"exec srun {' '.join(command)}"
         done = subprocess.run(
-            [
-                "sbatch",
-                "--parsable",
-                f"--output={self.folder}/log/job-%j.out",
-                *options,
-            ],
+            ["sbatch", "--parsable", f"--output={self.folder}/log/job-%j.out", *options],
             input=f"#!/bin/bash\n{script}\n",
             capture_output=True,
             text=True,

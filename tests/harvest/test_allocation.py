@@ -108,11 +108,7 @@ def test_each_node_has_its_cpus(runs):
     each = [cpus for cpus, times in runs for _ in range(times)]
     listed = ",".join(f"{cpus}(x{times})" for cpus, times in runs)
     nodes = f"n[1-{len(each)}]" if len(each) > 1 else "n1"
-    environ = {
-        **JOB,
-        "SLURM_JOB_CPUS_PER_NODE": listed,
-        "SLURM_JOB_NODELIST": nodes,
-    }
+    environ = {**JOB, "SLURM_JOB_CPUS_PER_NODE": listed, "SLURM_JOB_NODELIST": nodes}
     found = allocation_in(environ)
     assert found.cpus == tuple(each) and len(found.nodes) == len(each)
 
@@ -197,11 +193,7 @@ def test_a_job_that_may_not_be_requeued_is_allowed_to_first(scontrol, tmp_path):
         "echo 'Requested operation is presently disabled for job 7' >&2; exit 1"
     )
     requeue("7")
-    assert asked.read_text().splitlines() == [
-        "requeue 7",
-        "update JobId=7 Requeue=1",
-        "requeue 7",
-    ]
+    assert asked.read_text().splitlines() == ["requeue 7", "update JobId=7 Requeue=1", "requeue 7"]
 
 
 def test_what_slurm_says_of_a_refusal_is_told(scontrol):

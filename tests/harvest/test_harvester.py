@@ -80,10 +80,7 @@ def test_idle_nodes_get_a_pilot_each_and_all_end_with_the_harvest(
     with harvester(site, said):
         wait_for("pilots", lambda: len(site.pilots) == 2)
         wait_for("the news of them", lambda: "pilot 2 runs at n2" in said)
-        assert {call[1:] for call in site.calls} == {
-            ("n1", 60, COMMAND),
-            ("n2", 60, COMMAND),
-        }
+        assert {call[1:] for call in site.calls} == {("n1", 60, COMMAND), ("n2", 60, COMMAND)}
     assert site.pilots == {}
     assert site.calls[2:] == [("cancel", "1", "2")]
     names = [thread.name for thread in threading.enumerate()]

@@ -217,11 +217,7 @@ def test_what_has_ended_is_no_error_to_cancel(commands: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "prints", "why"),
     [
-        (
-            "bhosts",
-            "Cannot connect to LSF. Please wait ...\n",
-            "a table with HOST_NAME",
-        ),
+        ("bhosts", "Cannot connect to LSF. Please wait ...\n", "a table with HOST_NAME"),
         ("bjobs", "1 RUN normal\n", "columns with . between"),
         ("bsub", "Request aborted by esub.\n", "did not print a job's number"),
     ],
@@ -238,19 +234,14 @@ def test_other_answers_are_one_error(commands: Path, name: str, prints: str, why
         act()
 
 
-def test_idle_hosts_get_pilots_and_pilots_in_the_way_are_cancelled(
-    commands: Path,
-) -> None:
+def test_idle_hosts_get_pilots_and_pilots_in_the_way_are_cancelled(commands: Path) -> None:
     (commands / "bsub.prints").write_text("Job <50> is submitted to queue <q>.\n")
     observer = Observer(min_ticks=2, most=2, shortest=2, longest=60, yields=True)
     said: list[str] = []
     harvester = Harvester(lsf(commands, least_cpus=2), observer, ["true"], 10.0, said.append)
     assert harvester.look() and not calls(commands, "bsub")
     harvester.look()
-    assert [(call[5], call[11]) for call in calls(commands, "bsub")] == [
-        ("n1", "60"),
-        ("n7", "60"),
-    ]
+    assert [(call[5], call[11]) for call in calls(commands, "bsub")] == [("n1", "60"), ("n7", "60")]
     # All of what is idle or ours is wanted now.
     (commands / "bjobs.prints").write_text(
         job("50", "RUN", "killable", ME, "16*n1", "16", "60", "-", "shoal-digits-b2")

@@ -107,8 +107,7 @@ def test_a_study_goes_on_when_a_pilot_is_told_to_go(
             n1.terminate()
             assert n1.wait(PATIENCE) == 0
             driver.until(
-                lambda: any(isinstance(e, Left) for _, e in driver.news()),
-                "the node left",
+                lambda: any(isinstance(e, Left) for _, e in driver.news()), "the node left"
             )
             n3 = pilot(shared, "n3")
             with ended(n3):

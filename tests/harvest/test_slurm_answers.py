@@ -74,10 +74,7 @@ def test_a_look(commands: Path) -> None:
         Pilot("6", "n21", running=False, minutes=60),
         Pilot("7", "n22", minutes=5, stale=True),
     )
-    assert seen.waiting == (
-        Waiting("2", 2),
-        Waiting("1", 3, frozenset(("n7", "n12", "n13"))),
-    )
+    assert seen.waiting == (Waiting("2", 2), Waiting("1", 3, frozenset(("n7", "n12", "n13"))))
     assert len(calls(commands, "squeue")) == len(calls(commands, "sinfo")) == 1
 
 
@@ -160,9 +157,7 @@ def test_what_a_command_complains_of_is_said(commands: Path) -> None:
         slurm(commands).look()
 
 
-def test_a_wrong_partition_or_option_is_found_before_anything_starts(
-    commands: Path,
-) -> None:
+def test_a_wrong_partition_or_option_is_found_before_anything_starts(commands: Path) -> None:
     (commands / "sinfo.prints").write_text("main\n")
     with pytest.raises(SchedulerError, match="no partition 'scavenger': there are main"):
         slurm(commands).check()
@@ -182,8 +177,7 @@ def test_without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "minutes"),
-    [("2:30", 2.5), ("1:00:00", 60), ("2-01:00:00", 2940), ("infinite", inf)],
+    ("text", "minutes"), [("2:30", 2.5), ("1:00:00", 60), ("2-01:00:00", 2940), ("infinite", inf)]
 )
 def test_time_limits(text: str, minutes: float) -> None:
     assert minutes_of(text) == minutes

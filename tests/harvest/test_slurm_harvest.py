@@ -7,14 +7,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from harvest_kit import (
-    Harvest,
-    harvest,
-    largest_difference,
-    shared_memory,
-    undisturbed,
-    weights,
-)
+from harvest_kit import Harvest, harvest, largest_difference, shared_memory, undisturbed, weights
 from slurm_kit import SlurmLab, wait_for
 
 pytest.importorskip("ray")

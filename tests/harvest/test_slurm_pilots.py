@@ -80,9 +80,7 @@ def test_pilots_fit_the_window_of_a_planned_node(slurm: SlurmLab) -> None:
         wait_for("the second job", lambda: slurm.state(second) == "COMPLETED")
 
 
-def test_without_preemption_pilots_give_way(
-    start_slurm: Callable[..., SlurmLab],
-) -> None:
+def test_without_preemption_pilots_give_way(start_slurm: Callable[..., SlurmLab]) -> None:
     slurm = start_slurm(preempt="OFF")
     with harvesting(slurm, Observer(yields=True)) as said:
         wait_for("pilots", lambda: len(running(slurm)) == 4)

@@ -273,21 +273,12 @@ READERS = [
                 bomb(2**27),
             ],
             "sacct.txt": [SACCT],
-            "log.parquet": [
-                as_parquet(
-                    pa.table({"node": ["a"], "start": [0.0], "end": [1.0]}),
-                )
-            ],
+            "log.parquet": [as_parquet(pa.table({"node": ["a"], "start": [0.0], "end": [1.0]}))],
         }.items()
     ),
     Reader(
         "configuration as typed",
-        [
-            b"lr=0.1",
-            b"lr=loguniform(1e-4, 1e-1)",
-            b"act=choice(['a', 'b'])",
-            b"x=(1, 2)",
-        ],
+        [b"lr=0.1", b"lr=loguniform(1e-4, 1e-1)", b"act=choice(['a', 'b'])", b"x=(1, 2)"],
         _typed,
         (ValueError,),
         "typed",

@@ -94,12 +94,7 @@ def states() -> list[bytes]:
     weights = np.arange(12, dtype=np.float32).reshape(3, 4)
     sound = [
         checkpoint({"model": {"w": weights, "b": weights[0]}, "epoch": 3}),
-        checkpoint(
-            {
-                "rng": [1, 2.5, "x", None, b"y"],
-                "half": torch.ones(2, dtype=torch.bfloat16),
-            }
-        ),
+        checkpoint({"rng": [1, 2.5, "x", None, b"y"], "half": torch.ones(2, dtype=torch.bfloat16)}),
     ]
     wide = torch.zeros(1).expand(2**40)  # one number, and says that it is 4 TiB
     shared: Any = []

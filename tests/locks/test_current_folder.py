@@ -54,8 +54,7 @@ def script(text: str) -> tuple[str, ...]:
 
 def test_a_command_of_the_page(stranger: Path) -> None:
     check(
-        stranger,
-        *script("from shoal.ui.actions import _run\nassert 'study' in _run(['--help'])"),
+        stranger, *script("from shoal.ui.actions import _run\nassert 'study' in _run(['--help'])")
     )
 
 

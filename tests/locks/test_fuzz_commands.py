@@ -262,10 +262,7 @@ def test_a_head_must_be_as_shoal_writes_it(tmp_path: Path, head: Any) -> None:
 
 @pytest.mark.parametrize(
     ("head", "refused"),
-    [
-        ({"metric": None, "aims": {"a": [{"x": 1}, "max"]}}, False),
-        ({"mode": "a" * 10_000}, True),
-    ],
+    [({"metric": None, "aims": {"a": [{"x": 1}, "max"]}}, False), ({"mode": "a" * 10_000}, True)],
     ids=["aims", "mode"],
 )
 def test_status_reads_what_a_head_may_say(

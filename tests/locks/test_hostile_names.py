@@ -19,18 +19,7 @@ from shoal.reporting.format import printable
 from shoal.reporting.progress import write_line
 from shoal.train.recipe.unit import LONGEST_REASON, TrialError
 
-OUTSIDE = [
-    "..",
-    ".",
-    "../../x",
-    "/etc/x",
-    "a/b",
-    "a/",
-    "a\\b",
-    "a\0b",
-    "a\nb",
-    "a\x1bb",
-]
+OUTSIDE = ["..", ".", "../../x", "/etc/x", "a/b", "a/", "a\\b", "a\0b", "a\nb", "a\x1bb"]
 
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "x" * 5000])
@@ -90,9 +79,7 @@ def test_an_error_gives_the_terminal_nothing_to_act_upon() -> None:
     assert not ACTED_UPON.search(done.output)
 
 
-def test_the_table_and_the_lines_of_progress_have_nothing_to_act_upon(
-    hostile: Path,
-) -> None:
+def test_the_table_and_the_lines_of_progress_have_nothing_to_act_upon(hostile: Path) -> None:
     text = io.StringIO()
     lines = list(read(hostile / "journal.jsonl"))
     Console(file=text, width=200).print(reporting.table(lines))
@@ -117,9 +104,7 @@ def test_all_that_is_not_seen_is_replaced() -> None:
     ignored = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u3164\uffa0\ufe0f\U000e0100"
     visible = "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U00013430-\U0001343f"
     signs = re.sub(
-        f"[{visible}\U0001bca0-\U0001bca3]",
-        "",
-        "".join(map(chr, range(sys.maxunicode + 1))),
+        f"[{visible}\U0001bca0-\U0001bca3]", "", "".join(map(chr, range(sys.maxunicode + 1)))
     )
     kinds = {"Cf", "Cs", "Zl", "Zp"}
     unseen = [sign for sign in signs if unicodedata.category(sign) in kinds]

@@ -91,9 +91,7 @@ def test_a_folder_that_its_user_made_stays_as_it_is(tmp_path: Path) -> None:
     assert mode(folder / "journal.jsonl") == 0o600
 
 
-def test_a_folder_with_the_set_group_id_bit_is_shared_with_its_group(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_with_the_set_group_id_bit_is_shared_with_its_group(tmp_path: Path) -> None:
     before = os.umask(0o007)
     try:
         folder = tmp_path / "study"
@@ -164,9 +162,7 @@ def test_a_token_of_somebody_else_is_refused(
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_new_file_does_not_follow_a_link_that_lies_in_its_place(
-    tmp_path: Path,
-) -> None:
+def test_a_new_file_does_not_follow_a_link_that_lies_in_its_place(tmp_path: Path) -> None:
     from shoal.engine.files import write_durably
 
     victim = tmp_path / "victim"

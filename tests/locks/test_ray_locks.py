@@ -111,18 +111,10 @@ def test_a_cluster_of_ours_is_for_who_knows_its_token() -> None:
             without = {**env, "RAY_AUTH_MODE": "disabled"}
             said = run(STRANGER, about["address"], env=without)
             assert "code ran" not in said
-            guess = {
-                **env,
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN": "0" * 64,
-            }
+            guess = {**env, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
             said = run(STRANGER, about["address"], env=guess)
             assert "code ran" not in said
-            right = {
-                **env,
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN_PATH": about["token"],
-            }
+            right = {**env, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": about["token"]}
             assert "code ran" in run(STRANGER, about["address"], env=right)
 
             driver.stdin.write("\n")

@@ -116,15 +116,7 @@ def test_a_sound_folder_of_a_stranger_is_read_and_gone_on_with(stage: Stage) -> 
     refused = {name for name, code in codes.items() if code == 2}
     assert {"resume", "replay", "profile"} <= refused, "their recipe is not loaded"
     assert {"harvest", "harvest DIR", "pool"} <= refused, "there is neither Slurm nor Ray"
-    for command in (
-        "status",
-        "report",
-        "report --out",
-        "repair",
-        "run",
-        "extend",
-        "ui",
-    ):
+    for command in ("status", "report", "report --out", "repair", "run", "extend", "ui"):
         assert codes[command] == 0, command
 
 
@@ -177,14 +169,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "slots.json": {
         "written": 1.0,
         "slots": [
-            {
-                "slot": "a",
-                "node": "b",
-                "kind": "cpu",
-                "trials": [],
-                "shards": [],
-                "silent": 1,
-            }
+            {"slot": "a", "node": "b", "kind": "cpu", "trials": [], "shards": [], "silent": 1}
         ],
         "asked": 1,
         "room": 1,
@@ -209,12 +194,7 @@ def test_some_commands_on_forged_heads(stage: Stage, what: str) -> None:
 
 
 FORGED = [
-    (
-        "Submitted",
-        ("trial", "shards"),
-        ["x"],
-        "trains shard 'x', and the data has s000 only",
-    ),
+    ("Submitted", ("trial", "shards"), ["x"], "trains shard 'x', and the data has s000 only"),
     ("Submitted", ("trial", "shards"), ["s000", "s001"], "trains shard 's001'"),
     *(
         ("Remembered", ("memory",), value, "searcher Grid cannot go on with what")

@@ -160,10 +160,7 @@ def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Shoal)
         owner.send_signal(number)
         said, _ = only.communicate(timeout=60)
         if number == signal.SIGKILL:
-            assert only.returncode in (
-                1,
-                3,
-            )  # it paused, or was stopped in good order before
+            assert only.returncode in (1, 3)  # it paused, or was stopped in good order before
             assert only.returncode == 3 or "paused: ConnectionError: " in said
             assert "Traceback" not in said and "ray." not in said
         owner.wait(60)
@@ -245,9 +242,7 @@ def test_a_study_whose_trials_need_more_slots_than_the_pool_has_ends_with_one_er
             PoolMember(pool, tmp_path, None, 1, fold(state, over)).wait()
 
 
-def test_without_trials_a_study_claims_by_what_its_searcher_makes(
-    tmp_path: Path,
-) -> None:
+def test_without_trials_a_study_claims_by_what_its_searcher_makes(tmp_path: Path) -> None:
     pool = PoolFolder(tmp_path)
     pool.make()
     pool.open(OpenPool("a", 1, platform.node(), os.getpid(), slots=8))

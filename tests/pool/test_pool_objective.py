@@ -207,18 +207,13 @@ def test_a_narrow_trial_behind_wide_ones_is_claimed_for(tmp_path: Path) -> None:
     pool.open(replace(opened, objective="efficiency"))
     widths = [(2, 2), (2, 2), (1, 1)]
     trials = [Trial(TrialId(f"t{i}"), 10.0, {}, pair) for i, pair in enumerate(widths)]
-    state = fold(
-        State(),
-        [*map(Submitted, trials), Measured(trials[0].id, "kind", {"rate": 50.0})],
-    )
+    state = fold(State(), [*map(Submitted, trials), Measured(trials[0].id, "kind", {"rate": 50.0})])
     with PoolMember(pool, tmp_path, None, 1, state, believe=Believer()):
         (sign,) = pool.signs()
     assert len(sign.claim.rates) == 2 and sign.claim.rates[0] == 50.0
 
 
-def test_rates_are_claimed_where_the_pool_asks_and_something_was_measured(
-    tmp_path: Path,
-) -> None:
+def test_rates_are_claimed_where_the_pool_asks_and_something_was_measured(tmp_path: Path) -> None:
     pool = PoolFolder(tmp_path)
     pool.make()
     pool.lock.touch()
@@ -243,9 +238,7 @@ def test_rates_are_claimed_where_the_pool_asks_and_something_was_measured(
         assert ("divided by" in lines[0]) == (objective is not None)
 
 
-def test_a_bad_objective_of_a_pool_is_one_line_before_ray_starts(
-    tmp_path: Path,
-) -> None:
+def test_a_bad_objective_of_a_pool_is_one_line_before_ray_starts(tmp_path: Path) -> None:
     aims = tmp_path / "aims.py"
     aims.write_text("def cost(claim, rates):\n    return [-rate for rate in rates]\n")
     for named, why in (

@@ -75,8 +75,4 @@ def test_more_studies_than_slots_wait_in_the_order_of_priority_and_arrival() -> 
         SlotClaim("second", 1.0, 1, 9, 1.0),
         SlotClaim("urgent", 2.0, 1, 9, 2.0),
     ]
-    assert shares(2, asked, {"first": 1, "second": 1}) == {
-        "first": 1,
-        "second": 0,
-        "urgent": 1,
-    }
+    assert shares(2, asked, {"first": 1, "second": 1}) == {"first": 1, "second": 0, "urgent": 1}

@@ -369,11 +369,7 @@ def test_what_a_modules_function_does_not_read_is_warned_of(tmp_path: Path) -> N
     recipe = shoal.lightning(lambda config: kind(0.1), train=ROWS, valid=ROWS)
     space = {"dropout": shoal.grid([0.1, 0.5])}
     study = shoal.create_study(
-        recipe,
-        storage=tmp_path,
-        metric="accuracy",
-        mode="max",
-        search_space=space,
+        recipe, storage=tmp_path, metric="accuracy", mode="max", search_space=space
     )
     with pytest.warns(UserWarning, match="does not read 'dropout' .* train alike"):
         study.optimize(max_epochs=1, progress=False, workers=0)

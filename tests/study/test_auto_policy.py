@@ -130,16 +130,10 @@ def test_it_hops_only_where_some_slot_lacks_data() -> None:
 
 
 def test_the_objective_is_an_argument_by_name() -> None:
-    for said in (
-        "auto(objective=mean_completion)",
-        "auto(objective='mean_completion')",
-    ):
+    for said in ("auto(objective=mean_completion)", "auto(objective='mean_completion')"):
         made = auto(said)
         assert made.objective == "mean_completion"
-        assert candidates.describe(said) == {
-            "name": "auto",
-            "objective": "mean_completion",
-        }
+        assert candidates.describe(said) == {"name": "auto", "objective": "mean_completion"}
     assert auto("auto").objective == auto("auto(objective=makespan)").objective == "makespan"
     both = "auto(objective=first_result):fifo,hop-lrw"
     assert tuple(auto(both).candidates) == ("fifo", "hop-lrw")
@@ -149,10 +143,7 @@ def test_the_objective_is_an_argument_by_name() -> None:
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        (
-            "auto(objective=best)",
-            "auto's objective is one of makespan, mean_completion, ",
-        ),
+        ("auto(objective=best)", "auto's objective is one of makespan, mean_completion, "),
         ("auto(objective=3)", "auto's objective is one of makespan, mean_completion, "),
         ("auto(fewest=3)", "auto takes an objective alone, as in "),
         ("auto(3):fifo", "auto takes an objective alone, as in "),
@@ -196,10 +187,7 @@ def test_a_head_gives_back_what_was_said(said: str) -> None:
 def test_candidates_may_have_arguments() -> None:
     said = "auto:every(seconds=60, policy=explore(seconds=9, most=4)), fifo"
     made = auto(said).candidates
-    assert list(made) == [
-        "every(seconds=60, policy=explore(seconds=9, most=4))",
-        "fifo",
-    ]
+    assert list(made) == ["every(seconds=60, policy=explore(seconds=9, most=4))", "fifo"]
     assert made[next(iter(made))] == Every(60, Explore(9, 4))
     assert candidates.candidate_names(candidates.policy_text(candidates.describe(said))) == tuple(
         made
@@ -329,12 +317,7 @@ def measured(policy: Auto, truth: Table, count: int = 6) -> list[Line]:
         state = fold(state, [entry])
     sim = Sim(truth.of, slots(SHARDS), shards=SHARDS, former=(state, 0.0))
     state = run(
-        Grid({"x": shoal.grid(range(count))}, 2),
-        policy,
-        sim,
-        believer(None),
-        journal,
-        state,
+        Grid({"x": shoal.grid(range(count))}, 2), policy, sim, believer(None), journal, state
     )
     assert not state.trials
     check_journal(journal.lines, state)
@@ -392,10 +375,7 @@ def test_the_local_backend_writes_the_choice_down_and_resumes_with_it(
 def test_plan_compares_the_candidates_and_says_what_auto_would_follow(
     tmp_path: Path, blobs: Any
 ) -> None:
-    for name, switch, follows in (
-        ("quick", 0.0, ("hop", "fifo")),
-        ("slow", 30.0, "pack"),
-    ):
+    for name, switch, follows in (("quick", 0.0, ("hop", "fifo")), ("slow", 30.0, "pack")):
         profile = tmp_path / f"{name}.toml"
         costs = "".join(f"{name} = 0.0\n" for name in ("memory", "build", "evaluate", "save"))
         profile.write_text(f"[[rows]]\nrates = [1.0]\nswitch = {switch}\n{costs}")
@@ -405,13 +385,7 @@ def test_plan_compares_the_candidates_and_says_what_auto_would_follow(
             search_space={"width": shoal.grid([4, 6, 8]), "lr": 1e-2},
         )
         found = forecast(
-            made,
-            (),
-            None,
-            None,
-            profile,
-            {"backend": "ray", "slots": 2},
-            tmp_path / f"{name}-plan",
+            made, (), None, None, profile, {"backend": "ray", "slots": 2}, tmp_path / f"{name}-plan"
         )
         rows = {row["policy"]: row for row in found["policies"]}
         assert list(rows) == ["auto", *USUAL, "hop-lrw"]
@@ -434,9 +408,7 @@ def test_a_plan_and_a_run_foresee_the_evaluations_that_were_asked_for(
     costs = "".join(f"{name} = 0.0\n" for name in ("memory", "build", "save"))
     profile.write_text(f"[[rows]]\nrates = [100.0]\nswitch = 0.0\nevaluate = 50.0\n{costs}")
     made = shoal.create_study(
-        blobs(samples=600),
-        storage=tmp_path / "s",
-        search_space={"width": 4, "lr": 1e-2},
+        blobs(samples=600), storage=tmp_path / "s", search_space={"width": 4, "lr": 1e-2}
     )
     samples = sum(made.recipe.data().sizes.values())
     seconds = 4 * samples / 100.0 + times * 50.0
@@ -486,12 +458,7 @@ def test_with_its_own_measurements_too_everything_finishes(world: World) -> None
     journal, opened = Journal(), Opened(1, world.shards)
     journal.append(0.0, opened)
     state = run(
-        world.searcher,
-        Checked(auto()),
-        sim,
-        believer(None),
-        journal,
-        fold(State(), [opened]),
+        world.searcher, Checked(auto()), sim, believer(None), journal, fold(State(), [opened])
     )
     check_journal(journal.lines, state)
     assert not state.trials
@@ -545,11 +512,7 @@ def test_in_ordinary_studies_each_candidate_would_finish(
 
 
 def test_packing_by_nearness_counts_in_the_levels_of_the_space() -> None:
-    space = {
-        "batch_size": shoal.grid([20, 25, 30]),
-        "lr": shoal.uniform(0, 1),
-        "depth": 2,
-    }
+    space = {"batch_size": shoal.grid([20, 25, 30]), "lr": shoal.uniform(0, 1), "depth": 2}
     made = candidates.policy_of("pack(grouping='nearest', within=3)", False, 0)  # type: ignore[arg-type]
     levelled: Any = candidates.with_levels(made, space)
     assert levelled.levels == {"batch_size": [20, 25, 30]}
@@ -560,9 +523,7 @@ def test_one_line_says_objective_choice_and_reason_where_little_is_to_be_compare
     tmp_path: Path, blobs: Any
 ) -> None:
     one = shoal.create_study(
-        blobs(samples=60),
-        storage=tmp_path / "one",
-        search_space={"width": 4, "lr": 0.1},
+        blobs(samples=60), storage=tmp_path / "one", search_space={"width": 4, "lr": 0.1}
     )
     one.optimize(max_epochs=1, policy="auto(objective=mean_completion)", progress=False)
     assert _policy_line(one).startswith(

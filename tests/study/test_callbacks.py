@@ -241,12 +241,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, blobs: Any) -> Seen:
     ],
 )
 def test_they_get_the_model_of_the_epoch_they_are_told_of(
-    tmp_path: Path,
-    blobs: Any,
-    alone: Seen,
-    callback: Any,
-    options: Any,
-    rounding: float,
+    tmp_path: Path, blobs: Any, alone: Seen, callback: Any, options: Any, rounding: float
 ) -> None:
     seen = callback()
     study = made(tmp_path / "s", blobs())
@@ -279,10 +274,7 @@ def test_models_of_trials_that_are_taken_out_or_fail(tmp_path: Path, blobs: Any)
     space = {"width": shoal.grid([4, 8]), "lr": 0.01}
     study = shoal.create_study(blobs(fail=4), storage=tmp_path, search_space=space)
     study.optimize(policy="fifo", max_epochs=50, callbacks=[seen, plain], progress=False)
-    assert [trial.status.partition(":")[0] for trial in study.trials] == [
-        "failed",
-        "retired",
-    ]
+    assert [trial.status.partition(":")[0] for trial in study.trials] == ["failed", "retired"]
     assert seen.ends["t000"] is None and ended["t000"] is None
     stopped, plainly = seen.ends["t001"], ended["t001"]
     assert stopped and plainly and agree(stopped, plainly)
@@ -333,9 +325,7 @@ def test_where_there_is_no_model_it_is_refused_before_any_work(
     assert not study.folder.journal.exists()
 
 
-def test_functions_have_no_model_but_their_checkpoints_are_there(
-    tmp_path: Path,
-) -> None:
+def test_functions_have_no_model_but_their_checkpoints_are_there(tmp_path: Path) -> None:
     def function(config: Any) -> None:
         for epoch in range(2):
             shoal.report({"score": float(epoch)}, checkpoint={"epoch": epoch})

@@ -33,10 +33,7 @@ def refused(study: shoal.Study, match: str, **given: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        (
-            {"searcher": lambda config: 0.0},
-            "a searcher is a name, or an object with start",
-        ),
+        ({"searcher": lambda config: 0.0}, "a searcher is a name, or an object with start"),
         ({"policy": lambda view: None}, "a policy is a name, or an object with start"),
         ({"policy": shoal.Hop}, "give an instance as policy"),
         ({"searcher": shoal.Random}, "give an instance as searcher"),
@@ -108,11 +105,7 @@ def test_a_misspelt_metric_is_an_error_before_the_first_line(
         study.optimize(searcher, "fifo", num_samples=count, progress=False)
     assert not study.folder.journal.exists()
     again = shoal.create_study(
-        blobs(),
-        storage=tmp_path / "s",
-        metric="accuracy",
-        mode="max",
-        load_if_exists=True,
+        blobs(), storage=tmp_path / "s", metric="accuracy", mode="max", load_if_exists=True
     )
     again.optimize(searcher, "fifo", num_samples=count, progress=False)
     assert again.best_trial.value > 0
@@ -123,8 +116,7 @@ def test_a_misspelt_metric_to_foretell_by_is_an_error_at_the_first_score(
 ) -> None:
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     with pytest.raises(
-        ValueError,
-        match="got 'los', evaluations give accuracy, loss: say foretell='loss'",
+        ValueError, match="got 'los', evaluations give accuracy, loss: say foretell='loss'"
     ):
         study.optimize(policy="doubling(foretell='los')", max_epochs=3, progress=False)
     assert all(len(trial.scores) <= 1 for trial in study.trials)
@@ -144,8 +136,7 @@ def test_a_metric_of_which_more_is_better_foretells_no_end(
     ranked = shoal.create_study(blobs(), storage=tmp_path / "t", metric="score", mode="max")
     with pytest.raises(StudyError, match="more is better of 'score': say foretell"):
         ranked.optimize(
-            policy=f"every(seconds=9, policy={policy}(foretell='score'))",
-            progress=False,
+            policy=f"every(seconds=9, policy={policy}(foretell='score'))", progress=False
         )
     assert not study.trials and not ranked.trials
 
@@ -180,10 +171,7 @@ def test_all_trials_failing_raises_with_the_first_errors(tmp_path: Path, blobs: 
 @pytest.mark.parametrize(
     ("attributes", "match"),
     [
-        (
-            {"batchsize": 64},
-            "'batchsize', which Shoal does not know: did you mean 'batch_size'",
-        ),
+        ({"batchsize": 64}, "'batchsize', which Shoal does not know: did you mean 'batch_size'"),
         ({"max_epoch": 3}, "did you mean 'max_epochs'"),
         ({"shuffle": "always"}, "shuffle must be"),
         ({"batch_size": "big"}, "batch_size must be"),
@@ -214,18 +202,9 @@ def test_attributes_of_ones_own_are_welcome(tmp_path: Path, blobs: Any) -> None:
 @pytest.mark.parametrize(
     ("space", "match"),
     [
-        (
-            {"width": 4},
-            r"reads config\['lr'\], and a configuration of the search has width",
-        ),
-        (
-            {"width": 4, "lr": 0.1, "batch_size": shoal.grid([8, "all"])},
-            "batch_size must be",
-        ),
-        (
-            {"width": 4, "lr": 0.1, "batchsize": shoal.grid([8, 16])},
-            "dimension 'batchsize'",
-        ),
+        ({"width": 4}, r"reads config\['lr'\], and a configuration of the search has width"),
+        ({"width": 4, "lr": 0.1, "batch_size": shoal.grid([8, "all"])}, "batch_size must be"),
+        ({"width": 4, "lr": 0.1, "batchsize": shoal.grid([8, 16])}, "dimension 'batchsize'"),
     ],
 )
 def test_wrong_spaces_are_refused(
@@ -386,10 +365,7 @@ def test_replay_says_in_what_another_place_differs(
     journal.write_text(moved.replace('"lr":0.1', '"lr":0.2'))
     (row,) = shoal.load_study(tmp_path / "s").replay()
     here = torch.backends.cpu.get_cpu_capability()
-    said = [
-        f"instructions was NEON and {here}, is {here}",
-        f"torch was 1.0, is {torchs}",
-    ]
+    said = [f"instructions was NEON and {here}, is {here}", f"torch was 1.0, is {torchs}"]
     assert row["elsewhere"] == said
     text = replay_lines({"trials": [row]})[0]
     assert "DIFFERS by up to" in text and "elsewhere" in text and said[1] in text

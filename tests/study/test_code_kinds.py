@@ -205,10 +205,7 @@ class Lines(shoal.ShardRecipe):
         return model
 """
 ADAPTED = {
-    "lightning": (
-        LIGHTNING,
-        "shoal.lightning(code.Line, train=code.loader, valid=code.loader)",
-    ),
+    "lightning": (LIGHTNING, "shoal.lightning(code.Line, train=code.loader, valid=code.loader)"),
     "transformers": (
         HUGGINGFACE,
         "shoal.huggingface(code.Line, code.items(), code.items(), code.collated, "

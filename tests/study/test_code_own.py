@@ -193,15 +193,7 @@ def outside(study: Path, mark: Path) -> None:
     rewritten(study, whole)
 
 
-ATTACKS = (
-    former_pickle,
-    marked_pickle,
-    source,
-    called,
-    foreign_module,
-    file_elsewhere,
-    outside,
-)
+ATTACKS = (former_pickle, marked_pickle, source, called, foreign_module, file_elsewhere, outside)
 COMMANDS = (
     ["resume", "DIR"],
     ["replay", "DIR"],
@@ -289,10 +281,7 @@ def test_a_study_may_be_two_users_own(
         assert found.best_model() is not None
         found.resume(progress=False)
     whole = manifest(study)
-    assert sorted(mark.split()[0] for mark in whole["marks"].values()) == [
-        "made",
-        "trusted",
-    ]
+    assert sorted(mark.split()[0] for mark in whole["marks"].values()) == ["made", "trusted"]
 
 
 def test_a_trusted_path_that_leads_out_of_the_folder_is_refused(
@@ -366,10 +355,7 @@ def test_processes_that_begin_at_once_have_one_key(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     processes = [
         preloaded.Popen(
-            [sys.executable, "-c", code],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
         )
         for _ in range(6)
     ]
@@ -493,8 +479,7 @@ def test_a_module_that_is_put_into_a_package_after_it_was_trusted_is_not_importe
     (package / "slow.py").write_text("HERE = 1\n")
     late = LATER.replace("shoal_test_later", "shoal_test_package.late")
     text = NET.replace(
-        "import helper",
-        "import shoal_test_package as helper\nfrom shoal_test_package import slow",
+        "import helper", "import shoal_test_package as helper\nfrom shoal_test_package import slow"
     )
     text = text.replace(LATER.split(":", maxsplit=1)[0] + ":\n        width", late)
     assert "package.late" in text

@@ -161,11 +161,7 @@ def test_searchers_that_compare_go_on_to_more_epochs(
     ("former", "latter", "why"),
     [
         ({}, {"max_epochs": 1}, "max_epochs: 2, now 1: trials were asked for more"),
-        (
-            {},
-            {"searcher": "random", "num_samples": 4},
-            "searcher: 'grid', now 'random'",
-        ),
+        ({}, {"searcher": "random", "num_samples": 4}, "searcher: 'grid', now 'random'"),
         (
             {"searcher": "hyperband(reduction_factor=2)"},
             {"searcher": "hyperband(reduction_factor=2)", "max_epochs": 4},
@@ -184,11 +180,7 @@ def test_searchers_that_compare_go_on_to_more_epochs(
     ],
 )
 def test_what_would_make_the_past_untrue_is_refused_field_by_field(
-    tmp_path: Path,
-    blobs: Any,
-    former: dict[str, Any],
-    latter: dict[str, Any],
-    why: str,
+    tmp_path: Path, blobs: Any, former: dict[str, Any], latter: dict[str, Any], why: str
 ) -> None:
     study = opened(tmp_path / "s", blobs())
     study.optimize(progress=False, **former)
@@ -277,10 +269,7 @@ def counts(config: dict[str, Any]) -> None:
 
 def test_functions_that_returned_are_done_and_others_go_on(tmp_path: Path) -> None:
     study = shoal.create_study(
-        counts,
-        storage=tmp_path / "s",
-        metric="loss",
-        search_space={"most": shoal.grid([2, 9])},
+        counts, storage=tmp_path / "s", metric="loss", search_space={"most": shoal.grid([2, 9])}
     )
     study.optimize(max_epochs=4, progress=False)
     assert [trial.epochs for trial in study.trials] == [2, 4]

@@ -225,10 +225,7 @@ def test_names_of_notes_that_wait_are_taken(tmp_path: Path) -> None:
     study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
     study.optimize(**OPTIONS | {"max_epochs": 1})
     with study.folder.lock():  # somebody runs it, and looks at nothing
-        assert [study.enqueue({"width": w}, max_epochs=1) for w in (9, 10)] == [
-            "added1",
-            "added2",
-        ]
+        assert [study.enqueue({"width": w}, max_epochs=1) for w in (9, 10)] == ["added1", "added2"]
         study.stop("added1")
         assert study.trials[-1].id == "t003"
     assert study.enqueue({"width": 11}, max_epochs=1) == "added3", "what was left is taken in first"

@@ -10,10 +10,7 @@ import shoal
 
 
 def test_progress_is_logged_and_a_quiet_run_prints_nothing(
-    tmp_path: Path,
-    blobs: Any,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, blobs: Any, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = shoal.create_study(blobs(fail=8), storage=tmp_path / "s")
     with caplog.at_level(logging.DEBUG, logger="shoal"):

@@ -127,10 +127,7 @@ def test_a_bad_objective_is_one_line_before_anything_starts(
 ) -> None:
     with pytest.raises(shoal.StudyError, match=why) as caught:
         study.optimize(
-            policy=f"elastic(objective={aims}:{name})",
-            num_samples=1,
-            max_epochs=1,
-            progress=False,
+            policy=f"elastic(objective={aims}:{name})", num_samples=1, max_epochs=1, progress=False
         )
     assert f"aims.py:{name}" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -147,10 +144,7 @@ def test_a_function_of_python_is_tried_too(study: shoal.Study) -> None:
 
 def test_it_is_tried_with_a_configuration_of_the_space(aims: Path, study: shoal.Study) -> None:
     study.optimize(
-        policy=f"elastic(objective={aims}:by_rate)",
-        num_samples=2,
-        max_epochs=1,
-        progress=False,
+        policy=f"elastic(objective={aims}:by_rate)", num_samples=2, max_epochs=1, progress=False
     )
     assert {trial.status for trial in study.trials} == {"finished"}
     head = study.folder.head()
@@ -161,10 +155,7 @@ def test_resume_takes_it_from_the_journal_only_under_the_users_mark(
     aims: Path, study: shoal.Study, tmp_path: Path
 ) -> None:
     study.optimize(
-        policy=f"elastic(objective={aims}:by_rate)",
-        num_samples=1,
-        max_epochs=1,
-        progress=False,
+        policy=f"elastic(objective={aims}:by_rate)", num_samples=1, max_epochs=1, progress=False
     )
     folder = study.folder.path
     shoal.load_study(folder).resume(progress=False)  # the user's own
@@ -181,10 +172,7 @@ def test_resume_takes_it_from_the_journal_only_under_the_users_mark(
 
 def test_resume_without_the_file_says_so(aims: Path, study: shoal.Study) -> None:
     study.optimize(
-        policy=f"elastic(objective={aims}:by_rate)",
-        num_samples=1,
-        max_epochs=1,
-        progress=False,
+        policy=f"elastic(objective={aims}:by_rate)", num_samples=1, max_epochs=1, progress=False
     )
     aims.unlink()
     with pytest.raises(shoal.StudyError, match=r"there is no file .*put it back"):

@@ -169,9 +169,7 @@ def test_a_signal_that_comes_with_the_fork_ends_it_too(tmp_path: Path) -> None:
     assert ended == [signal.SIGTERM] * 20
 
 
-def test_a_report_of_a_fork_is_refused_and_a_study_of_a_fork_trains(
-    tmp_path: Path,
-) -> None:
+def test_a_report_of_a_fork_is_refused_and_a_study_of_a_fork_trains(tmp_path: Path) -> None:
     said: list[Any] = []
 
     def call() -> None:
@@ -220,17 +218,11 @@ class Moves:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["runs/s", "~/s", "odd::name/s", "~nosuchuser/s"],
-    ids=["plain", "~", "::", "~x"],
+    "name", ["runs/s", "~/s", "odd::name/s", "~nosuchuser/s"], ids=["plain", "~", "::", "~x"]
 )
 @pytest.mark.parametrize("kind", ["function", "recipe"])
 def test_a_study_stays_in_one_folder_wherever_the_process_goes(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    blobs: Any,
-    kind: str,
-    name: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blobs: Any, kind: str, name: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

@@ -246,16 +246,10 @@ HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
     "tensor": (lambda: torch.zeros(3), _averaged),
     "object": (Told, Told.count),
     "generator": (lambda: np.random.default_rng(0), lambda held: float(held.random())),
-    "torch's generator": (
-        torch.Generator,
-        lambda held: float(torch.rand((), generator=held)),
-    ),
+    "torch's generator": (torch.Generator, lambda held: float(torch.rand((), generator=held))),
     "iterator": (lambda: itertools.count(1), lambda held: float(next(held))),
     "list of the class": (list, _appended),
-    "scaler": (
-        lambda: torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=2),
-        _scaled,
-    ),
+    "scaler": (lambda: torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=2), _scaled),
 }
 
 
@@ -421,11 +415,7 @@ def test_folds_that_the_data_lacks_are_refused(tmp_path: Path) -> None:
     for domain in (shoal.grid(range(5)), shoal.choice([0, 4])):
         space = {**Classes.search_space, "fold": domain}
         study = study_of(Classes(), tmp_path, search_space=space)
-        refused(
-            study,
-            r"a whole number from 0 to 3; got 4: .*grid\(range\(4\)\)",
-            num_samples=2,
-        )
+        refused(study, r"a whole number from 0 to 3; got 4: .*grid\(range\(4\)\)", num_samples=2)
 
 
 class Carrying(shoal.Recipe):

@@ -108,18 +108,12 @@ def as_wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(
-    folder: Path,
-    recipe: Net,
-    company: str = "fused",
-    epochs: int = EPOCHS,
-    **options: Any,
+    folder: Path, recipe: Net, company: str = "fused", epochs: int = EPOCHS, **options: Any
 ) -> shoal.Study:
     """Three trials."""
     options = {**COMPANIES[company], **options}
     study = shoal.create_study(
-        recipe,
-        storage=folder / "s",
-        search_space={"lr": shoal.grid([0.001, 0.003, 0.01])},
+        recipe, storage=folder / "s", search_space={"lr": shoal.grid([0.001, 0.003, 0.01])}
     )
     study.optimize(max_epochs=epochs, progress=False, workers=0, **options)
     for name in names_kept(study):  # in files of their own, to be exchanged
@@ -283,10 +277,7 @@ FAULTS = {
     **{f"no {name}": without_part(name) for name in PARTS},
 }
 OF_TORCH = {"schedule": without_schedule_step, "rate": with_rate_of_before}
-CASES = [
-    *((Net, fault) for fault in {**FAULTS, **OF_TORCH}),
-    *((Plain, fault) for fault in FAULTS),
-]
+CASES = [*((Net, fault) for fault in {**FAULTS, **OF_TORCH}), *((Plain, fault) for fault in FAULTS)]
 
 
 @pytest.mark.slow
@@ -466,9 +457,7 @@ def test_a_score_that_was_altered_in_the_journal_is_found(tmp_path: Path, form: 
     assert {row["verdict"] for row in study.replay()} == {"equal"}
     lines = unsealed(study.folder.journal.read_text())
     altered, times = re.subn(
-        r'("trial":"t001","epoch":3(?:\.0)?,"values":{[^}]*"accuracy":)[\d.]+',
-        r"\g<1>0.999",
-        lines,
+        r'("trial":"t001","epoch":3(?:\.0)?,"values":{[^}]*"accuracy":)[\d.]+', r"\g<1>0.999", lines
     )
     assert times == 1
     study.folder.journal.write_text(altered)

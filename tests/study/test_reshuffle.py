@@ -38,10 +38,7 @@ def test_a_study_trains_on_deals_and_replays_to_the_bit(dealing, tmp_path):
 
 def test_packed_with_workers_learns_what_it_learns_alone(dealing, tmp_path):
     found = []
-    for options in (
-        {"policy": "fifo"},
-        {"policy": "pack", "fuse": False, "workers": 1},
-    ):
+    for options in ({"policy": "fifo"}, {"policy": "pack", "fuse": False, "workers": 1}):
         study = shoal.create_study(dealing(), storage=tmp_path / options["policy"])
         study.optimize(**options)
         found.append(weights(study))

@@ -115,10 +115,7 @@ def test_the_check_is_of_each(file: Path) -> None:
     ("more", "words"),
     [
         (["--space", "recipe='cube'"], "got 'cube'"),
-        (
-            ["--searcher", "pbt(mutate=['recipe.lr'])", "--num-samples", "4"],
-            "PBT copies weights",
-        ),
+        (["--searcher", "pbt(mutate=['recipe.lr'])", "--num-samples", "4"], "PBT copies weights"),
     ],
 )
 def test_mistakes_are_one_line(file: Path, tmp_path: Path, more: list[str], words: str) -> None:
@@ -219,13 +216,7 @@ def test_one_name_with_two_meanings_is_no_common_metric(file: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on(file: Path, tmp_path: Path) -> None:
     folder, epochs = tmp_path / "s", ["--max-epochs", "40"]
-    policy = [
-        "--policy",
-        "pack(grouping=random)",
-        "--no-fuse",
-        "--checkpoint-every",
-        "0",
-    ]
+    policy = ["--policy", "pack(grouping=random)", "--no-fuse", "--checkpoint-every", "0"]
     run = ["run", str(file), *policy, *epochs, "--storage", str(folder)]
     process = preloaded.Popen([sys.executable, "-m", "shoal.cli", *run])
     try:

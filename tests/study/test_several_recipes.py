@@ -35,9 +35,7 @@ class Waves(shoal.Recipe):
 
     def configure_model(self, config: Config) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(5, config["width"]),
-            nn.Dropout(0.2),
-            nn.Linear(config["width"], 2),
+            nn.Linear(5, config["width"]), nn.Dropout(0.2), nn.Linear(config["width"], 2)
         )
 
     def configure_optimizers(self, model: nn.Module, config: Config) -> Any:
@@ -236,9 +234,7 @@ def test_mistakes_are_one_error(
         shoal.create_study(recipes, storage=tmp_path / "s", **more).optimize(progress=False)
 
 
-def test_where_wide_trials_are_evaluated_is_checked_for_each_recipe(
-    tmp_path: Path,
-) -> None:
+def test_where_wide_trials_are_evaluated_is_checked_for_each_recipe(tmp_path: Path) -> None:
     """Half an epoch is three of all six shards, but ends within a visit of each recipe."""
     several = {"a": Lines(), "b": Lines()}
     options = {"validate_every": 0.5, "widths": (1, 2), "slots": 2, "backend": "ray"}
@@ -246,9 +242,7 @@ def test_where_wide_trials_are_evaluated_is_checked_for_each_recipe(
         trained(several, tmp_path / "s", **options)
 
 
-def test_the_profile_of_given_values_is_of_the_recipe_that_they_name(
-    tmp_path: Path,
-) -> None:
+def test_the_profile_of_given_values_is_of_the_recipe_that_they_name(tmp_path: Path) -> None:
     study = shoal.create_study(both(), storage=tmp_path / "s")
     data = data_of(study.recipe)
     (trial,) = trials_of(study, data, {"recipe": "lines"})
@@ -269,9 +263,7 @@ def test_a_dimension_by_both_of_its_names_is_refused(tmp_path: Path) -> None:
         study.enqueue({"recipe": "lines", "lr": 1.0, "recipe.lr": 2.0})
 
 
-def test_a_copy_with_another_recipe_has_the_values_of_that_recipe(
-    tmp_path: Path,
-) -> None:
+def test_a_copy_with_another_recipe_has_the_values_of_that_recipe(tmp_path: Path) -> None:
     study = trained(both(), tmp_path / "s", max_epochs=1)
     first, *_, last = study.trials
     assert first.config == {"recipe": "waves", "recipe.width": 4, "recipe.lr": 0.05}

@@ -295,10 +295,7 @@ def test_each_recipe_of_several_is_looked_at(tmp_path: Path, blobs: Any) -> None
         pass
 
     study = shoal.create_study(
-        {"a": Other(), "b": One()},
-        storage=tmp_path / "s",
-        metric="accuracy",
-        mode="max",
+        {"a": Other(), "b": One()}, storage=tmp_path / "s", metric="accuracy", mode="max"
     )
     with pytest.warns(UserWarning, match=r"changes what .*HISTORY holds"):
         study.optimize(max_epochs=3, progress=False)

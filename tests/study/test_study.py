@@ -15,16 +15,7 @@ import shoal
 from shoal import reporting
 from shoal.backend.local import Local
 from shoal.core.errors import StudyError
-from shoal.core.event import (
-    Advanced,
-    Commanded,
-    Evaluated,
-    Failed,
-    Fell,
-    Kept,
-    Opened,
-    Planned,
-)
+from shoal.core.event import Advanced, Commanded, Evaluated, Failed, Fell, Kept, Opened, Planned
 from shoal.core.plan import Proposal
 from shoal.engine.journal import Line, encode, read, replay
 from shoal.study.folder import Folder
@@ -340,10 +331,7 @@ def test_widths_are_on_record_and_resume_keeps_them(tmp_path: Path, blobs: Any) 
 def test_a_study_is_open_once(tmp_path: Path, blobs: Any) -> None:
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     study.folder.make()
-    with (
-        study.folder.lock(),
-        pytest.raises(StudyError, match=r"open already, held by process"),
-    ):
+    with study.folder.lock(), pytest.raises(StudyError, match=r"open already, held by process"):
         study.optimize(progress=False)
 
 
@@ -486,8 +474,7 @@ def test_a_study_keeps_its_checkpoints_wherever_it_is_opened_from(
     assert len(list(Path("weights").rglob("*.pt"))) >= 2 and not Path("t/checkpoints").exists()
     for _ in range(2):
         with pytest.raises(
-            StudyError,
-            match="there are checkpoints in .*/weights already, of another study",
+            StudyError, match="there are checkpoints in .*/weights already, of another study"
         ):
             shoal.create_study(
                 blobs(), storage="u", checkpoints="weights", load_if_exists=True
@@ -566,9 +553,7 @@ def test_kill_9_of_the_process_loses_no_trial(tmp_path: Path, blobs: Any, policy
     assert all(row["equal"] for row in study.replay())
 
 
-def test_sigterm_stops_at_the_next_moment_and_keeps_what_was_done(
-    tmp_path: Path,
-) -> None:
+def test_sigterm_stops_at_the_next_moment_and_keeps_what_was_done(tmp_path: Path) -> None:
     script = KILLED.format(
         tests=str(Path(__file__).parents[1]), folder=str(tmp_path / "s"), policy="fifo"
     )
@@ -594,14 +579,7 @@ def test_events_come_in_the_order_that_backends_owe(tmp_path: Path, blobs: Any) 
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     study.optimize(policy="hop", checkpoint_every=0, progress=False)
     names = [type(x.entry).__name__ for x in study.lines()]
-    rank = {
-        "Advanced": 0,
-        "Measured": 1,
-        "Evaluated": 2,
-        "Kept": 3,
-        "Ended": 4,
-        "Finished": 5,
-    }
+    rank = {"Advanced": 0, "Measured": 1, "Evaluated": 2, "Kept": 3, "Ended": 4, "Finished": 5}
     groups: list[list[str]] = [[]]
     for name in names:
         groups[-1].append(name) if name in rank else groups.append([])

@@ -64,9 +64,7 @@ def test_such_a_study_trains_and_replays(tmp_path: Path, policy: str) -> None:
     assert all(row["equal"] for row in study.replay())
 
 
-def test_population_based_training_works_with_several_optimizers(
-    tmp_path: Path,
-) -> None:
+def test_population_based_training_works_with_several_optimizers(tmp_path: Path) -> None:
     space = {"lr": shoal.loguniform(0.01, 0.1)}
     study = shoal.create_study(Two(), storage=tmp_path / "s", search_space=space)
     searcher = shoal.PBT(num_samples=4, max_epochs=3, quantile_fraction=0.5)

@@ -33,11 +33,7 @@ SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}
 
 def made(folder: Path, blobs: Any, **more: Any) -> shoal.Study:
     return shoal.create_study(
-        blobs(shards=2, samples=60),
-        storage=folder,
-        search_space=SPACE,
-        load_if_exists=True,
-        **more,
+        blobs(shards=2, samples=60), storage=folder, search_space=SPACE, load_if_exists=True, **more
     )
 
 
@@ -54,11 +50,7 @@ def made(folder: Path, blobs: Any, **more: Any) -> shoal.Study:
     ],
 )
 def test_by_name(
-    tmp_path: Path,
-    blobs: Any,
-    name: str,
-    trials: int,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, blobs: Any, name: str, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Metric, mode, space, seed and numbers are the study's; the journal's head makes it again.
 
@@ -185,11 +177,7 @@ def test_a_misspelt_metric_is_told_at_the_first_score_and_set_right(
         shoal.StudyError, match="trials have no metric 'acc'; evaluations give accuracy"
     ):
         study.optimize(
-            "halving(reduction_factor=2)",
-            "fifo",
-            num_samples=4,
-            max_epochs=2,
-            progress=False,
+            "halving(reduction_factor=2)", "fifo", num_samples=4, max_epochs=2, progress=False
         )
     assert not study.trials
     study = made(tmp_path / "s", blobs, metric="accuracy")
@@ -333,10 +321,7 @@ def test_what_an_objective_draws_is_spread_and_a_stored_study_draws_as_before(
 
 def test_as_many_under_way_as_leave_something_to_learn() -> None:
     def room(samples: int, policy: Any = "auto", **options: Any) -> int | None:
-        search, given = (
-            shoal.MedianStopping(shoal.ASHA(SPACE, samples, 9)),
-            Options.of(**options),
-        )
+        search, given = (shoal.MedianStopping(shoal.ASHA(SPACE, samples, 9)), Options.of(**options))
         rule = (
             candidates.auto("auto", lambda name: Pack() if "pack" in name else Fifo())
             if policy == "auto"
@@ -409,8 +394,7 @@ def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
     with pytest.raises(shoal.StudyError, match="there is no trial t009; known: t000"):
         study.clone("t009")
     with pytest.raises(
-        shoal.StudyError,
-        match="trained 2 epochs already, and its copy is to train 2 in all",
+        shoal.StudyError, match="trained 2 epochs already, and its copy is to train 2 in all"
     ):
         study.clone("t000", {"lr": 0.1})
     shutil.rmtree(tmp_path / "s" / "checkpoints" / "t000")
@@ -418,10 +402,7 @@ def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
         study.clone("t000", max_epochs=3)
     with pytest.raises(ValueError, match="a configuration holds"):
         study.enqueue({"width": object()})
-    with (
-        study.folder.lock(),
-        pytest.raises(shoal.StudyError, match="there is no trial t007"),
-    ):
+    with study.folder.lock(), pytest.raises(shoal.StudyError, match="there is no trial t007"):
         study.stop("t007")
     with pytest.raises(shoal.StudyError, match="is not running: there is nothing to stop"):
         study.stop()
@@ -437,10 +418,7 @@ def test_a_space_may_hold_what_json_lacks(tmp_path: Path, blobs: Any) -> None:
     whole.optimize("asha", num_samples=8, max_epochs=1, progress=False)
     searcher = rebuild(last_head(study.folder.lines())).searcher
     drawn = [replace(searcher, num_samples=8)._draws(i)["clip"] for i in range(8)]  # type: ignore[type-var]
-    assert drawn == [t.config["clip"] for t in whole.trials] and set(drawn) == {
-        1.0,
-        float("inf"),
-    }
+    assert drawn == [t.config["clip"] for t in whole.trials] and set(drawn) == {1.0, float("inf")}
 
 
 def test_no_epochs_are_refused_and_not_taken_for_the_recipes(tmp_path: Path, blobs: Any) -> None:
@@ -481,10 +459,7 @@ def test_progress_tells_who_was_stopped_at_which_epoch(
 
 @pytest.mark.parametrize(
     ("searcher", "samples", "came"),
-    [
-        ("hyperband", None, {1: 6, 3: 6, 9: 5}),
-        ("halving", 27, {1: 18, 3: 6, 9: 3}),
-    ],
+    [("hyperband", None, {1: 6, 3: 6, 9: 5}), ("halving", 27, {1: 18, 3: 6, 9: 3})],
 )
 def test_functions_without_checkpoints_keep_to_the_rungs(
     tmp_path: Path, searcher: str, samples: int | None, came: dict[int, int]
@@ -610,8 +585,7 @@ def test_a_rung_before_the_metric_is_one_error(tmp_path: Path) -> None:
         ("hyperband", "hyperband(reduction_factor=4)"),
     ):
         with pytest.raises(
-            ValueError,
-            match="no metric 'score'; evaluations give loss: trial t... came to an end",
+            ValueError, match="no metric 'score'; evaluations give loss: trial t... came to an end"
         ):
             run(name, searcher, num_samples=9)
     study = run("later", "asha(grace_period=2, reduction_factor=2)", num_samples=9)
@@ -620,9 +594,7 @@ def test_a_rung_before_the_metric_is_one_error(tmp_path: Path) -> None:
     assert {trial.status for trial in study.trials} == {"finished", "retired"}
 
 
-def test_a_metric_that_never_comes_is_warned_of_and_ends_the_study(
-    tmp_path: Path,
-) -> None:
+def test_a_metric_that_never_comes_is_warned_of_and_ends_the_study(tmp_path: Path) -> None:
     study = shoal.create_study(
         each_second,
         storage=tmp_path / "s",

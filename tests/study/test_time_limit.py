@@ -14,16 +14,7 @@ import shoal
 from shoal.cli import app
 from shoal.core.cluster import SlotId
 from shoal.core.errors import StudyError
-from shoal.core.event import (
-    Advanced,
-    Commanded,
-    Ended,
-    Failed,
-    Finished,
-    Kept,
-    Opened,
-    Planned,
-)
+from shoal.core.event import Advanced, Commanded, Ended, Failed, Finished, Kept, Opened, Planned
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import State
 from shoal.core.trial import TrialId
@@ -96,11 +87,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     def begin(seconds: float, nodes: str = "n1", **record: str) -> None:
         programs = tmp_path / "programs"
         programs.mkdir(exist_ok=True)
-        fields = {
-            "JobState": "RUNNING",
-            "BatchFlag": "1",
-            "NodeAddr": "127.0.0.1",
-        } | record
+        fields = {"JobState": "RUNNING", "BatchFlag": "1", "NodeAddr": "127.0.0.1"} | record
         said = " ".join(f"{name}={value}" for name, value in fields.items())
         left = programs / "left"
         left.write_text(str(seconds))

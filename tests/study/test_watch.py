@@ -11,15 +11,7 @@ from simkit import SHARDS, state_of, trial
 from shoal.backend.sim.sim import Sim
 from shoal.backend.sim.units import SimulatedRecipe
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import (
-    Advanced,
-    Evaluated,
-    Finished,
-    Kept,
-    Opened,
-    Retired,
-    Submitted,
-)
+from shoal.core.event import Advanced, Evaluated, Finished, Kept, Opened, Retired, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import TrialId, Visit
@@ -178,10 +170,7 @@ def test_over_the_limit_the_best_trial_keeps_its_weights():
     shelf, state = Shelf(), State()
     retention = Retention(shelf, by_loss, limit_gb=2 / 1024**3)
     moments = [[Opened(1, SHARDS), *(Submitted(replace(PARENT, id=t)) for t in names)]]
-    moments += [
-        [*scored(names[0], 1, nan), *scored(names[0], 2, 0.1)],
-        [Retired(names[0])],
-    ]
+    moments += [[*scored(names[0], 1, nan), *scored(names[0], 2, 0.1)], [Retired(names[0])]]
     moments += [
         scored(names[1], 1, 0.9),
         [Retired(names[1])],

@@ -24,17 +24,7 @@ def test_files_are_registered_and_listed(tmp_path: Path, monkeypatch: pytest.Mon
     typed("register", "c.toml", "a.npz", f"file://{tmp_path}/b.npz")
     typed("register", "c.toml", "/far/a.npz", "--node", "n2")
     typed("register", "c.toml", "https://x.org/held.npz?v=1", "--node", "*", "--valid")
-    typed(
-        "register",
-        "c.toml",
-        "held.npz",
-        "--node",
-        "*",
-        "--valid",
-        "--name",
-        "more",
-        code=2,
-    )
+    typed("register", "c.toml", "held.npz", "--node", "*", "--valid", "--name", "more", code=2)
     typed("register", "c.toml", tmp_path / "held.npz", "--node", "*", "--valid")
     found = json.loads(typed("list", "c.toml", "--check", "--json"))
     assert found["nodes"] == ["local", "n2"]
@@ -44,10 +34,7 @@ def test_files_are_registered_and_listed(tmp_path: Path, monkeypatch: pytest.Mon
         ("b", "train", 5),
         ("held", "valid", 5),
     ]
-    assert found["parts"][0]["places"] == {
-        "local": str(tmp_path / "a.npz"),
-        "n2": "/far/a.npz",
-    }
+    assert found["parts"][0]["places"] == {"local": str(tmp_path / "a.npz"), "n2": "/far/a.npz"}
     text = typed("list", "c.toml")
     assert "2 training shards, 1 to validate on; local, n2" in text
     assert "n2: /far/a.npz" in text

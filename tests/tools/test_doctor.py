@@ -96,22 +96,13 @@ def completed(words: str) -> str:
     }
     code = "from shoal.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
     return done.stdout
 
 
 def test_shells_complete_commands_and_options() -> None:
-    assert set(completed("shoal re").split()) == {
-        "repair",
-        "replay",
-        "report",
-        "resume",
-    }
+    assert set(completed("shoal re").split()) == {"repair", "replay", "report", "resume"}
     assert "--max-epochs" in completed("shoal run --max").split()
 
 

@@ -25,11 +25,7 @@ def alone(recipe: Any, config: Any, epochs: int) -> Any:
 def test_each_learns_what_it_learns_in_a_study(tmp_path: Path, blobs: Any) -> None:
     space = {"width": shoal.grid([4, 8]), "lr": shoal.grid([1e-2, 1e-3])}
     study = shoal.create_study(
-        blobs(),
-        storage=tmp_path / "s",
-        metric="accuracy",
-        mode="max",
-        search_space=space,
+        blobs(), storage=tmp_path / "s", metric="accuracy", mode="max", search_space=space
     )
     study.optimize(policy=Fifo(), max_epochs=2, progress=False)
     packed = shoal.pack(blobs(), [trial.config for trial in study.trials])
@@ -124,11 +120,7 @@ def test_a_schedule_follows_the_validation_as_in_a_study(tmp_path: Path, blobs: 
             )
 
     study = shoal.create_study(
-        Falling(),
-        storage=tmp_path / "s",
-        metric="accuracy",
-        mode="max",
-        search_space=CONFIGS[0],
+        Falling(), storage=tmp_path / "s", metric="accuracy", mode="max", search_space=CONFIGS[0]
     )
     study.optimize(policy=Fifo(), max_epochs=4, progress=False)
     made = shoal.pack(Falling(), CONFIGS[:1], metric="accuracy")

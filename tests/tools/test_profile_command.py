@@ -20,23 +20,13 @@ from shoal.profile.table import Table
 from shoal.study.setup import data_of
 from shoal.tools import profile as profiling
 from shoal.tools.profile import CAUSES, Kind, time_rescales, time_width
-from shoal.tools.profile_page import (
-    chart,
-    distinct_configs,
-    lines,
-    toml,
-    write,
-    write_page,
-)
+from shoal.tools.profile_page import chart, distinct_configs, lines, toml, write, write_page
 
 
 class Sizes(package.Recipe):
     """Two sizes of model, and one that cannot be built."""
 
-    search_space = {
-        "size": package.grid([4, 64, "none"]),
-        "lr": package.grid([0.1, 0.01]),
-    }
+    search_space = {"size": package.grid([4, 64, "none"]), "lr": package.grid([0.1, 0.01])}
     metric, mode = "loss", "min"
     batch_size = 16
 
@@ -129,17 +119,13 @@ def test_every_kind_has_its_times_at_every_width(found: dict[str, Any]) -> None:
         assert all(kind["figures"][name] > 0 for name in ("memory", "up", "down"))
 
 
-def test_a_kind_that_raises_is_reported_beside_the_others(
-    found: dict[str, Any],
-) -> None:
+def test_a_kind_that_raises_is_reported_beside_the_others(found: dict[str, Any]) -> None:
     (failed,) = [kind for kind in found["kinds"] if kind["failed"] is not None]
     assert len(failed["configs"]) == 2 and "TypeError" in failed["failed"]
     assert any("failed: TypeError" in line for line in lines(found))
 
 
-def test_feeders_are_timed_and_the_number_that_keeps_up_is_named(
-    found: dict[str, Any],
-) -> None:
+def test_feeders_are_timed_and_the_number_that_keeps_up_is_named(found: dict[str, Any]) -> None:
     assert sorted(found["feeders"]) == [1, 2] and min(found["feeders"].values()) > 0
     alone = max(kind["widths"][1]["rate"] for kind in timed(found))
     assert profiling.feeders_needed([alone], {1: alone / 2, 2: alone, 4: 2 * alone}) == 2
@@ -183,14 +169,8 @@ def test_rows_are_told_apart_by_what_speed_depends_on() -> None:
         kind({"size": 1, "lr": 0.1, "noise": 3}, {"size": 1, "lr": 0.2, "noise": 4}),
         kind({"size": 2, "lr": 0.1, "noise": 3}),
     )
-    assert [config for config, _ in distinct_configs([one, two])] == [
-        {"size": 1},
-        {"size": 2},
-    ]
-    alike = (
-        kind({"a": 1, "b": 1}, {"a": 2, "b": 2}),
-        kind({"a": 1, "b": 2}, {"a": 2, "b": 1}),
-    )
+    assert [config for config, _ in distinct_configs([one, two])] == [{"size": 1}, {"size": 2}]
+    alike = (kind({"a": 1, "b": 1}, {"a": 2, "b": 2}), kind({"a": 1, "b": 2}, {"a": 2, "b": 1}))
     rows = list(distinct_configs(alike))
     assert [config for config, _ in rows] == [
         {"a": 1, "b": 1},
@@ -213,14 +193,7 @@ def test_values_as_toml_writes_them(tmp_path: Path) -> None:
         "h": None,
     }
     read = tomllib.loads(f"config = {toml(config)}")["config"]
-    assert read == {
-        "a": 1,
-        "b": 1e-05,
-        "c": True,
-        "d": 'x "y" z',
-        "e": [1, [2, "q"]],
-        "f.g": 2.5,
-    }
+    assert read == {"a": 1, "b": 1e-05, "c": True, "d": 'x "y" z', "e": [1, [2, "q"]], "f.g": 2.5}
 
 
 def test_widths_that_cannot_be(tmp_path: Path) -> None:
@@ -228,10 +201,7 @@ def test_widths_that_cannot_be(tmp_path: Path) -> None:
     trial = Trial(TrialId("a"), 1.0, {"size": 4, "lr": 0.1})
     with pytest.raises(StudyError, match="between 1 and 2, the slots"):
         profiling.profiled(
-            study,
-            data_of(study.recipe),
-            [trial],
-            profiling.ProfileRequest(widths=[4], slots=2),
+            study, data_of(study.recipe), [trial], profiling.ProfileRequest(widths=[4], slots=2)
         )
 
 
@@ -316,17 +286,7 @@ def test_the_efficiency_of_a_known_width_is_told_against_one_slot_timed_later() 
 @pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "p.toml"
-    text = shoal(
-        "profile",
-        DIGITS,
-        "width=16",
-        "--slots",
-        "1",
-        "--feeders",
-        "1",
-        "--out",
-        str(out),
-    )
+    text = shoal("profile", DIGITS, "width=16", "--slots", "1", "--feeders", "1", "--out", str(out))
     assert "all-reduce" in text and "width=16" in text and "profile: " in text
     assert Table.load(out).rows[0].config == {"width": 16}
     assert "--widths takes whole numbers" in shoal("profile", DIGITS, "--widths", "1,x", code=2)

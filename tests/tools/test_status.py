@@ -75,20 +75,12 @@ def test_of_a_killed_process_it_is_said_since_when_and_what_goes_on(
     ("heard", "host", "standing"),
     [
         (1.0, "", "running"),
-        (
-            60.0,
-            "",
-            "at work, or cut off",
-        ),  # the process may have gone on to other things
+        (60.0, "", "at work, or cut off"),  # the process may have gone on to other things
         (1.0, "elsewhere", "at work, or cut off"),
     ],
 )
 def test_of_a_process_that_lives(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    heard: float,
-    host: str,
-    standing: str,
+    folder: Path, capsys: pytest.CaptureFixture[str], heard: float, host: str, standing: str
 ) -> None:
     held_by(folder, os.getpid(), time.time() - heard, host)
     first, *others = said(folder, capsys).splitlines()

@@ -120,11 +120,7 @@ def parts_of(recipe: Any) -> "Mapping[str, Recipe]":
 def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
     """What the journal's head says of a recipe: file, name and a hash of the source."""
     code = function_in(recipe) or _named(recipe) or type(recipe)
-    about: dict[str, Any] = {
-        "name": code_name(recipe),
-        "file": None,
-        "sha256": None,
-    }
+    about: dict[str, Any] = {"name": code_name(recipe), "file": None, "sha256": None}
     parts = parts_of(recipe)
     if parts:
         about["parts"] = {name: describe_recipe(each) for name, each in parts.items()}

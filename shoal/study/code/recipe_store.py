@@ -646,10 +646,7 @@ def _renewed(recipe: Recipe, about: Mapping[str, Any]) -> Recipe:
     content = _changed_content(file, about.get("sha256"))
     if content is None:
         return recipe
-    warnings.warn(
-        f"{file} has changed since the study began; {GONE_ON}",
-        stacklevel=6,
-    )
+    warnings.warn(f"{file} has changed since the study began; {GONE_ON}", stacklevel=6)
     module = module_of(file, content)  # what was looked at, not what lies there by now
     name = str(about.get("name"))
     if function_in(recipe) is not None:
