@@ -329,7 +329,7 @@ def process(link: Connection, what: What) -> None:
                     snapshot(lane),
                     wide.totals,
                     wide.widths,
-                    wide.changes.made,
+                    wide.changes.rescales,
                     tuple(warned),
                     tuple(rates),
                     wide.take_links(),

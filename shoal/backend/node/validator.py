@@ -181,7 +181,7 @@ class Validator:
     ) -> Records | BaseException:
         """What the parts give for the model in this state, or why they give nothing."""
         try:
-            return self._trainer.recorded(replace(unit, source=state), parts)
+            return self._trainer.validation_records(replace(unit, source=state), parts)
         except (TrialError, DataError, LookupError) as error:
             return portable(error)
 

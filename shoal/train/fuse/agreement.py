@@ -20,11 +20,11 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.fuse.graph import attributes
 from shoal.train.fuse.memory import Row
-from shoal.train.fuse.models import StackedModels, differentiated
-from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
+from shoal.train.fuse.models import StackedModels, gradients_of
+from shoal.train.fuse.obstacles import Lanes, Unfusable, other_tensors, trained_parameters
 from shoal.train.lane.device import doubled
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.training_metrics import named
+from shoal.train.lane.training_metrics import step_values
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import RAISED
 
@@ -57,7 +57,7 @@ class Reference(NamedTuple):
     draws: bool  # random numbers were drawn
 
 
-def agreed(recipe: Recipe) -> Known:
+def agreements_of(recipe: Recipe) -> Known:
     """What has been tried in this process, by what was tried.
 
     A recipe that cannot be remembered is tried again.
@@ -158,7 +158,7 @@ class _Check:
         models = self.models
         try:
             losses = models.train(batch)["loss"]
-            gradients = differentiated(losses, models.leaves)
+            gradients = gradients_of(losses, models.leaves)
             rest = [tensor.clone() for tensor in models.rest]
         except RAISED as error:
             line = (str(error).strip().splitlines() or [""])[0]
@@ -194,11 +194,11 @@ def reference_step(lane: TrainingLane, batch: Any, *, evaluating: bool = False) 
 
     with lane.rng.untouched(), lane.casting(), torch.enable_grad():
         numbers = _random_states(lane)
-        loss = named(lane.hooks.training_step(model, batch, lane.progress))["loss"]
+        loss = step_values(lane.hooks.training_step(model, batch, lane.progress))["loss"]
         draws = _random_states(lane) != numbers
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
 
-    for old, new in zip(trained(lane), parameters, strict=True):
+    for old, new in zip(trained_parameters(lane), parameters, strict=True):
         if not torch.equal(old.detach().nan_to_num(), new.detach().nan_to_num()):
             # a step that is undone would not bring them back
             raise Unfusable("the step writes to parameters that are trained")
@@ -207,7 +207,7 @@ def reference_step(lane: TrainingLane, batch: Any, *, evaluating: bool = False) 
     for gradient in _present(gradients):
         if gradient.layout is not torch.strided:
             raise Unfusable("gradients are sparse")
-    return Reference(loss.detach(), list(gradients), others(model, parameters), draws)
+    return Reference(loss.detach(), list(gradients), other_tensors(model, parameters), draws)
 
 
 def _copied(lane: TrainingLane) -> tuple[nn.Module, list[Tensor]]:
@@ -217,7 +217,7 @@ def _copied(lane: TrainingLane) -> tuple[nn.Module, list[Tensor]]:
     except Exception as error:
         raise Unfusable(f"the model cannot be copied: {error}") from error
     names = {id(p): name for name, p in lane.model.named_parameters()}
-    return model, [model.get_parameter(names[id(p)]) for p in trained(lane)]
+    return model, [model.get_parameter(names[id(p)]) for p in trained_parameters(lane)]
 
 
 def _random_states(lane: TrainingLane) -> tuple[Any, ...]:

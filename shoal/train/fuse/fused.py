@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from shoal.train.data.columns import Columns
-from shoal.train.fuse.agreement import agreed, draws_numbers
+from shoal.train.fuse.agreement import agreements_of, draws_numbers
 from shoal.train.fuse.memory import Rows, Stack
-from shoal.train.fuse.models import StackedModels, differentiated
+from shoal.train.fuse.models import StackedModels, gradients_of
 from shoal.train.fuse.obstacles import Lanes, Unfusable, check, check_groups
 from shoal.train.fuse.optimizers import Errors, StepFailed, forget_gradients, give_gradients
 from shoal.train.fuse.scores import FusedNotes, FusedScores, Means
@@ -142,7 +142,7 @@ class Fused:
             losses = outcome["loss"]
             if self._settings.accumulate_grad_batches > 1:
                 losses = losses * (count / self._group)
-            gradients = differentiated(losses, self._models.leaves)
+            gradients = gradients_of(losses, self._models.leaves)
         except BaseException:
             self._models.undo()
             self.loosen()
@@ -177,7 +177,7 @@ class Fused:
         """Whether the step draws random numbers. Once for each graph in a process it is tried."""
         if self._draws is not None:
             return self._draws
-        known = agreed(self.lanes[0].recipe)
+        known = agreements_of(self.lanes[0].recipe)
         tried = (self._key, self._may_draw)
         if tried not in known:
             draws = draws_numbers(self._models, self.lanes, batch, self._may_draw)
@@ -235,9 +235,9 @@ class Fused:
         return self._scores.evaluate(validation, timed)
 
     @property
-    def found_out(self) -> float:
+    def decision_seconds(self) -> float:
         """Seconds of the newest evaluation that went into how to do it."""
-        return self._scores.found_out
+        return self._scores.decision_seconds
 
     # -- coming and going --------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ FAR = 1.5  # what takes more than this times the best, of widths and lanes alone
 NEAR = 1.3  # a width speaks for those within this ratio
 
 Steps = dict[int, Seconds]  # of a step, by width
-Found = defaultdict[int, list[float]]  # ratios of several rounds, by width
+RatioLists = defaultdict[int, list[float]]  # ratios of several rounds, by width
 Ratios = dict[int, float]  # a lane's time at a width over its time alone, by width
 
 
@@ -187,7 +187,7 @@ class Gauge:
 
     def ratios(self, kind: str) -> Ratios:
         """By width, of those that were tried."""
-        found: Found = defaultdict(list)
+        found: RatioLists = defaultdict(list)
         steps = [each.of_a_lane() for each in self._rounds.get(kind, ())]
         for step in steps:
             if 1 in step:
@@ -208,13 +208,13 @@ class Gauge:
         return {width: ratio for width, ratio in ratios.items() if width <= most}
 
 
-def _compare(step: Steps, alone: Seconds, found: Found) -> None:
+def _compare(step: Steps, alone: Seconds, found: RatioLists) -> None:
     """Add a round's ratios to those found."""
     for width, took in step.items():
         found[width].append(took / alone)
 
 
-def _medians(found: Found) -> Ratios:
+def _medians(found: RatioLists) -> Ratios:
     return {width: median(ratios) for width, ratios in found.items()}
 
 

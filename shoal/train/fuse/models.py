@@ -15,9 +15,9 @@ from torch.func import functional_call
 
 from shoal.train.data.columns import Columns, ready
 from shoal.train.fuse.memory import Rows, Stack
-from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
+from shoal.train.fuse.obstacles import Lanes, Unfusable, other_tensors, trained_parameters
 from shoal.train.fuse.rewrites import Rewritten, mean_class_loss, recurrent_layers_lent
-from shoal.train.lane.training_metrics import named
+from shoal.train.lane.training_metrics import step_values
 from shoal.train.lane.trunk import in_common
 from shoal.train.private import class_losses, vmapped
 
@@ -36,13 +36,13 @@ class StackedModels:
         self._first = lanes[0]
         self.model = self._first.model
 
-        self.rows = [trained(lane) for lane in lanes]
+        self.rows = [trained_parameters(lane) for lane in lanes]
         self.weights = Stack(self.rows, by_lane=True)
         self.leaves = [part.detach().requires_grad_() for part in self.weights.parts]
 
         rest = []
         for lane, row in zip(lanes, self.rows, strict=True):
-            rest.append(others(lane.model, row))
+            rest.append(other_tensors(lane.model, row))
         self._lanes = lanes
         self._common = in_common(lanes)  # ids of the tensors that are held once
         self.others, self.rest = _stacked_by_place(rest, self._common)
@@ -74,7 +74,7 @@ class StackedModels:
         ready(batch)
 
         def forward(model: nn.Module) -> Mapping[str, Any]:
-            return named(first.hooks.training_step(model, batch, first.progress))
+            return step_values(first.hooks.training_step(model, batch, first.progress))
 
         with torch.enable_grad(), first.casting():
             if not draws:
@@ -141,7 +141,7 @@ class StackedModels:
             stack.part()
 
 
-def differentiated(losses: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
+def gradients_of(losses: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
     """The gradients (k, ...) of each lane's loss; None: the losses do not depend on a parameter.
 
     Lanes are independent: the gradient of the losses' sum is each lane's own. Given the sum, torch

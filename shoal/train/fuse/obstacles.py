@@ -26,12 +26,12 @@ STEPS_ITSELF = "training_step steps its optimizers by itself"
 Lanes = Sequence[TrainingLane]
 
 
-def trained(lane: TrainingLane) -> list[Tensor]:
+def trained_parameters(lane: TrainingLane) -> list[Tensor]:
     """The parameters that the lane's optimizer steps, in its order."""
     return [p for p in unique(lane.parameters) if p.requires_grad]
 
 
-def others(model: nn.Module, row: Row) -> list[Tensor]:
+def other_tensors(model: nn.Module, row: Row) -> list[Tensor]:
     """The model's parameters and buffers that are not of the row."""
     mine = {id(tensor) for tensor in row}
     return [tensor for tensor in tensors_of(model) if id(tensor) not in mine]
@@ -90,7 +90,7 @@ def _obstacles(lane: TrainingLane) -> Iterator[str]:  # noqa: PLR0912 - one for 
         yield "parameters are not initialized yet"
         return
 
-    row = trained(lane)
+    row = trained_parameters(lane)
     if not row:
         yield "nothing is trained"
     known = {id(tensor) for tensor in tensors}

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, ready
-from shoal.train.fuse.agreement import agreed, flags_kept, same_scores
+from shoal.train.fuse.agreement import agreements_of, flags_kept, same_scores
 from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.obstacles import Lanes, Unfusable
 from shoal.train.lane.device import doubled
-from shoal.train.lane.scoring import EVALUATION_BATCHES, evaluate, named_scores, scoring
+from shoal.train.lane.scoring import EVALUATION_BATCHES, evaluate, score_values, scoring
 from shoal.train.recipe.hooks import scores_whole
 from shoal.train.recipe.unit import RAISED
 
@@ -39,14 +39,14 @@ class FusedScores:
         self._key = key
         self._size = EVALUATION_BATCHES * lanes[0].settings.batch_size
         # seconds of the newest evaluation that went into how to do it
-        self.found_out = 0.0
+        self.decision_seconds = 0.0
 
     def evaluate(self, validation: Iterable[Columns], timed: bool) -> list[Means]:
         """Each lane's scores, as `scoring.evaluate` gives them.
 
         Lane by lane where they cannot be had at once; `timed`: or where that is quicker.
         """
-        self.found_out = 0.0
+        self.decision_seconds = 0.0
         chunks = iter(validation)
         first = next(chunks, None)
         if first is None:
@@ -54,7 +54,7 @@ class FusedScores:
 
         begin = perf_counter()
         at_once = self._at_once(cols.cut(first, 0, self._size), timed)
-        self.found_out = perf_counter() - begin
+        self.decision_seconds = perf_counter() - begin
 
         every = _joined([first], chunks)
         del first, chunks
@@ -68,7 +68,7 @@ class FusedScores:
         """Whether to validate all lanes at once; found out once in a process."""
         if scores_whole(self._lanes[0].recipe):
             return False
-        known = agreed(self._lanes[0].recipe)
+        known = agreements_of(self._lanes[0].recipe)
         whether = (self._key, "scores")
         if whether not in known:
             known[whether] = self._agree(piece)
@@ -163,7 +163,7 @@ class FusedScores:
 
         def forward(model: nn.Module) -> dict[str, Tensor]:
             outcome = first.hooks.validation_step(model, batch, first.progress)
-            return dict(named_scores(outcome))
+            return dict(score_values(outcome))
 
         with first.casting():
             scores = self._models.run(forward)

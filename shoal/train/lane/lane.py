@@ -23,7 +23,7 @@ from shoal.train.lane.model_changes import ModelChanges
 from shoal.train.lane.optimization import Optimization, check_steps
 from shoal.train.lane.ownership import Ownership
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers, text_hash
-from shoal.train.lane.training_metrics import TrainingMetrics, named, named_values
+from shoal.train.lane.training_metrics import TrainingMetrics, own_step_values, step_values
 from shoal.train.lane.trunk import LaneTrunk
 from shoal.train.recipe.adapter import NoAdapter, adapter_of
 from shoal.train.recipe.hooks import Progress, TrialHooks
@@ -72,7 +72,7 @@ class TrialModel:
         # of the optimizers, so far; None: the state that the trial went on from did not say
         self.steps: int | None = 0
         # the batch size, where the configuration leaves it to be found out
-        self.found: int | None = None
+        self.found_size: int | None = None
         # the frozen parameters that other lanes of the slot have, too, if any
         self.trunk: LaneTrunk | None = None
         self.metrics = TrainingMetrics(self.settings.nan_patience)
@@ -144,7 +144,7 @@ class TrialModel:
             "visits": [visit.as_list() for visit in self.visits],
             "steps": self.steps,
             **self.metrics.state(),
-            "found": self.found,
+            "found": self.found_size,
             **tree.to_numpy(self.adapter.state()),
             **self.hooks.carried.saved(tree.to_numpy),
             **self.changes.state(),
@@ -319,7 +319,7 @@ class TrainingLane(TrialModel):
         optimization.before_step(self.passed, self.epoch_samples)
         with self.casting():
             outcome = self.hooks.own_step(self.model, batch, self.progress, optimization.optimizers)
-        self.metrics.add(named_values(outcome), count)
+        self.metrics.add(own_step_values(outcome), count)
         self.drop(count)
         self._count_step()
         optimization.after_step()
@@ -361,7 +361,7 @@ class TrainingLane(TrialModel):
                 outcome = self.hooks.training_step(self.model, batch, self.progress)
         else:
             outcome = self.hooks.training_step(self.model, batch, self.progress)
-        values = named(outcome)
+        values = step_values(outcome)
         self.metrics.add(values, count)
         loss: Tensor = values["loss"]
         return loss

@@ -75,7 +75,7 @@ class Scoring:
         for start in range(0, cols.rows(chunk), size):
             yield cols.cut(chunk, start, start + size)
 
-    def recorded(self, chunk: Columns) -> Record:
+    def record(self, chunk: Columns) -> Record:
         """What `take` takes in place of each batch of these samples, in main memory.
 
         Raises:
@@ -97,7 +97,7 @@ class Scoring:
         return record
 
     def take(self, record: Record) -> None:
-        """Take what `recorded` gave, here or in another process, as if it had been added."""
+        """Take what `record` gave, here or in another process, as if it had been added."""
         with self._lane.rng, torch.no_grad():
             for count, by_name in record:
                 self._take(by_name, count)
@@ -111,7 +111,7 @@ class Scoring:
         lane = self._lane
         with lane.casting():
             outcome = lane.hooks.validation_step(lane.model, batch, lane.progress)
-        return named_scores(outcome)
+        return score_values(outcome)
 
     def _take(self, by_name: Mapping[str, Any], count: int) -> None:
         """Take what one batch of so many samples gave."""
@@ -150,7 +150,7 @@ class Scoring:
         return found
 
 
-def named_scores(outcome: Any) -> Mapping[str, Any]:
+def score_values(outcome: Any) -> Mapping[str, Any]:
     """What a validation step returned, by name.
 
     Raises:

@@ -125,7 +125,7 @@ class TrainingMetrics:
             )
 
 
-def named(outcome: Any) -> Mapping[str, Any]:
+def step_values(outcome: Any) -> Mapping[str, Any]:
     """What a training step returned, by name.
 
     Raises:
@@ -168,7 +168,7 @@ def _check_numbers(values: Mapping[str, Any]) -> None:
             raise TypeError(f"{rule}; {name}: got {type(value).__name__}")
 
 
-def named_values(outcome: Any) -> Mapping[str, Any]:
+def own_step_values(outcome: Any) -> Mapping[str, Any]:
     """What a training step that steps by itself returned, by name; one number is the loss.
 
     Raises:

@@ -26,7 +26,7 @@ from shoal.train.slot.passes import Pass
 from shoal.train.stream.stream import Stream
 
 Scores = dict[str, float]
-Found = dict[TrialId, Scores | TrialError]
+ScoresByTrial = dict[TrialId, Scores | TrialError]
 Chunks = Generator[Columns, None, None]
 
 
@@ -39,14 +39,14 @@ class Evaluation:
         self._stacks = stacks
         self._clocked = context.setup.clocked
 
-    def scores(self, passes: Sequence[Pass]) -> Found:
+    def scores(self, passes: Sequence[Pass]) -> ScoresByTrial:
         """Each trial's scores, or its error. Empty if there is nothing to validate with.
 
         Raises:
             OutOfMemory: of one of the lanes.
             DataError: a part of the validation data cannot be read.
         """
-        found: Found = {}
+        found: ScoresByTrial = {}
         passes = [each for each in passes if self.is_possible(each.lane)]
         if self._context.remote_validation is not None:
             remote_validation = self._context.remote_validation
@@ -114,7 +114,7 @@ class Evaluation:
             each.spent.add("evaluate", seconds)
         return scores
 
-    def _one_by_one(self, passes: Sequence[Pass]) -> Found:
+    def _one_by_one(self, passes: Sequence[Pass]) -> ScoresByTrial:
         """Evaluate lanes that see the same chunks, each on a chunk before the next is asked for."""
         self._context.set_threads()
         sharing = SharedScoring(self._context, passes)
@@ -126,7 +126,7 @@ class Evaluation:
                 each.spent.add("evaluate", seconds)
         return found
 
-    def _together(self, fused: Fused, passes: Sequence[Pass]) -> Found:
+    def _together(self, fused: Fused, passes: Sequence[Pass]) -> ScoresByTrial:
         """Evaluate all lanes of a stack in one go; empty where that does not work."""
         self._context.set_threads()
         first = fused.lanes[0]
@@ -141,7 +141,7 @@ class Evaluation:
             for each in passes:
                 each.spent.add("evaluate", seconds / len(passes))
             # later evaluations need not find out again how to fuse the lanes
-            usual = (seconds - fused.found_out) / len(passes)
+            usual = (seconds - fused.decision_seconds) / len(passes)
             for signature in {each.lane.signature for each in passes}:
                 self._meter.record(signature, "evaluate", usual)
         return {each.trial: scores[fused.lanes.index(each.lane)] for each in passes}
@@ -160,14 +160,14 @@ class SharedScoring:
         self._scores: dict[Pass, Scoring] = {}  # of lanes that have not failed
         self.took: dict[Pass, Seconds] = dict.fromkeys(passes, 0.0)
 
-    def run(self, chunks: Chunks) -> Found:
+    def run(self, chunks: Chunks) -> ScoresByTrial:
         """Each trial's scores, or its error.
 
         Raises:
             OutOfMemory: of one of the lanes.
             DataError: a part of the validation data cannot be read.
         """
-        found: Found = {}
+        found: ScoresByTrial = {}
         try:
             for each, stack in self._opened.items():
                 with self._noting_errors([each]):
@@ -239,7 +239,7 @@ class SharedScoring:
             self._errors.update({each.trial: error for each in passes})
 
 
-def recorded(lane: TrainingLane, stream: Stream, parts: Collection[ShardId]) -> Records:
+def validation_records(lane: TrainingLane, stream: Stream, parts: Collection[ShardId]) -> Records:
     """What the lane's validation steps give on these parts, which are read here."""
     order = lane.settings.scored_order
     records: dict[ShardId, Record] = {}
@@ -247,7 +247,7 @@ def recorded(lane: TrainingLane, stream: Stream, parts: Collection[ShardId]) -> 
         for part in parts:
             records[part] = []
             for chunk in stream.validation_part(part, order):
-                records[part] += scores.recorded(chunk)
+                records[part] += scores.record(chunk)
     return records
 
 
@@ -266,7 +266,7 @@ def scores_in_place(
     unit = replace(each.unit, source=lane.state(), visits=lane.visits)
     others = remote_validation.begin(unit, [part for part, own in here.items() if not own])
     with blaming():
-        own = recorded(lane, stream, [part for part, own in here.items() if own])
+        own = validation_records(lane, stream, [part for part, own in here.items() if own])
     records = {**own, **others()}
     with blaming(), scoring(lane) as scores:
         for part in here:

@@ -66,7 +66,7 @@ class GangUnits:
         self._lanes = lanes
         self._evaluation = pack.evaluation
         self._units = units
-        self._shared: dict[TrialId, GangUnit] = {}
+        self._gang_units: dict[TrialId, GangUnit] = {}
         self._times = StepTimes(context.meter, context.setup.clocked)
 
     def run(
@@ -96,28 +96,28 @@ class GangUnits:
         trial = unit.trial.id
         spent = self._context.stopwatch()
         try:
-            shared = self._take(unit, orders, joins, spent)
-            if not self._train(shared, seat, spent, on):
-                del self._shared[trial]
+            gang_unit = self._take(unit, orders, joins, spent)
+            if not self._train(gang_unit, seat, spent, on):
+                del self._gang_units[trial]
                 return None
-            shared.made = True
-            if shared.wide.seat.rank != 0:
+            gang_unit.made = True
+            if gang_unit.wide.seat.rank != 0:
                 return Made()
-            return self._report(shared, spent), shared.wide.totals
+            return self._report(gang_unit, spent), gang_unit.wide.totals
         except Adrift:
             raise
         except OutOfMemory as error:
-            lost = self._shared.pop(trial, None)
+            lost = self._gang_units.pop(trial, None)
             signature = "" if lost is None else lost.wide.lane.signature
             self._lanes.drop(trial)
             freed = self._lanes.ran_out(alone=True)
             raise OutOfMemory(error.why, error.text, signature, freed) from error
         except TrialError:
-            self._shared.pop(trial, None)
+            self._gang_units.pop(trial, None)
             self._lanes.drop(trial)
             raise
         except BaseException:
-            self._shared.pop(trial, None)
+            self._gang_units.pop(trial, None)
             raise
 
     def conclude(
@@ -127,18 +127,18 @@ class GangUnits:
 
         Returns whether the lane is now in the state after these visits. `last`: the trial is over.
         """
-        shared = self._shared.get(trial)
-        if shared is None or not shared.made or not shared.unit.is_made_in(visits):
+        gang_unit = self._gang_units.get(trial)
+        if gang_unit is None or not gang_unit.made or not gang_unit.unit.is_made_in(visits):
             return False
-        del self._shared[trial]
-        wide = shared.wide
+        del self._gang_units[trial]
+        wide = gang_unit.wide
         try:
-            self._units.advance(wide.lane, shared.unit.trial, visits, scores)
+            self._units.advance(wide.lane, gang_unit.unit.trial, visits, scores)
         except TrialError:  # rank 0 reports the same error
             return False
-        if last or shared.unit.carry:  # the trial may go on elsewhere
+        if last or gang_unit.unit.carry:  # the trial may go on elsewhere
             wide.leave()
-        self._lanes.settle(trial, shared.cached, durable=True)  # rank 0 has the state too
+        self._lanes.settle(trial, gang_unit.cached, durable=True)  # rank 0 has the state too
         return True
 
     # -- a unit --------------------------------------------------------------------------------
@@ -146,12 +146,12 @@ class GangUnits:
     def _take(self, unit: Unit, orders: Orders, joins: bool, spent: Spent) -> GangUnit:
         """The unit where it was left, or a new one."""
         trial = unit.trial.id
-        known = self._shared.get(trial)
+        known = self._gang_units.get(trial)
         if known is None or not known.makes(unit):
             self._lanes.make_room([unit])
-            shared = self._begin(unit, orders, joins, spent)
-            self._shared[trial] = shared
-            return shared
+            gang_unit = self._begin(unit, orders, joins, spent)
+            self._gang_units[trial] = gang_unit
+            return gang_unit
         known.unit = replace(unit, source=None)
         known.wide.moves.orders = orders
         self._lanes.restore(trial, known.cached)
@@ -192,9 +192,9 @@ class GangUnits:
         cached.wide.begin(reader, whole=whole, same=same, follow=visit.widths)
         return GangUnit(replace(unit, source=None), cached, cached.wide)
 
-    def _train(self, shared: GangUnit, seat: Seat, spent: Spent, on: OnStep | None) -> bool:
+    def _train(self, gang_unit: GangUnit, seat: Seat, spent: Spent, on: OnStep | None) -> bool:
         """Make the pass; whether it was made: if not, this process left on order."""
-        wide = shared.wide
+        wide = gang_unit.wide
         self._context.set_threads()
         begin = perf_counter()
         wide.clock.take()
@@ -211,27 +211,27 @@ class GangUnits:
                 spent.add("data", data)
                 spent.add("train", work - data)
             else:
-                samples = sum(map(self._context.data.size, shared.unit.visit.shards))
-                spent.add("train", pace(shared.unit.trial, samples))
+                samples = sum(map(self._context.data.size, gang_unit.unit.visit.shards))
+                spent.add("train", pace(gang_unit.unit.trial, samples))
 
-    def _report(self, shared: GangUnit, spent: Spent) -> Done:
+    def _report(self, gang_unit: GangUnit, spent: Spent) -> Done:
         """Evaluate, keep and report the unit, as rank 0 does after the pass.
 
         Raises:
             TrialError: the recipe's code raised.
         """
-        wide = shared.wide
+        wide = gang_unit.wide
         widths = tuple((start, width) for start, width in wide.widths)
         if widths == ((0, 1),) or not wide.lane.settings.batch_per_slot:
             widths = ()  # what the trial learnt does not depend on them
-        unit = replace(shared.unit, visit=shared.unit.visit._replace(widths=widths))
+        unit = replace(gang_unit.unit, visit=gang_unit.unit.visit._replace(widths=widths))
         each = Pass(unit, wide.lane, spent, wide.totals, evaluate=unit.evaluate)
         scores = self._evaluation.scores([each]).get(each.trial) if each.evaluate else None
         if isinstance(scores, TrialError):
             raise scores
         self._times.report(wide)
-        done = self._units.conclude(each, shared.cached, scores)
-        del self._shared[each.trial]
+        done = self._units.conclude(each, gang_unit.cached, scores)
+        del self._gang_units[each.trial]
         if unit.last or unit.carry:
             wide.leave()
         return done
@@ -265,13 +265,13 @@ class StepTimes:
     ) -> bool:
         """Take all steps of the pass, and time some of them; returns what `WideLane.run` does."""
         rates: dict[str, float] = {}  # that became known in the pass
-        before = len(wide.changes.made)
+        before = len(wide.changes.rescales)
         try:
             last = self._first_step(wide, steps, on)
             while True:
                 count = next(steps)
                 if self._clocked:
-                    rates |= _seconds(wide.changes.made[before:])
+                    rates |= _seconds(wide.changes.rescales[before:])
                 signature, width, size = wide.lane.signature, wide.seat.width, wide.lane.size
                 timed = self._steps.setdefault((signature, width), [])
                 if len(timed) >= STEPS:

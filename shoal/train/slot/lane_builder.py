@@ -49,7 +49,7 @@ class LaneBuilder:
                 config = with_size(config, found)
             begin = perf_counter()
             lane = self._make(self._shards(trial), config)
-            lane.found = found
+            lane.found_size = found
             aim = at.setup.metric, at.setup.mode
             if aim[0] is None:
                 aim = recipe.metric, recipe.mode

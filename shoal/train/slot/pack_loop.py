@@ -39,7 +39,7 @@ from shoal.train.slot.evaluation import Evaluation
 from shoal.train.slot.fusion import Fusion, LaneStacks
 from shoal.train.slot.loss_sum import Summation, SummedWork, kind_of
 from shoal.train.slot.pass_events import PassEvents, Work, let_go
-from shoal.train.slot.passes import BatchGroup, News, Pass, parted, steps_left
+from shoal.train.slot.passes import BatchGroup, News, Pass, split_evenly, steps_left
 from shoal.train.slot.shard_pass import ShardWork, tell_unfusable
 from shoal.train.stream.stream import Batch, Stream
 
@@ -224,7 +224,7 @@ class PackLoop:
         `last`: end the pass with these batches.
         """
         took: Took = []
-        for some in parted(group.passes, width):
+        for some in split_evenly(group.passes, width):
             fused = None
             if width > 1 and len(some) > 1:
                 fused = self.stacks.join(group, some)
@@ -268,7 +268,7 @@ class PackLoop:
 
             took: Took | None = None if trying is None else []
             kind = kind_of(passes)
-            for some in parted(passes, width):
+            for some in split_evenly(passes, width):
                 if width > 1 and len(some) > 1:
                     times = _new_list(took)
                     part = {each: work[each] for each in some}

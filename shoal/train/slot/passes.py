@@ -112,7 +112,7 @@ def _evaluated(unit: Unit, lane: TrainingLane, samples: int) -> dict[int, float]
     return found
 
 
-def parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:
+def split_evenly(passes: Sequence[Pass], width: int) -> list[list[Pass]]:
     """The passes in order, in equal parts of at most `width`; for width 1 all in one part."""
     count = len(passes)
     if width <= 1:

@@ -18,7 +18,7 @@ from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Done, OutOfMemory, PackRefused, Part, Tree, TrialError, Unit
 from shoal.train.slot.context import Records, RemoteValidation, SlotContext, nobody
-from shoal.train.slot.evaluation import Found, Scores, recorded
+from shoal.train.slot.evaluation import Scores, ScoresByTrial, validation_records
 from shoal.train.slot.gang_units import GangUnits
 from shoal.train.slot.lane_builder import LaneBuilder
 from shoal.train.slot.lane_cache import LaneCache
@@ -249,7 +249,7 @@ class SlotTrainer:
         """Free the memory that the trial takes here."""
         self.lanes.forget(trial)
 
-    def evaluate(self, trials: Iterable[TrialId]) -> Found:
+    def evaluate(self, trials: Iterable[TrialId]) -> ScoresByTrial:
         """The means of the validation values of trials whose lanes are here.
 
         A trial's scores are empty if there is nothing to validate with.
@@ -259,7 +259,7 @@ class SlotTrainer:
             LookupError: a trial's lane is not here.
         """
         passes = []
-        scores: Found = {}
+        scores: ScoresByTrial = {}
         for trial in trials:
             cached = self.lanes.get(trial)
             if cached is None:
@@ -269,7 +269,7 @@ class SlotTrainer:
             scores[trial] = {}
         return scores | self.pack.evaluation.scores(passes)
 
-    def recorded(self, unit: Unit, parts: Collection[ShardId]) -> Records:
+    def validation_records(self, unit: Unit, parts: Collection[ShardId]) -> Records:
         """What validation parts give that are read here, for the slot at which the trial trains.
 
         The trial leaves nothing here. `unit`: its source is the state to validate.
@@ -285,7 +285,7 @@ class SlotTrainer:
         stream = self.context.streams.of(cached.lane.settings.data_key)
         try:
             with blaming():
-                return recorded(cached.lane, stream, parts)
+                return validation_records(cached.lane, stream, parts)
         finally:
             self.forget(unit.trial.id)
 

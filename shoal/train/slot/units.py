@@ -137,8 +137,8 @@ class Units:
         if self._setup.clocked:
             self._meter.conclude(lane)
             figures |= self._meter.news(lane.signature)
-        if lane.found is not None:
-            figures["batch_size"] = float(lane.found)
+        if lane.found_size is not None:
+            figures["batch_size"] = float(lane.found_size)
         return figures
 
 

@@ -291,7 +291,7 @@ class Timed:
                 made += 1
                 if made == SETTLED:
                     self._say(("settled", width))
-        changes = wide.changes.made
+        changes = wide.changes.rescales
         return {"rescales": [(each.before, each.after, each.seconds) for each in changes]}
 
 

@@ -58,7 +58,7 @@ class WidthChanges:
     """How long training stood still at each change of width that this process took part in."""
 
     def __init__(self, clock: Clock) -> None:
-        self.made: list[Rescale] = []
+        self.rescales: list[Rescale] = []
         self._clock = clock
         # the width, and when its last step ended
         self._left: tuple[int, Seconds] | None = None
@@ -67,8 +67,8 @@ class WidthChanges:
 
     def take(self) -> list[Rescale]:
         """The changes since the last call."""
-        made = self.made
-        self.made = []
+        made = self.rescales
+        self.rescales = []
         return made
 
     def restart(self) -> None:
@@ -100,5 +100,5 @@ class WidthChanges:
         width, stopped = self._since
         seconds = self._clock.now() - stopped
         change = Rescale(seat.generation, width, seat.width, seconds, position, sent)
-        self.made.append(change)
+        self.rescales.append(change)
         self._since = None

@@ -45,7 +45,7 @@ def back(lane: TrainingLane, to: Mark) -> None:
     lane.load_changes(to.changes)
 
 
-class Standing(NamedTuple):
+class RankProgress(NamedTuple):
     """How far a rank with the trial's state is, and which handover its state comes from."""
 
     visits: int
@@ -53,10 +53,10 @@ class Standing(NamedTuple):
     lineage: int  # 0: none
 
 
-NOWHERE = Standing(-1, 0, 0)  # of a rank without the trial's state
+NO_PROGRESS = RankProgress(-1, 0, 0)  # of a rank without the trial's state
 
 
-def furthest(group: Group, own: Standing | None) -> tuple[int, bool]:
+def furthest(group: Group, own: RankProgress | None) -> tuple[int, bool]:
     """The rank whose state all take over, and whether they need all of it.
 
     `own` is None where this process does not have the trial's state.
@@ -64,8 +64,8 @@ def furthest(group: Group, own: Standing | None) -> tuple[int, bool]:
     Raises:
         LookupError: no process has it.
     """
-    gathered = group.gather(*(own or NOWHERE))
-    ranks = [Standing(*numbers) for numbers in gathered]
+    gathered = group.gather(*(own or NO_PROGRESS))
+    ranks = [RankProgress(*numbers) for numbers in gathered]
     first = max(ranks, key=lambda rank: (rank.visits, rank.position))
     if first.visits < 0:
         raise LookupError(
@@ -110,10 +110,10 @@ class SharedState:
                 "the lane's only process does not have the trial's state: its unit needs a source"
             )
         lane = self._lane
-        standing = None
+        own = None
         if self.whole:
-            standing = Standing(len(lane.visits), progress.position, self._lineage)
-        source, bulk = furthest(group, standing)
+            own = RankProgress(len(lane.visits), progress.position, self._lineage)
+        source, bulk = furthest(group, own)
         if rank == source:
             tree = {
                 "lane": whole(lane) if bulk else light(lane),
@@ -167,7 +167,7 @@ def take(lane: TrainingLane, given: Mapping[str, Any]) -> None:
     """
     if "whole" in given:
         state = given["whole"]
-        if state.get("found", lane.found) != lane.found:
+        if state.get("found", lane.found_size) != lane.found_size:
             raise ValueError(
                 "a lane's slots found different largest batches: "
                 'say a number instead of batch_size="max"'

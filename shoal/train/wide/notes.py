@@ -19,7 +19,7 @@ NOTHING = (0, 0.0)  # what a rank without rows noted
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class Told(NamedTuple):
+class RankMessage(NamedTuple):
     """What one rank tells the others."""
 
     generation: int  # that it is ready for; 0: none
@@ -36,7 +36,7 @@ class Told(NamedTuple):
         return np.concatenate([generation.view(np.uint8), flags, notes.view(np.uint8)])
 
     @classmethod
-    def of(cls, packed: Bytes, parameters: int) -> Told:
+    def of(cls, packed: Bytes, parameters: int) -> RankMessage:
         """What was packed by a rank whose lane has so many parameters."""
         end = 8 + ceil((parameters + 2) / 8)  # the flags' last byte may be filled up
         generation = int(packed[:8].copy().view(np.int64)[0])

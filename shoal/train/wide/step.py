@@ -16,7 +16,7 @@ from shoal.train.wide.buckets import Buckets
 from shoal.train.wide.clock import Clock
 from shoal.train.wide.gate import Halted, Moves
 from shoal.train.wide.group import Group
-from shoal.train.wide.notes import Bytes, Notes, Told
+from shoal.train.wide.notes import Bytes, Notes, RankMessage
 
 AnyReader = Reader | JointReader
 
@@ -177,8 +177,8 @@ class SharedStep:
         notes = self.notes
         halted = self._moves.orders.halted
         unknown = not notes.own <= set(notes.names)
-        told = Told(self._generation, halted, unknown, present, notes.numbers())
-        return told.packed()
+        message = RankMessage(self._generation, halted, unknown, present, notes.numbers())
+        return message.packed()
 
     def _sum(self) -> bool:
         """Sum gradients and notes over the ranks; returns whether all ranks agree on the move."""
@@ -189,16 +189,16 @@ class SharedStep:
         with self._clock.on("reduce"):
             with blaming(watched=False):
                 buckets.flush()
-            told = self._told(self._group, buckets.end())
-            if any(each.halted for each in told):
+            messages = self._messages(self._group, buckets.end())
+            if any(each.halted for each in messages):
                 raise Halted
-            self.notes.give(self._lane, [each.notes for each in told])
-            by_parameter = zip(*(each.present for each in told), strict=True)
+            self.notes.give(self._lane, [each.notes for each in messages])
+            by_parameter = zip(*(each.present for each in messages), strict=True)
             buckets.fill([any(ranks) for ranks in by_parameter])
-        generations = {each.generation for each in told}
+        generations = {each.generation for each in messages}
         return len(generations) == 1 and max(generations) > self._seat.generation
 
-    def _told(self, group: Group, packed: Sequence[Bytes]) -> list[Told]:
+    def _messages(self, group: Group, packed: Sequence[Bytes]) -> list[RankMessage]:
         """What each rank told.
 
         When there are new names of notes, the ranks learn them first, and tell once more.
@@ -206,10 +206,10 @@ class SharedStep:
         assert self._buckets is not None, "enter comes first"
         parameters = len(self._buckets.parameters)
         while True:
-            told = [Told.of(each, parameters) for each in packed]
-            if not any(each.unknown for each in told):
-                return told
+            messages = [RankMessage.of(each, parameters) for each in packed]
+            if not any(each.unknown for each in messages):
+                return messages
             notes = self.notes
             notes.names = group.union(notes.own | set(notes.names))
-            own = torch.from_numpy(self._packed(told[group.seat.rank].present))
+            own = torch.from_numpy(self._packed(messages[group.seat.rank].present))
             packed = list(group.gather_rows(own).numpy())

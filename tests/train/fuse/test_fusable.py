@@ -15,7 +15,7 @@ from fused_kit import MODELS, Images, configs, images, lanes
 from torch import Tensor, nn
 
 from shoal.train.fuse import agreement
-from shoal.train.fuse.agreement import Differing, agreed
+from shoal.train.fuse.agreement import Differing, agreements_of
 from shoal.train.fuse.fused import Fused, Unfusable
 from shoal.train.fuse.graph import graph_key
 from shoal.train.lane.lane import TrainingLane
@@ -309,9 +309,9 @@ def test_what_a_recipe_that_cannot_be_hashed_agreed_to_is_remembered_while_it_li
     recipe = Whole()
     with pytest.raises(TypeError, match="unhashable"):
         hash(recipe)
-    agreed(recipe)["key", 2] = True
+    agreements_of(recipe)["key", 2] = True
     key, other = id(recipe), Whole()
-    assert agreed(recipe) == {("key", 2): True} and agreed(other) == {}
+    assert agreements_of(recipe) == {("key", 2): True} and agreements_of(other) == {}
     del recipe
     gc.collect()
     assert key not in agreement._agreed and id(other) in agreement._agreed

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.profile.pace import SAVED, WORTH_FUSING
 from shoal.train.fuse.gauge import TRIES, Gauge
-from shoal.train.slot.passes import parted
+from shoal.train.slot.passes import split_evenly
 
 
 def measured(gauge: Gauge, lanes: int, step: Callable[[int], float], mix: str = "") -> list[int]:
@@ -49,9 +49,9 @@ def test_a_round_that_a_chunk_cut_short_is_not_begun_again() -> None:
 def test_it_wants_only_widths_in_which_lanes_are_parted(lanes: int) -> None:
     gauge = Gauge()
     for width in measured(gauge, lanes, lambda w: w**1.2):  # the narrower the better
-        assert width == 1 or any(len(part) == width for part in parted([None] * lanes, width)), (
-            width
-        )  # type: ignore[list-item]
+        assert width == 1 or any(
+            len(part) == width for part in split_evenly([None] * lanes, width)
+        ), width  # type: ignore[list-item]
 
 
 def test_what_does_not_gain_is_left_alone() -> None:

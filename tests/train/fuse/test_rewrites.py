@@ -148,7 +148,7 @@ def test_a_fused_step_loads_no_more_of_torch() -> None:
     code = """
 import sys, torch
 from torch.nn.functional import cross_entropy, nll_loss
-from shoal.train.fuse.models import differentiated
+from shoal.train.fuse.models import gradients_of
 from shoal.train.fuse.rewrites import mean_class_loss
 from shoal.train.private import class_losses, vmapped
 x = torch.randn(3, 5, 4, requires_grad=True)
@@ -156,7 +156,7 @@ y = torch.tensor([0, 3, 2, 1, 1])
 for loss in (cross_entropy, lambda x, y: nll_loss(x.log_softmax(-1), y)):
     with class_losses(mean_class_loss):
         losses, = vmapped(lambda given: (loss(given[0], y),), [x], "error")
-    differentiated(losses, [x])
+    gradients_of(losses, [x])
 print([name for name in ("sympy", "torch.fx.experimental.symbolic_shapes") if name in sys.modules])
 """
     run = preloaded.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

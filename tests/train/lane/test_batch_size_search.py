@@ -91,7 +91,7 @@ def test_without_limit_a_cpu_takes_1024() -> None:
         .lanes.ready(Unit(trial("a", 1, data), (), plan(data, 1)[0]), Spent(False))
         .lane
     )
-    assert lane.found == lane.settings.batch_size == 1024
+    assert lane.found_size == lane.settings.batch_size == 1024
 
 
 def test_within_the_memory_of_the_slot() -> None:

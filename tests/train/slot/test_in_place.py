@@ -99,7 +99,7 @@ class There:
 
     def begin(self, unit, parts):
         self.asked += parts
-        return lambda: self.trainer.recorded(unit, parts)
+        return lambda: self.trainer.validation_records(unit, parts)
 
 
 @pytest.fixture
