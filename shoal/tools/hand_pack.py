@@ -20,8 +20,8 @@ from shoal.core.visits import next_visit
 from shoal.options import Options
 from shoal.study.code.arguments import check_recipe_type
 from shoal.study.setup import data_of
-from shoal.train.lane.blame import add
 from shoal.train.lane.device import device_of
+from shoal.train.lane.training_metrics import add_sums
 from shoal.train.recipe.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer
@@ -430,7 +430,7 @@ class HandTurns:
         """Note what a visit has come to."""
         model = self._models.by_name[name]
         if isinstance(event, Part):
-            add(model.sums, event.values)
+            add_sums(model.sums, event.values)
         elif isinstance(event, Done):
             model.visits = (*model.visits, event.visit)
             model.source = None

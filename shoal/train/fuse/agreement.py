@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +23,7 @@ from shoal.train.fuse.models import StackedModels, gradients_of
 from shoal.train.fuse.obstacles import Lanes, Unfusable, other_tensors, trained_parameters
 from shoal.train.lane.device import doubled
 from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.tensors import flags_kept
 from shoal.train.lane.training_metrics import step_values
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import RAISED
@@ -325,17 +325,6 @@ def _joined(numbers: Row) -> Tensor:
     """The numbers as one tensor, on the first one's device."""
     first = numbers[0].device
     return torch.stack([number.to(first) for number in numbers])
-
-
-@contextmanager
-def flags_kept(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module's training flag is what it was."""
-    flags = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, flag in flags:
-            module.training = flag
 
 
 def same_scores(alone: dict[str, float], fused: dict[str, float], samples: int) -> bool:

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, ready
-from shoal.train.fuse.agreement import agreements_of, flags_kept, same_scores
+from shoal.train.fuse.agreement import agreements_of, same_scores
 from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.obstacles import Lanes, Unfusable
 from shoal.train.lane.device import doubled
 from shoal.train.lane.scoring import EVALUATION_BATCHES, evaluate, score_values, scoring
+from shoal.train.lane.tensors import flags_kept
 from shoal.train.recipe.hooks import scores_whole
 from shoal.train.recipe.unit import RAISED
 

@@ -7,14 +7,13 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
 
 import torch
 
-from shoal.core.event import Sum
 from shoal.core.trial import Seconds
 from shoal.train.data.columns import DataError
 from shoal.train.lane import device
@@ -189,10 +188,3 @@ def no_room(error: BaseException) -> bool:
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and any(words in text for words in _NO_ROOM)
-
-
-def add(totals: dict[str, Sum], values: Mapping[str, Sum]) -> None:
-    """Add the sums to the totals."""
-    for name, (total, count) in values.items():
-        before, counted = totals.get(name, (0.0, 0.0))
-        totals[name] = (before + total, counted + count)

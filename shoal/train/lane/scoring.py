@@ -15,7 +15,7 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.lane.device import doubled
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.tensors import buffers
+from shoal.train.lane.tensors import buffers, flags_kept
 from shoal.train.lane.training_metrics import check_names
 from shoal.train.recipe.hooks import scores_whole
 from shoal.train.recipe.shard import ValueSum
@@ -218,18 +218,16 @@ def scoring(lane: TrainingLane) -> Iterator[Scoring]:
     Afterwards no buffer, random state or training flag has changed, nor what else belongs to the
     trial's state: see `ModelChanges`.
     """
-    flags = [(module, module.training) for module in lane.model.modules()]
     before = buffers(lane.model)
     mark = lane.rng.mark()
     try:
         with lane.changes.undone(lane.device):
             try:
-                lane.model.eval()
-                with lane.adapter.validating():
-                    yield Scoring(lane)
+                with flags_kept(lane.model):
+                    lane.model.eval()
+                    with lane.adapter.validating():
+                        yield Scoring(lane)
             finally:
-                for module, flag in flags:
-                    module.training = flag
                 before.put_back()
     finally:
         lane.rng.back(mark)
@@ -357,16 +355,11 @@ class WholeSetScores:
         """The scores of `validation_epoch`."""
         lane = self._lane
         outputs = {name: torch.cat(parts) for name, parts in self._outputs.items()}
-        flags = []
-        try:
+        with flags_kept(lane.model):
             # of fused lanes only the first one's model is in evaluation mode by now
             if lane.hooks.epoch_gets_model:
-                flags = [(module, module.training) for module in lane.model.modules()]
                 lane.model.eval()
             made = lane.hooks.validation_epoch(lane.model, outputs, lane.progress)
-        finally:
-            for module, flag in flags:
-                module.training = flag
         if not isinstance(made, Mapping):
             raise TypeError(f"{EPOCH_RULE}; got {type(made).__name__}")
         return {name: _number(name, value, EPOCH_RULE) for name, value in made.items()}

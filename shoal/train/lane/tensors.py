@@ -1,8 +1,9 @@
-"""What tensors are like and how many bytes they take; a model's buffers, to be put back."""
+"""What tensors are like, and how many bytes they take; buffers and flags, to be put back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -177,6 +178,17 @@ def buffers(model: nn.Module) -> Buffers:
         places.append((box, dict(box)))
     values = [(buffer, buffer.clone()) for buffer in model.buffers()]
     return Buffers(places, values)
+
+
+@contextmanager
+def flags_kept(model: nn.Module) -> Iterator[None]:
+    """Afterwards every module's training flag is what it was."""
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
 
 
 def text_hash(text: str, size: int) -> str:

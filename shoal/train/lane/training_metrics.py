@@ -82,12 +82,6 @@ class TrainingMetrics:
             self.epoch[name] = (total, counted + samples)
         return sums
 
-    def add_sums(self, sums: Mapping[str, Sum]) -> None:
-        """Add what the recipe's own code summed over a whole pass to the epoch so far."""
-        for name, (total, samples) in sums.items():
-            before, counted = self.epoch.get(name, (0.0, 0.0))
-            self.epoch[name] = (before + total, counted + samples)
-
     def state(self) -> dict[str, Any]:
         """What of it belongs to the trial's state."""
         noted = {name: list(sums) for name, sums in self.epoch.items()}
@@ -195,3 +189,10 @@ def numbers(values: list[Any]) -> list[float]:
         fetched: list[float] = torch.stack(each).tolist()
         return fetched
     return [float(value) for value in values]
+
+
+def add_sums(totals: dict[str, Sum], sums: Mapping[str, Sum]) -> None:
+    """Add sums of values to the totals."""
+    for name, (total, samples) in sums.items():
+        before, counted = totals.get(name, (0.0, 0.0))
+        totals[name] = (before + total, counted + samples)

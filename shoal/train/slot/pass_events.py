@@ -8,7 +8,8 @@ from traceback import clear_frames
 from typing import Protocol
 
 from shoal.core.trial import Seconds
-from shoal.train.lane.blame import add, blaming
+from shoal.train.lane.blame import blaming
+from shoal.train.lane.training_metrics import add_sums
 from shoal.train.recipe.unit import OutOfMemory, Part, TrialError
 from shoal.train.slot.context import SlotContext
 from shoal.train.slot.fusion import LaneStacks
@@ -73,7 +74,7 @@ class PassEvents:
             if self._pace is not None:
                 each.spent.add("train", self._pace(each.unit.trial, samples))
             if samples:
-                add(each.totals, values)
+                add_sums(each.totals, values)
                 self.note(each, Part(samples, values, each.spent.take()))
 
     def report_group(self, group: BatchGroup, at_once: bool) -> None:

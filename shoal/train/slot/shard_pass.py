@@ -12,9 +12,10 @@ import torch
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds
 from shoal.train.data.columns import Columns
-from shoal.train.lane.blame import add, blaming
+from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import Extra, Meter
+from shoal.train.lane.training_metrics import add_sums
 from shoal.train.recipe.shard import arrays, shard_of
 from shoal.train.recipe.unit import Part, TrialError
 from shoal.train.slot.context import SlotContext
@@ -48,7 +49,7 @@ class ShardPass:
         extra = Extra(lane, lane.device)
         with closing(self._batches()) as batches, extra, lane.rng:
             sums = shard_of(lane.model).trained(batches)
-        lane.metrics.add_sums(sums)
+        add_sums(lane.metrics.epoch, sums)
         if not self._meter.knows_memory(lane.signature):
             self._meter.learn_memory(lane.signature, extra.bytes)
         lane.drop(samples)
@@ -135,7 +136,7 @@ class ShardWork:
         self._events.spend([each], "train", seconds - made.waited)
         meter.waited(each.lane, made.waited / samples)
         tell_unfusable(meter, [each], self._unfusable)
-        add(each.totals, sums)
+        add_sums(each.totals, sums)
         self._events.note(each, Part(size, sums, each.spent.take()))
         return False
 

@@ -16,9 +16,10 @@ from torch import nn
 
 from shoal.core.event import Sum
 from shoal.profile.all_reduce import GIB
-from shoal.train.lane.blame import add, blaming
+from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.model_changes import digest
+from shoal.train.lane.training_metrics import add_sums
 from shoal.train.recipe.seat import Move, Orders, Seat
 from shoal.train.wide import handover
 from shoal.train.wide.clock import Clock, WidthChanges
@@ -292,7 +293,7 @@ class WideLane:
             self._unread = 0
             with blaming():
                 _, values = self.lane.taken()
-            add(self.totals, values)
+            add_sums(self.totals, values)
 
     def _resumed(self) -> None:
         """Note that a batch is there."""
