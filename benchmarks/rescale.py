@@ -63,6 +63,7 @@ def slot(link: Any) -> None:
     """A slot's process: takes the seats it is given, and tells what it does."""
     from shoal.train.lane.lane import TrainingLane
     from shoal.train.recipe.seat import Orders
+    from shoal.train.stream.reader import Reader
     from shoal.train.wide.gate import Meeting
     from shoal.train.wide.lane import Halted, WideLane
 
@@ -95,7 +96,7 @@ def slot(link: Any) -> None:
     while True:
         ready.acquire()
         seat = seats.pop()
-        wide.begin(chunks, 10**9, whole=seat.generation == 1)
+        wide.begin(Reader(chunks, 10**9), whole=seat.generation == 1)
         try:
             for _ in wide.run(seat):
                 link.send(("step", [wide.widths[-1][1], time()]))
