@@ -72,7 +72,7 @@ class _Watch:
 
     @contextmanager
     def call(self, kind: Hashable) -> Iterator[None]:
-        """Such a call is made within."""
+        """Watch a call of that kind, made within."""
         thread = threading.get_ident()
         call = _Call(kind, monotonic(), self._calls.get(thread))
         self._calls[thread] = call
@@ -212,7 +212,7 @@ def watch_calls(limits: CallLimits) -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """There is nothing to end."""
+    """End nothing: no watch was begun."""
 
 
 @contextmanager

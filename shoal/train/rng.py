@@ -41,7 +41,7 @@ class _Generator:
             np.random.set_state({**self.bits.state, "has_gauss": 1, "gauss": self.waiting})
 
     def memory(self) -> bytes:
-        """The state of an MT19937."""
+        """The generator's memory, which is the state of an MT19937."""
         return generator_memory(self.bits)
 
     def restore(self, memory: bytes, waiting: float | None) -> None:
@@ -113,7 +113,7 @@ def _read(device: torch.device) -> _Others:
 
 
 def _write(state: _Others, device: torch.device) -> None:
-    """Make these the states."""
+    """Set the global generators and modes to these states."""
     torch.set_rng_state(state.torch)
     random.setstate(state.python)
     if torch.get_default_dtype() != state.dtype:
@@ -127,7 +127,7 @@ def _write(state: _Others, device: torch.device) -> None:
 
 
 def global_state(device: torch.device) -> tuple[Any, ...]:
-    """Equal as long as nobody draws from a global generator, or sets one or torch's modes.
+    """A value that changes as soon as a global generator is drawn from, or torch's modes set.
 
     The device's generator is looked at, too.
     """

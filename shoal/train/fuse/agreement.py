@@ -134,7 +134,7 @@ class _Check:
     def differing(
         self, batch: Columns, which: Collection[int], must_tell: bool = False
     ) -> dict[int, Differing]:
-        """Those of the lanes `which` whose gradient differs, with the error.
+        """The lanes, of those numbered `which`, whose gradient differs, with the error.
 
         `must_tell`: a lane without a gradient on the batch counts as differing.
         """
@@ -154,7 +154,7 @@ class _Check:
         return found
 
     def _fused_step(self, batch: Columns) -> Reference:
-        """All lanes' losses, gradients and other tensors (k, ...)."""
+        """A fused step of all lanes, undone: their losses, gradients and other tensors (k, ...)."""
         models = self.models
         try:
             losses = models.train(batch)["loss"]
@@ -307,7 +307,7 @@ def tells(alone: Reference) -> bool:
 
 
 def _present(tensors: Sequence[Tensor | None]) -> list[Tensor]:
-    """Those that are there."""
+    """The tensors of these that are not None."""
     return [tensor for tensor in tensors if tensor is not None]
 
 

@@ -32,7 +32,7 @@ class Update:
     flags: Group
 
     def columns(self, *numbers: Any) -> Sequence[Tensor]:
-        """Each (k,) as (k, 1) beside the weights.
+        """The lanes' numbers, each (k,), as columns (k, 1) on the weights' device.
 
         All are sent in one copy, for which nothing waits: a formula asks once.
         """

@@ -77,7 +77,7 @@ class GroupGradients:
 
 
 class Fused:
-    """These lanes, trained together.
+    """Several lanes of one graph, trained by one step for all.
 
     Meanwhile they must not be stepped or loaded by themselves, except after `loosen`.
 
@@ -229,7 +229,7 @@ class Fused:
     # -- validation --------------------------------------------------------------------------------
 
     def evaluate(self, validation: Iterable[Columns], timed: bool = False) -> list[Means]:
-        """Each lane's scores, as `FusedScores.evaluate`."""
+        """The scores of each lane, as `FusedScores.evaluate` gives them."""
         if not self._bound:
             self._models.gather()
         return self._scores.evaluate(validation, timed)

@@ -186,7 +186,7 @@ class Gauge:
         return self.ratios(kind).get(width)
 
     def ratios(self, kind: str) -> Ratios:
-        """By width, of those that were tried."""
+        """The ratios of the widths that were tried."""
         found: RatioLists = defaultdict(list)
         steps = [each.of_a_lane() for each in self._rounds.get(kind, ())]
         for step in steps:

@@ -45,7 +45,7 @@ _INNER = frozenset(vars(nn.Module())) - {"training"}  # hooks and such; empty as
 
 
 def graph_key(lane: TrainingLane) -> str:
-    """Equal for lanes that may be fused, in any process, as far as their code can be described.
+    """The graph key: equal for lanes that may be fused, as far as their code can be described.
 
     Part of the key: the model's structure (classes, plain attributes, functions by their code,
     tied parameters), shapes and dtypes of parameters and buffers, the order in which the
@@ -88,7 +88,7 @@ def graph_key(lane: TrainingLane) -> str:
 
 
 def _parameters(lane: TrainingLane) -> list[Any]:
-    """Each parameter's form, and its number in the optimizer."""
+    """The form of each parameter, and its number in the optimizer."""
     numbers = {id(p): i for i, p in enumerate(unique(lane.parameters))}
     found: list[Any] = [len(numbers)]
     for name, tensor in lane.model.named_parameters(remove_duplicate=False):
@@ -99,7 +99,7 @@ def _parameters(lane: TrainingLane) -> list[Any]:
 
 
 def attributes(model: nn.Module) -> str:
-    """Equal as long as the model is the same but for what its parameters and buffers hold."""
+    """A hash of the model without the values of its parameters and buffers."""
     words = _Words(model)
     words.model(model)
     return words.digest()
@@ -128,7 +128,7 @@ class _Words:
         self.met: list[Tensor] = []  # in attributes, whatever holds them
 
     def digest(self) -> str:
-        """Equal for the same words."""
+        """A hash of the words."""
         return _digest("\n".join(self._words).encode())
 
     # -- modules -----------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class _Words:
                 self._each(*parts)
 
     def _each(self, kind: str, parts: Iterable[Any]) -> None:
-        """Each part of a value of that kind."""
+        """Describe the parts of a value of that kind, one after another."""
         self._words.append(f"{kind} of")
         for part in parts:
             self.add(part)

@@ -18,7 +18,7 @@ Rows = Sequence[Row]  # of several lanes
 
 
 class Stack:
-    """The same n tensors of k lanes, of one dtype, on one device; all contiguous.
+    """n tensors of each of k lanes in one memory: of one dtype, on one device, all contiguous.
 
     From here on the lanes' own tensors are views of `flat`, a tensor (k, width). `parts` are the
     n tensors as (k, *shape).

@@ -15,7 +15,7 @@ from shoal.train.private import has_hooks, is_compiled
 
 
 class Unfusable(Exception):  # noqa: N818
-    """These lanes cannot be trained as one; they can be trained one after the other."""
+    """Raised where lanes cannot be trained as one; they can be trained one after the other."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)

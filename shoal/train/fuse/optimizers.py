@@ -132,7 +132,7 @@ class OneByOne:
             raise StepFailed(errors)
 
     def part(self) -> None:
-        """Their states are their own."""
+        """Do nothing: each optimizer has memory of its own."""
 
 
 def give_gradients(row: Row, gradients: Row, used: Sequence[bool]) -> None:

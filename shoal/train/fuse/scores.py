@@ -43,7 +43,7 @@ class FusedScores:
         self.decision_seconds = 0.0
 
     def evaluate(self, validation: Iterable[Columns], timed: bool) -> list[Means]:
-        """Each lane's scores, as `scoring.evaluate` gives them.
+        """The scores of each lane, as `scoring.evaluate` gives them.
 
         Lane by lane where they cannot be had at once; `timed`: or where that is quicker.
         """
@@ -110,7 +110,7 @@ class FusedScores:
     # -- lane by lane ------------------------------------------------------------------------------
 
     def _one_by_one(self, chunks: Iterable[Columns]) -> list[Means]:
-        """All lanes on one chunk after the other."""
+        """Score the lanes one by one on each chunk, before the next is made."""
         with ExitStack() as opened:
             scores = [opened.enter_context(scoring(lane)) for lane in self._lanes]
             for chunk in chunks:
@@ -121,7 +121,7 @@ class FusedScores:
     # -- all at once -------------------------------------------------------------------------------
 
     def together(self, chunks: Iterable[Columns]) -> list[Means]:
-        """Each lane's means, all computed at once."""
+        """The means of each lane, all computed at once."""
         totals: dict[str, Tensor] = {}  # by name (k,): sums
         counts: dict[str, int] = {}
         with self._validating():
@@ -158,7 +158,7 @@ class FusedScores:
             models.undo()
 
     def _validated(self, batch: Columns) -> dict[str, Tensor]:
-        """Each score's sums (k,) over the batch's samples."""
+        """The lanes' sums (k,) of each score over the batch's samples."""
         first = self._lanes[0]
         ready(batch)
 
@@ -225,7 +225,7 @@ class FusedNotes:
                 noted.extend(zip(counts, own, strict=True))
 
     def _by_lane(self, values: Sequence[Any]) -> Iterable[Iterable[Any]]:
-        """Each lane's values of one name; of those of each step."""
+        """The values of one name by lane, given them by step."""
         if all(isinstance(value, Tensor) and value.dim() == 1 for value in values):
             numbers: list[list[float]] = torch.stack(list(values)).T.tolist()
             return numbers

@@ -101,5 +101,5 @@ def bytes_of_step(
 
 
 def batch_of(samples: Columns, size: int) -> Columns:
-    """So many of the samples, over and over."""
+    """A batch of so many samples, which repeats the given ones."""
     return taken(samples, np.arange(size) % cols.rows(samples))

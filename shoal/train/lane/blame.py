@@ -47,13 +47,13 @@ class Spent:
                 self.add(name, perf_counter() - begin)
 
     def add(self, name: str, seconds: Seconds) -> None:
-        """Count these as `name`."""
+        """Count so many seconds as `name`."""
         self._open[name] = self._open.get(name, 0.0) + seconds
         if name in ("data", "train"):
             self.worked += seconds
 
     def take(self) -> dict[str, Seconds]:
-        """Those since the last call."""
+        """The seconds spent since the last call."""
         spent, self._open = self._open, {}
         return spent
 

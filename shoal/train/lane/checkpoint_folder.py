@@ -95,7 +95,7 @@ class CheckpointFolder:
         return int(self._files.size(self._url(name)))
 
     def remove(self, name: str) -> None:
-        """Nothing happens if it is not there, or is no file that Shoal writes there."""
+        """Remove the file, if it is there and one that Shoal writes there."""
         if not OURS.fullmatch(name):
             return
         if self._local is not None:

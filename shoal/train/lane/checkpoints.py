@@ -116,7 +116,7 @@ _HEADER = 30  # bytes of a zip member's header before its name
 
 
 class PackMember(NamedTuple):
-    """Where a state lies."""
+    """The place of one state in a pack."""
 
     pack: str
     start: int  # of its header
@@ -216,7 +216,7 @@ class CheckpointPacks:
         return None  # the pack was written again, by another process
 
     def drop(self, names: Iterable[str]) -> list[str]:
-        """These checkpoints are not wanted any more; the packs that held them."""
+        """Forget checkpoints that are not wanted any more; returns the packs that held them."""
         touched: dict[str, None] = {}
         for name in names:
             pack = self._members.pop(name).pack
@@ -384,7 +384,7 @@ class Checkpoints:
             raise Damaged(f"{name} is missing, or lies in a damaged file: {packs}") from None
 
     def delete(self, name: str) -> None:
-        """Nothing happens if it is not there."""
+        """Delete the checkpoint, if it is there; with `together` at the next `sweep`."""
         self._unwanted.append(name)
         if not self.together:
             self.sweep()
@@ -420,7 +420,7 @@ class Checkpoints:
         return tuple(sorted([*own, *self._packs.names()]))
 
     def size(self, name: str) -> int:
-        """Bytes stored.
+        """The bytes of the stored checkpoint.
 
         Raises:
             FileNotFoundError: no such checkpoint.

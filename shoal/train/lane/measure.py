@@ -146,7 +146,7 @@ class Meter:
         return needs
 
     def transient(self, lane: TrainingLane) -> float:
-        """Those of the lane's bytes that last as long as a step; 0 where they are not known."""
+        """The bytes that a step of the lane takes beside its state; 0 where they are not known."""
         return self._extra.get(lane.signature, 0)
 
     def record(self, signature: str, name: str, seconds: Seconds, times: int = REPEATS) -> None:
@@ -172,7 +172,7 @@ class Meter:
         return seen <= times
 
     def tell(self, signature: str, **figures: float) -> None:
-        """Figures found elsewhere."""
+        """Take figures that something else measured."""
         self._news.setdefault(signature, {}).update(figures)
 
     @property

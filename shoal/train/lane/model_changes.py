@@ -465,7 +465,7 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
     whole: bool = False,
     most: int = sys.maxsize,
 ) -> Any:
-    """Equal as long as the object is the same, as far as it can be looked into.
+    """A value that stays equal as long as the object does, as far as that can be looked into.
 
     `own`: the model's, if there is one; its modules and tensors are looked at elsewhere. `whole`:
     also into the memory of other tensors. `most`: of larger containers and arrays about so many
@@ -726,7 +726,7 @@ class _Module:
         self._parts = parts  # with other buffers of the same form
 
     def state(self) -> dict[str, Any]:
-        """What of it is to be kept."""
+        """The module's changes that are to be kept."""
         saved = self._attributes.state()
         buffers = {
             name: buffer

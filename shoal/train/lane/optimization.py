@@ -264,7 +264,7 @@ def configured(made: Any) -> list[tuple[Optimizer, Schedule]]:
 
 
 def _entries(made: Any) -> Iterator[Configured]:
-    """Each optimizer with what belongs to it."""
+    """The optimizers in any of the forms, each with its scheduler."""
     if isinstance(made, Mapping):
         unknown = set(made) - {"optimizer", "lr_scheduler", "monitor"}
         if unknown or "optimizer" not in made:
@@ -308,7 +308,7 @@ def _only(scheduler: Any) -> Any:
 def _by_optimizer(
     optimizers: Sequence[Optimizer], schedulers: Sequence[Any]
 ) -> Iterator[Configured]:
-    """Each optimizer with its scheduler.
+    """The optimizers of ([optimizers], [schedulers]), each with its scheduler.
 
     One of torch's schedulers knows its optimizer. Others go by their place in the list.
     """
@@ -422,12 +422,12 @@ class Optimization:
             schedule.before_step(samples, epoch)
 
     def after_step(self) -> None:
-        """A step was made."""
+        """Step the schedules that count steps: the optimizers have made one."""
         for schedule in self.schedules:
             schedule.after_step()
 
     def end_epoch(self, metric: float | None) -> None:
-        """An epoch is over."""
+        """Step the schedules that count epochs: one is over."""
         for schedule in self.schedules:
             schedule.end_epoch(metric)
 

@@ -73,7 +73,7 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
 
 
 def unsettle(optimizer: Optimizer) -> None:
-    """Its state is another one."""
+    """Look at the optimizer's gradients anew: another state was loaded."""
     if optimizer in _open:
         _open[optimizer] = None
 
@@ -87,7 +87,7 @@ def zero(optimizer: Optimizer) -> None:
 
 
 def step(optimizer: Optimizer) -> None:
-    """Its step, with the fused kernel chosen by `quicken` as far as that can make it.
+    """The optimizer's step, by the fused kernel that `quicken` chose as far as that can make it.
 
     Whether it can is asked only when a parameter has its first gradient, or a sparse one. Other
     steps cost nothing more.
@@ -111,7 +111,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def step_scaled(optimizer: Optimizer, factor: float) -> None:
-    """Its step, at learning rates that are so many times its own."""
+    """The optimizer's step, at learning rates that are so many times its own."""
     if factor == 1.0:
         step(optimizer)
         return

@@ -213,7 +213,7 @@ def _reshaped(shape: tuple[int, ...], samples: int) -> str:
 
 @contextmanager
 def scoring(lane: TrainingLane) -> Iterator[Scoring]:
-    """Have the lane validated.
+    """Validate the lane within; it is as before afterwards.
 
     Afterwards no buffer, random state or training flag has changed, nor what else belongs to the
     trial's state: see `ModelChanges`.

@@ -44,7 +44,7 @@ def in_line(flat: Tensor, forms: Iterable[tuple[torch.Size, tuple[int, ...]]]) -
 
 
 def unique(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Each tensor once, in order."""
+    """The tensors in order, each once."""
     return list({id(tensor): tensor for tensor in tensors}.values())
 
 

@@ -62,7 +62,9 @@ class TrainingMetrics:
         return taken
 
     def sums(self) -> dict[str, Sum]:
-        """By name the sum of value times samples, and the samples. Waits for the device.
+        """The sums since the last report, by name: of value times samples, and of samples.
+
+        Waits for the device.
 
         Raises:
             Diverged: too many steps in a row had a loss that is not finite.

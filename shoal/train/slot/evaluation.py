@@ -40,7 +40,7 @@ class Evaluation:
         self._clocked = context.setup.clocked
 
     def scores(self, passes: Sequence[Pass]) -> ScoresByTrial:
-        """Each trial's scores, or its error. Empty if there is nothing to validate with.
+        """The scores of each trial, or its error. Empty if there is nothing to validate with.
 
         Raises:
             OutOfMemory: of one of the lanes.
@@ -73,7 +73,7 @@ class Evaluation:
         return validates(lane.recipe, self._context.data_of(lane.recipe))
 
     def of(self, lane: TrainingLane, spent: Spent) -> Scores:
-        """One lane's scores.
+        """The scores of one lane alone.
 
         Raises:
             TrialError: the recipe's code raised.
@@ -161,7 +161,7 @@ class SharedScoring:
         self.took: dict[Pass, Seconds] = dict.fromkeys(passes, 0.0)
 
     def run(self, chunks: Chunks) -> ScoresByTrial:
-        """Each trial's scores, or its error.
+        """The scores of each trial, or its error.
 
         Raises:
             OutOfMemory: of one of the lanes.

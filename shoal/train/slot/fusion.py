@@ -193,7 +193,7 @@ class LaneStacks:
         self._trained: WeakSet[TrainingLane] = WeakSet()
 
     def trained(self, passes: Sequence[Pass]) -> None:
-        """These lanes have trained on a batch here."""
+        """Note that these lanes have trained on a batch here."""
         self._trained.update(each.lane for each in passes)
 
     def of(self, lane: TrainingLane) -> Fused | None:
@@ -214,7 +214,7 @@ class LaneStacks:
             fused.split()
 
     def forsake(self, lanes: Collection[TrainingLane]) -> None:
-        """These lanes are given up, and need no memory of their own."""
+        """Take lanes that are given up out of their stacks; they need no memory of their own."""
         for lane in lanes:
             fused = self._stacks.get(lane)
             if fused is not None and all(member in lanes for member in fused.lanes):

@@ -106,7 +106,7 @@ class Summation:
 
 
 def kind_of(passes: Sequence[Pass]) -> str:
-    """Equal for lanes of the same signatures."""
+    """The kind of these lanes: equal for lanes of the same signatures."""
     return " ".join(sorted({each.lane.signature for each in passes}))
 
 
@@ -236,7 +236,7 @@ def _of_steps(marks: Sequence[Seconds]) -> list[Seconds]:
 
 
 class _NotInOne(Exception):  # noqa: N818
-    """These losses cannot be differentiated in one backward pass."""
+    """Raised where losses cannot be differentiated in one backward pass."""
 
 
 def _differentiate(losses: Sequence[Tensor], device: torch.device) -> None:

@@ -39,7 +39,7 @@ class PassEvents:
         self._events: list[News] = []
 
     def take(self) -> list[News]:
-        """Those since the last call."""
+        """The events since the last call."""
         events, self._events = self._events, []
         return events
 

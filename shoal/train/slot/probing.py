@@ -100,7 +100,7 @@ class FirstPacks:
     def _learnt(
         self, units: Sequence[Unit], measured: Collection[str] | None, fuse: bool
     ) -> str | None:
-        """As `why_not`, where steps can be tried."""
+        """Try steps of kinds that are new here; why the pack is better formed anew, or None."""
         lanes: list[TrainingLane] = []
         learnt = False
         new_kinds = 0
@@ -274,7 +274,7 @@ class Probing:
         return {}
 
     def _try(self, trials: Sequence[Trial]) -> dict[TrialId, Probed] | None:
-        """As `pack`; None if there is no room for all of them."""
+        """What fused steps of these trials cost; None if there is no room for all of them."""
         found: dict[TrialId, Probed] = {}
         try:
             passes: list[Pass] = []

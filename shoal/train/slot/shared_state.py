@@ -182,7 +182,7 @@ class SharedCode:
             yield label, value
 
     def notes(self, labels: Collection[str]) -> list[str]:
-        """Those of the labels that the code adds to, and never reads."""
+        """The labels of values that the code adds to, and never reads."""
         return [
             label
             for label, name, value in self._labelled()
@@ -190,7 +190,7 @@ class SharedCode:
         ]
 
     def _labelled(self) -> Iterator[tuple[str, str, Any]]:
-        """Their labels, names and values."""
+        """The labels, names and values of what the trials' code may change."""
         if not isinstance(self._recipe, Adapted):  # those are Shoal's own
             for name, value in attributes_of(self._recipe, all_of_them=True):
                 if name in self._names:

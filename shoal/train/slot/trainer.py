@@ -88,7 +88,7 @@ class SlotTrainer:
     # -- units ---------------------------------------------------------------------------------
 
     def train(self, unit: Unit) -> Generator[Part, None, Done]:
-        """Make the visit.
+        """Train a unit: make its visit.
 
         If the caller stops early, the visit does not count, and the trial's state here is dropped.
 

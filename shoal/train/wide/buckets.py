@@ -100,7 +100,7 @@ class Buckets:
             bucket.renew()
 
     def close(self) -> None:
-        """Never sum again."""
+        """Remove the hooks: nothing is summed again."""
         for hook in self._hooks:
             hook.remove()
 

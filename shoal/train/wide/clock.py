@@ -85,7 +85,7 @@ class WidthChanges:
         self._since = self._left
 
     def exclude(self, seconds: Seconds) -> None:
-        """So many seconds of the change under way were spent on something else."""
+        """Do not count so many seconds of the change under way."""
         if self._since is not None:
             width, stopped = self._since
             self._since = (width, stopped + seconds)

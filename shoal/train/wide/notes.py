@@ -29,7 +29,7 @@ class RankMessage(NamedTuple):
     notes: Sequence[float]
 
     def packed(self) -> Bytes:
-        """As bytes: equally many on all ranks."""
+        """The message as bytes: equally many on all ranks."""
         flags = np.packbits([self.halted, self.unknown, *self.present])
         generation = np.array([self.generation], np.int64)
         notes = np.array(self.notes, np.float64)

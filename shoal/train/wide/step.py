@@ -199,7 +199,7 @@ class SharedStep:
         return len(generations) == 1 and max(generations) > self._seat.generation
 
     def _messages(self, group: Group, packed: Sequence[Bytes]) -> list[RankMessage]:
-        """What each rank told.
+        """The ranks' messages.
 
         When there are new names of notes, the ranks learn them first, and tell once more.
         """
