@@ -137,7 +137,7 @@ def test_a_step_hook_is_seen() -> None:
     [
         "fuse/test_fused_mlps.py::test_each_fused_step_is_that_of_training_alone",
         "lane/test_optimizers.py::test_sparse_and_late_gradients",
-        "fuse/test_moving.py::test_two_trials_taking_turns_at_one_trainer_equal_each_alone",
+        "lane/test_lane_states.py::test_two_trials_taking_turns_at_one_trainer_equal_each_alone",
     ],
 )
 @pytest.mark.nightly

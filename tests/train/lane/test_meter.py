@@ -9,7 +9,6 @@ import torch
 
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import STEPS, Meter, all_reduce_figures
-from shoal.train.slot.gang_units import StepTimes
 
 
 class SomeLane:
@@ -77,19 +76,3 @@ def test_it_tells_what_several_slots_would_sum_in_a_step() -> None:
     assert all_reduce_figures(lane) == {"model": 16 / 2**30, "batch": 24.0}
     lane.settings.batch_per_slot = True
     assert all_reduce_figures(lane) == {}, "samples of a step grow with the width"
-
-
-def test_links_that_a_lane_measured_are_told_once() -> None:
-    meter = Meter(torch.device("cpu"))
-    links = [{"latency": 1e-4, "transfer": 2.0}, {}]
-    wide: Any = SimpleNamespace(
-        lane=SomeLane(),
-        widths=[(0, 1)],
-        changes=SimpleNamespace(take=list),
-        take_links=lambda: links.pop(0),
-    )
-    times = StepTimes(meter)
-    times.report(wide)
-    assert meter.news("some") == {"latency": 1e-4, "transfer": 2.0}
-    times.report(wide)
-    assert meter.news("some") == {}

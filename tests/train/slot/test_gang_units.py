@@ -1,13 +1,15 @@
-"""How often a wide lane waits for its device."""
+"""What is timed of units that several slots train, and how often that waits for the device."""
+
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from train_kit import Linear, blobs, planned, trainer, trial
 
-from shoal.train.lane.measure import STEPS
+from shoal.train.lane.measure import STEPS, Meter
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.unit import Unit
-
-CPU = torch.device("cpu")
+from shoal.train.slot.gang_units import StepTimes
 
 
 def test_steps_are_timed_until_there_are_enough() -> None:
@@ -25,3 +27,19 @@ def test_steps_are_timed_until_there_are_enough() -> None:
     made = visits[0]._replace(samples=800)
     held.gang.run(Unit(trial(), (made,), visits[1]), Seat(trial().id, 1, 0, 1), Orders())
     assert not looks
+
+
+def test_links_that_a_lane_measured_are_told_once() -> None:
+    meter = Meter(torch.device("cpu"))
+    links = [{"latency": 1e-4, "transfer": 2.0}, {}]
+    wide: Any = SimpleNamespace(
+        lane=SimpleNamespace(signature="some"),
+        widths=[(0, 1)],
+        changes=SimpleNamespace(take=list),
+        take_links=lambda: links.pop(0),
+    )
+    times = StepTimes(meter)
+    times.report(wide)
+    assert meter.news("some") == {"latency": 1e-4, "transfer": 2.0}
+    times.report(wide)
+    assert meter.news("some") == {}
