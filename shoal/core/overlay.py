@@ -7,14 +7,7 @@ the overlay gets a new base. A plain dict is the quickest while it is small, so 
 dicts. Order, equality and errors are those of a dict.
 """
 
-from collections.abc import (
-    ItemsView,
-    Iterator,
-    KeysView,
-    Mapping,
-    MutableMapping,
-    ValuesView,
-)
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from typing import Any, Final, TypeVar, overload
 
 K = TypeVar("K")

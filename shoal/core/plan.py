@@ -111,9 +111,7 @@ def solo(
 
 
 def prune(
-    gang: Gang,
-    trials: frozenset[TrialId] = frozenset(),
-    slots: frozenset[SlotId] = frozenset(),
+    gang: Gang, trials: frozenset[TrialId] = frozenset(), slots: frozenset[SlotId] = frozenset()
 ) -> Gang | None:
     """The gang without these trials and slots; None if no lane is left.
 
@@ -190,10 +188,7 @@ class Plan:
         self._table: Mapping[Gang, None] | None = None
 
     def but(
-        self,
-        start: Iterable[Gang] = (),
-        stop: Iterable[Gang] = (),
-        wake_at: Seconds | None = None,
+        self, start: Iterable[Gang] = (), stop: Iterable[Gang] = (), wake_at: Seconds | None = None
     ) -> Plan:
         """What is in this plan without some gangs, and with others."""
         new = Plan(wake_at=wake_at)

@@ -82,13 +82,7 @@ class Auto:
             raise ValueError(f"auto needs candidates, gain >= 0 and share >= 0; got {given}")
 
     def start(self) -> dict[str, Any]:
-        told = {
-            "follows": None,
-            "why": "no work yet",
-            "of": 0,
-            "simulated": False,
-            "spent": 0.0,
-        }
+        told = {"follows": None, "why": "no work yet", "of": 0, "simulated": False, "spent": 0.0}
         return {
             **told,
             "known": 0,
@@ -300,11 +294,7 @@ def _here(view: View) -> str:
 
 
 def _comparison(
-    view: View,
-    best: str,
-    takes: Mapping[str, Seconds],
-    gain: float,
-    aim: Objective,
+    view: View, best: str, takes: Mapping[str, Seconds], gain: float, aim: Objective
 ) -> str:
     """Why `best` is followed: the seconds of each candidate."""
     left = sum(not is_met(view.trials[name], view.done[name]) for name in view.trials)

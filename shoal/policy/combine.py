@@ -74,18 +74,12 @@ def rest(view: View, plan: Plan) -> View:
         return slots.isdisjoint(gang.slots) and trials.isdisjoint(gang.trials)
 
     return part(
-        view,
-        view.slots.keys() - slots,
-        view.trials.keys() - trials,
-        filter(free, view.plan.gangs),
+        view, view.slots.keys() - slots, view.trials.keys() - trials, filter(free, view.plan.gangs)
     )
 
 
 def part(
-    view: View,
-    slots: Iterable[SlotId],
-    trials: Iterable[TrialId],
-    gangs: Iterable[Gang],
+    view: View, slots: Iterable[SlotId], trials: Iterable[TrialId], gangs: Iterable[Gang]
 ) -> View:
     """The view with only these slots, trials and gangs."""
     chosen = set(slots)

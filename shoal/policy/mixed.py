@@ -121,9 +121,7 @@ class Mixed:
 
 
 def _going_on(
-    view: View,
-    trials: frozenset[TrialId] = frozenset(),
-    slots: frozenset[SlotId] = frozenset(),
+    view: View, trials: frozenset[TrialId] = frozenset(), slots: frozenset[SlotId] = frozenset()
 ) -> list[Gang]:
     """The gangs without these trials and slots, made anew if they had some of them."""
     found: list[Gang] = []

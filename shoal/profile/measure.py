@@ -27,13 +27,7 @@ from shoal.profile.pace import (
 )
 from shoal.profile.signatures import Key, Signatures
 from shoal.profile.slot_speeds import SlotSpeeds
-from shoal.profile.widths import (
-    WIDER,
-    mean_of,
-    own_speedups,
-    rate_at,
-    wide_rates,
-)
+from shoal.profile.widths import WIDER, mean_of, own_speedups, rate_at, wide_rates
 
 RATE = 1000.0  # samples/s of all trials, while nothing was measured: any number does
 NOTHING = Given(())
@@ -45,13 +39,7 @@ def believe(state: State, given: Given = NOTHING, signatures: Signatures | None 
     """What the study's journal says about speed and memory; it is computed when it is asked for."""
     slots = SlotSpeeds(state.speeds, state.rated)
     return Belief(
-        state.figures,
-        state.signature,
-        state.known,
-        given,
-        largest(state),
-        signatures,
-        slots,
+        state.figures, state.signature, state.known, given, largest(state), signatures, slots
     )
 
 
@@ -291,10 +279,7 @@ class Belief:
 
     def cost(self, trial: TrialId) -> Cost:
         found, form = self._figures(trial), self._form(trial)
-        key = (
-            id(found),
-            form,
-        )  # trials of one kind have the same figures, which this belief keeps
+        key = (id(found), form)  # trials of one kind have the same figures, which this belief keeps
         if key not in self._costs:
             said = self._said(trial)
             figures = {**self._mean, **found}

@@ -61,13 +61,7 @@ class PackCost:
             raise ValueError(f"the shared part of a step is in [0, 1); got {share!r}")
         alone = compute * batch / (1 - share)
         common = alone * share
-        return cls(
-            compute,
-            (1 - moving) * common,
-            moving * common / batch,
-            joint * alone,
-            repack,
-        )
+        return cls(compute, (1 - moving) * common, moving * common / batch, joint * alone, repack)
 
     def step(self, batches: Sequence[int]) -> Seconds:
         """One step of all of them."""

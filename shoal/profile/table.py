@@ -54,16 +54,7 @@ class Row:
                 "a profile's rates are samples/s at widths 1, 2, …, each > 0 and finite; "
                 f"got {self.rates!r}"
             )
-        for name in (
-            "memory",
-            "build",
-            "evaluate",
-            "save",
-            "switch",
-            "first",
-            "up",
-            "down",
-        ):
+        for name in ("memory", "build", "evaluate", "save", "switch", "first", "up", "down"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value >= 0):
                 raise ValueError(f"a profile's {name} must be >= 0 and finite; got {value!r}")

@@ -32,15 +32,7 @@ from shoal.search.draws import (
 )
 from shoal.search.halving import ETA_SLACK
 from shoal.search.look import Look, Ranking
-from shoal.search.rank import (
-    EPOCH,
-    Mode,
-    best_first,
-    check_scores,
-    cost_at,
-    reached,
-    scored,
-)
+from shoal.search.rank import EPOCH, Mode, best_first, check_scores, cost_at, reached, scored
 from shoal.search.space import Space
 
 

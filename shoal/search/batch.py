@@ -128,10 +128,7 @@ def check_counts(searcher: Any) -> None:
     rules: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "num_samples": (">= 1", lambda x: is_whole(x) and x >= 1),
         "max_epochs": ("> 0", lambda x: is_number(x) and 0 < x < inf),
-        "max_concurrent": (
-            ">= 1, or None for no limit",
-            lambda x: is_whole(x) and x >= 1,
-        ),
+        "max_concurrent": (">= 1, or None for no limit", lambda x: is_whole(x) and x >= 1),
         "priority": ("> 0 and finite", lambda x: is_number(x) and 0 < x < inf),
         "seed": (">= 0", lambda x: is_whole(x) and x >= 0),
     }

@@ -13,15 +13,7 @@ from shoal.core.trial import Samples, Trial, TrialId, is_number, is_whole, shown
 from shoal.core.visits import EPS
 from shoal.search.batch import Widths, check_rules, checked_widths, take_plain, whole_epochs
 from shoal.search.sobol import Place, Source, source
-from shoal.search.space import (
-    Combinations,
-    Config,
-    Space,
-    dimensions,
-    draw,
-    independent,
-    validated,
-)
+from shoal.search.space import Combinations, Config, Space, dimensions, draw, independent, validated
 
 SOBOL = "sobol"
 OWN = "own"
@@ -104,11 +96,7 @@ def by_number(trial: TrialId) -> tuple[int, TrialId]:
 
 
 def new_trial(
-    view: View,
-    name: TrialId,
-    config: Mapping[str, Any],
-    epochs: float,
-    widths: Widths | None,
+    view: View, name: TrialId, config: Mapping[str, Any], epochs: float, widths: Widths | None
 ) -> Trial:
     """A trial over all the data of its recipe. `widths`: its fewest and most slots (None: one)."""
     samples = whole_epochs(view, epochs, config)
@@ -197,15 +185,9 @@ def check_numbers(searcher: Any) -> None:
         "num_samples": (">= 1", lambda x: is_whole(x) and x >= 1),
         "max_epochs": (">= 1", lambda x: is_number(x) and 1 <= x < inf),
         "grace_period": (">= 1", lambda x: is_number(x) and 1 <= x < inf),
-        "reduction_factor": (
-            "> 1: one in so many goes on",
-            lambda x: is_number(x) and 1 < x < inf,
-        ),
+        "reduction_factor": ("> 1: one in so many goes on", lambda x: is_number(x) and 1 < x < inf),
         "metric": ("the name of a score", lambda x: isinstance(x, str)),
-        "mode": (
-            '"min" or "max"',
-            lambda x: isinstance(x, str) and x in ("min", "max"),
-        ),
+        "mode": ('"min" or "max"', lambda x: isinstance(x, str) and x in ("min", "max")),
         "seed": (">= 0", lambda x: is_whole(x) and x >= 0),
         "max_concurrent": (">= 1, or None", lambda x: is_whole(x) and x >= 1),
         "per_slot": (">= 1, or None", lambda x: is_whole(x) and x >= 1),

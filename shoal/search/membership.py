@@ -6,14 +6,7 @@ from typing import Any
 from shoal.core.masking import masked
 from shoal.core.trial import Value
 from shoal.search.draws import SEED
-from shoal.search.space import (
-    Choice,
-    GridDomain,
-    RandInt,
-    Space,
-    build,
-    validated,
-)
+from shoal.search.space import Choice, GridDomain, RandInt, Space, build, validated
 
 
 class _OutsideError(Exception):

@@ -26,15 +26,7 @@ from shoal.search.draws import check_numbers, needed, new_trial, numbered, room
 from shoal.search.look import Look
 from shoal.search.membership import holds
 from shoal.search.rank import Mode, check_scores, cost
-from shoal.search.space import (
-    Config,
-    LogUniform,
-    RandInt,
-    Space,
-    Uniform,
-    build,
-    validated,
-)
+from shoal.search.space import Config, LogUniform, RandInt, Space, Uniform, build, validated
 
 SAMPLERS = {
     "tpe": "optuna.samplers:TPESampler",
@@ -42,13 +34,7 @@ SAMPLERS = {
     "random": "optuna.samplers:RandomSampler",
 }
 # Samplers that keep more than trials: notes of their own, in Optuna's storage.
-KEEPING = (
-    "CmaEsSampler",
-    "NSGAIISampler",
-    "NSGAIIISampler",
-    "QMCSampler",
-    "GridSampler",
-)
+KEEPING = ("CmaEsSampler", "NSGAIISampler", "NSGAIIISampler", "QMCSampler", "GridSampler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,10 +366,7 @@ NO_KEEPER = (
     "it keeps notes of its own in Optuna's storage, which a study that is rebuilt from its journal "
     "does not have: use \"optuna(sampler='tpe')\" or \"optuna(sampler='gp')\""
 )
-PRUNERS = {
-    "MedianPruner": 'searcher="median"',
-    "PatientPruner": 'searcher="patience(epochs=3)"',
-}
+PRUNERS = {"MedianPruner": 'searcher="median"', "PatientPruner": 'searcher="patience(epochs=3)"'}
 OTHER_PRUNER = 'searcher="asha(stopping=True, max_epochs=9)" or searcher="median"'
 
 

@@ -348,11 +348,7 @@ class _Population:
         return np.random.default_rng([self._rule.seed or 0, generation, place])
 
     def _child(
-        self,
-        name: TrialId,
-        start: tuple[TrialId, int],
-        samples: Samples,
-        rng: Rng,
+        self, name: TrialId, start: tuple[TrialId, int], samples: Samples, rng: Rng
     ) -> Trial:
         """A trial that starts from (another one, after so many of its visits)."""
         donor = self._view.known[start[0]]

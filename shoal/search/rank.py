@@ -94,11 +94,7 @@ def reached(
 
 
 def best_first(
-    view: View,
-    trials: Iterable[TrialId],
-    epochs: float,
-    metric: Metric,
-    mode: MaybeMode,
+    view: View, trials: Iterable[TrialId], epochs: float, metric: Metric, mode: MaybeMode
 ) -> list[TrialId]:
     """Ranked by what they scored within so many epochs; ties go to the first."""
     return sorted(trials, key=lambda t: (cost_at(view, t, epochs, metric, mode), by_number(t)))

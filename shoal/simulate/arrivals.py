@@ -19,17 +19,7 @@ from shoal.simulate.fields import MANY, Fields
 Arrival = tuple[Seconds, Trial]
 Shards = Mapping[ShardId, int]  # samples of each
 
-TRIALS = (
-    "count",
-    "samples",
-    "epochs",
-    "widths",
-    "every",
-    "poisson",
-    "at",
-    "begin",
-    "config",
-)
+TRIALS = ("count", "samples", "epochs", "widths", "every", "poisson", "at", "begin", "config")
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,7 @@ COLUMNS = {  # of the table: figure, head, unit in seconds
 
 
 def simulate(
-    specs: Sequence[str | Path],
-    policies: Sequence[str] = (),
-    out: str | Path | None = None,
+    specs: Sequence[str | Path], policies: Sequence[str] = (), out: str | Path | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Simulate each spec under each policy.
 
@@ -161,11 +159,7 @@ def trace_slurm(
 
 
 def trace_watch(
-    out: Path,
-    partition: str | None,
-    every: float,
-    hours: float | None,
-    say: Callable[[str], None],
+    out: Path, partition: str | None, every: float, hours: float | None, say: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[str]]:
     """Record idle nodes from now on; figures of the whole log then, and lines.
 

@@ -154,10 +154,7 @@ class IdleLog:
         return found
 
     def _joined(
-        self,
-        nodes: Ids,
-        at: Seconds,
-        ends: Mapping[tuple[int, Seconds], Seconds],
+        self, nodes: Ids, at: Seconds, ends: Mapping[tuple[int, Seconds], Seconds]
     ) -> Joined:
         """These nodes' slots join. `ends`: when they leave, as far as it is known."""
         slots = [self.slots[node] for node in nodes]

@@ -105,10 +105,7 @@ class TraceSource:
         return known
 
     def log(
-        self,
-        fragments: list[Fragment],
-        racks: Mapping[str, str],
-        finish: float | None = None,
+        self, fragments: list[Fragment], racks: Mapping[str, str], finish: float | None = None
     ) -> IdleLog:
         """The log of these fragments; with all nodes, idle or not, where they are known."""
         if not fragments:

@@ -81,8 +81,7 @@ def states(partition: str | None) -> str:
         command = (*STATES, "-p", partition)
     by_hand = " ".join(STATES[:-1])
     return _said_by(
-        command,
-        f"run `{by_hand} '%N %T' > nodes.txt` where it works, and give --nodes nodes.txt",
+        command, f"run `{by_hand} '%N %T' > nodes.txt` where it works, and give --nodes nodes.txt"
     )
 
 

@@ -255,17 +255,7 @@ Speeds = dict[SlotId, float]
 Rates = Sequence[float]  # samples/s at 1, 2, … slots
 Shards = Mapping[ShardId, int]  # samples of each
 MACHINE = {field.name for field in fields(Machine)}
-LOG = (
-    "file",
-    "nodes",
-    "first",
-    "count",
-    "begin",
-    "hours",
-    "synthetic",
-    "speeds",
-    "ends",
-)
+LOG = ("file", "nodes", "first", "count", "begin", "hours", "synthetic", "speeds", "ends")
 
 
 COSTS = ("memory", "build", "first", "evaluate", "save", "switch", "up", "down")

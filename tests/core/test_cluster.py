@@ -15,13 +15,7 @@ from shoal.core.trial import Trial, TrialId
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"id": ""},
-        {"samples": 0},
-        {"samples": float("inf")},
-        {"widths": (0, 1)},
-        {"widths": (3, 2)},
-    ],
+    [{"id": ""}, {"samples": 0}, {"samples": float("inf")}, {"widths": (0, 1)}, {"widths": (3, 2)}],
 )
 def test_wrong_trials_cannot_be_built(wrong: dict) -> None:
     with pytest.raises(ValueError, match="trial"):

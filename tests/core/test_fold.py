@@ -70,10 +70,7 @@ def test_visits_and_pending() -> None:
     assert state.pending[A] == set(SHARDS)
     state = step(state, Advanced({A: 10.0}, visits={A: (Visit(0, S1, 0, 10),)}))
     assert state.pending[A] == {S0, S2}
-    state = fold(
-        state,
-        [Advanced({A: 10.0}, visits={A: (Visit(0, s, 0, 10),)}) for s in (S0, S2)],
-    )
+    state = fold(state, [Advanced({A: 10.0}, visits={A: (Visit(0, s, 0, 10),)}) for s in (S0, S2)])
     assert state.pending[A] == set(SHARDS), "a new epoch"
     assert state.done[A] == 30.0
 

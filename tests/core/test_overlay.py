@@ -34,11 +34,7 @@ def small() -> Iterator[None]:
 
 KEYS = st.integers(0, 12)
 WRITES = st.lists(
-    st.tuples(
-        st.sampled_from(["set", "pop", "del", "update", "read"]),
-        KEYS,
-        st.integers(0, 3),
-    ),
+    st.tuples(st.sampled_from(["set", "pop", "del", "update", "read"]), KEYS, st.integers(0, 3)),
     max_size=8,
 )
 

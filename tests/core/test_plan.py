@@ -21,12 +21,7 @@ def plans(draw: st.DrawFn) -> Plan:
         lanes = tuple(Lane(trials[at + i], (slots[at + i],)) for i in range(n))
         quota = draw(st.sampled_from([None, 10.0]))
         gangs.add(
-            Gang(
-                lanes,
-                (ShardId("s0"),) if quota else (),
-                quota,
-                since=draw(st.integers(0, 3)),
-            )
+            Gang(lanes, (ShardId("s0"),) if quota else (), quota, since=draw(st.integers(0, 3)))
         )
         at += n
     return Plan(frozenset(gangs))
@@ -64,21 +59,13 @@ def test_no_change_from_a_plan_to_itself(plan: Plan) -> None:
 def test_diff_joins_and_splits() -> None:
     a, b = solo(TRIALS[0], SLOTS[0], 0), solo(TRIALS[1], SLOTS[1], 0)
     both = Gang((a.lanes[0], b.lanes[0]), since=1)
-    assert list(diff(Plan(frozenset({a, b})), Plan(frozenset({both})))) == [
-        (b, None),
-        (a, both),
-    ]
-    assert list(diff(Plan(frozenset({both})), Plan(frozenset({a, b})))) == [
-        (both, a),
-        (None, b),
-    ]
+    assert list(diff(Plan(frozenset({a, b})), Plan(frozenset({both})))) == [(b, None), (a, both)]
+    assert list(diff(Plan(frozenset({both})), Plan(frozenset({a, b})))) == [(both, a), (None, b)]
 
 
 def test_prune() -> None:
     gang = Gang(
-        (Lane(TRIALS[0], (SLOTS[0], SLOTS[1])), Lane(TRIALS[1], (SLOTS[2],))),
-        quota=5.0,
-        since=3,
+        (Lane(TRIALS[0], (SLOTS[0], SLOTS[1])), Lane(TRIALS[1], (SLOTS[2],))), quota=5.0, since=3
     )
     assert prune(gang) == gang
     assert prune(gang, trials=frozenset(TRIALS[:1])) == Gang((gang.lanes[1],), quota=5.0, since=3)

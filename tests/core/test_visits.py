@@ -56,11 +56,7 @@ def test_fractions_count_from_the_begin_of_each_epoch() -> None:
 
 
 def test_more_than_an_epoch_may_be_any_number() -> None:
-    assert [ValidateEvery(1.5).parts(n, 1) for n in range(6)] == [
-        (),
-        (0.5,),
-        (1.0,),
-    ] * 2
+    assert [ValidateEvery(1.5).parts(n, 1) for n in range(6)] == [(), (0.5,), (1.0,)] * 2
 
 
 @given(st.floats(0.01, 3), st.integers(1, 9), st.integers(0, 20))
@@ -89,8 +85,7 @@ def test_how_often_can_be_said_in_two_ways(said: Any, means: ValidateEvery) -> N
 
 
 @pytest.mark.parametrize(
-    "said",
-    [0, -1, 1e-9, "0 steps", "2.5 steps", "steps", "epoch", True, None, nan, inf],
+    "said", [0, -1, 1e-9, "0 steps", "2.5 steps", "steps", "epoch", True, None, nan, inf]
 )
 def test_other_ways_are_refused(said: Any) -> None:
     with pytest.raises(ValueError, match="validate_every is a number of epochs"):

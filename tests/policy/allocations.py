@@ -44,14 +44,7 @@ def case(rng: np.random.Generator, trials: int, free: int, width: int) -> Case:
         held[j] = min(left, rng.integers(0, high + 1) if rng.random() > 0.25 else 0)
         left -= held[j]
     horizon = float(rng.choice([5, 10, 30, 60, 120, 300, 1000]))
-    return Case(
-        curve,
-        held,
-        rng.uniform(5, 40, trials),
-        rng.uniform(3, 25, trials),
-        horizon,
-        free,
-    )
+    return Case(curve, held, rng.uniform(5, 40, trials), rng.uniform(3, 25, trials), horizon, free)
 
 
 def brute(table: np.ndarray, free: int) -> float:

@@ -5,12 +5,7 @@ from collections.abc import Mapping, Sequence
 from shoal.core.trial import TrialId
 from shoal.policy.width.ask import Ask
 
-CAPES = {
-    1: 160 / 368,
-    2: 170 / 232,
-    4: 160 / 126,
-    8: 170 / 84,
-}  # epochs per minute, Table 2
+CAPES = {1: 160 / 368, 2: 170 / 232, 4: 160 / 126, 8: 170 / 84}  # epochs per minute, Table 2
 
 
 def ask(name: int, left: float, rates: Mapping[int, float], held: int = 0) -> Ask:

@@ -9,15 +9,7 @@ import pytest
 from shoal.backend.sim.lookahead import ahead
 from shoal.core.check import check
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import (
-    Advanced,
-    Finished,
-    Joined,
-    Measured,
-    Opened,
-    Planned,
-    Submitted,
-)
+from shoal.core.event import Advanced, Finished, Joined, Measured, Opened, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane
 from shoal.core.ports import Policy
@@ -363,11 +355,7 @@ def test_what_simulating_costs_is_bounded_by_the_work_known() -> None:
     assert simulate.times == 0
     policy = Auto(CANDIDATES, simulate, price=lambda seen: 0.2)
     memory = policy.decide(look, policy.start())[1]
-    assert (memory["follows"], simulate.times, memory["spent"]) == (
-        "equi",
-        3,
-        pytest.approx(0.6),
-    )
+    assert (memory["follows"], simulate.times, memory["spent"]) == ("equi", 3, pytest.approx(0.6))
     after = policy.decide(seen(study(2, 3)), memory)[1]  # of 1 s that it may cost, 0.6 s are gone
     assert (
         after["follows"] == "equi"
@@ -425,8 +413,7 @@ def test_it_does_not_ask_for_what_only_rounding_left() -> None:
     state = measured(study(2, 4), rate=10.0)
     memory = policy.decide(believed(state), policy.start())[1]
     state = fold(
-        state,
-        [Advanced({name: trial.samples - 1e-9 for name, trial in state.trials.items()})],
+        state, [Advanced({name: trial.samples - 1e-9 for name, trial in state.trials.items()})]
     )
     assert policy.decide(believed(measured(state, rate=40.0)), memory)[1]["why"] == memory["why"]
     assert simulate.times == 3

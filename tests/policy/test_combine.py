@@ -1,16 +1,7 @@
 """Policies made of policies."""
 
 import pytest
-from small_studies import (
-    follow,
-    nodes,
-    seen,
-    simulated,
-    state,
-    table,
-    trial,
-    widths_over_time,
-)
+from small_studies import follow, nodes, seen, simulated, state, table, trial, widths_over_time
 
 from shoal.core.plan import Plan
 from shoal.core.trial import TrialId
@@ -31,11 +22,7 @@ def test_fallback_gives_the_rest_to_the_other() -> None:
     known = state([trial(i, 8.0) for i in range(4)], nodes(4))
     policy = fallback(admit(1, Width(2)), Fifo())
     plan, memory = policy.decide(seen(known, FLAT), policy.start())
-    assert {g.trials[0]: len(g.slots) for g in plan.gangs} == {
-        "t0": 2,
-        "t1": 1,
-        "t2": 1,
-    }
+    assert {g.trials[0]: len(g.slots) for g in plan.gangs} == {"t0": 2, "t1": 1, "t2": 1}
     known = follow(known, plan)
     again, _ = policy.decide(seen(known, FLAT), memory)
     assert again.gangs == plan.gangs
@@ -43,10 +30,7 @@ def test_fallback_gives_the_rest_to_the_other() -> None:
 
 def test_every_waits_for_its_time() -> None:
     lines = simulated(
-        every(10.0, Equi()),
-        [(0.0, trial(0, 30.0)), (3.0, trial(1, 30.0))],
-        nodes(4),
-        FLAT,
+        every(10.0, Equi()), [(0.0, trial(0, 30.0)), (3.0, trial(1, 30.0))], nodes(4), FLAT
     )
     assert widths_over_time(lines) == [(0.0, {"t0": 4}), (10.0, {"t1": 4})]
 

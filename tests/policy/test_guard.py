@@ -12,14 +12,7 @@ from shoal.core.state import State, View
 from shoal.core.trial import TrialId
 from shoal.policy.auto import Auto
 from shoal.policy.fifo import Fifo
-from shoal.policy.guard import (
-    NO_DEFICIT,
-    WORSE,
-    Comparison,
-    Deficit,
-    compare,
-    is_simple,
-)
+from shoal.policy.guard import NO_DEFICIT, WORSE, Comparison, Deficit, compare, is_simple
 from shoal.profile.table import Table
 
 G = [SlotId(f"g{i:02d}") for i in range(4)]
@@ -204,12 +197,7 @@ def test_fifo_takes_apart_what_others_left_running() -> None:
     known = follow(known, plan(pack(G[0], *T[:3]), wide))
     made, _ = Fifo().decide(seen(known, table((1.0, 1.5))), None)
     alone = {(gang.trials, tuple(gang.slots)) for gang in made.gangs}
-    assert alone == {
-        ((T[0],), (G[0],)),
-        ((T[3],), (G[1],)),
-        ((T[1],), (G[2],)),
-        ((T[2],), (G[3],)),
-    }
+    assert alone == {((T[0],), (G[0],)), ((T[3],), (G[1],)), ((T[1],), (G[2],)), ((T[2],), (G[3],))}
     unit = Gang(pack(G[0], T[0], T[1]).lanes, quota=10.0)
     known = follow(state([trial(i, 100.0) for i in range(2)], nodes(1)), plan(unit))
     assert Fifo().decide(seen(known, table((1.0, 1.5))), None)[0].gangs == {unit}

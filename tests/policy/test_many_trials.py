@@ -7,15 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import (
-    Ended,
-    Finished,
-    Joined,
-    Measured,
-    Opened,
-    Planned,
-    Submitted,
-)
+from shoal.core.event import Ended, Finished, Joined, Measured, Opened, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.overlay import Overlay
 from shoal.core.plan import Gang
@@ -71,10 +63,7 @@ def waiting(count: int, priority: float = 1.0) -> State:
         Measured(trial.id, name, FIGURES) for trial, name in zip(trials, SIGNATURES, strict=False)
     ]
     slot = Slot(SlotId("g0"), shards=frozenset(SHARDS))
-    return fold(
-        State(),
-        [Opened(1, SHARDS), Joined((slot,)), *map(Submitted, trials), *measured],
-    )
+    return fold(State(), [Opened(1, SHARDS), Joined((slot,)), *map(Submitted, trials), *measured])
 
 
 def asked(policy: Policy[Any], state: State) -> tuple[Counter[str], View]:

@@ -28,8 +28,7 @@ from shoal.study.auto import policy_of
 
 
 @pytest.mark.parametrize(
-    "made",
-    [Fifo(), Hop(), Hop("random", 7, barrier=True), Fixed({TrialId("a"): SlotId("w")})],
+    "made", [Fifo(), Hop(), Hop("random", 7, barrier=True), Fixed({TrialId("a"): SlotId("w")})]
 )
 def test_described_as_json_and_rebuilt(made: Any) -> None:
     data = json.loads(json.dumps(policies.describe(made)))
@@ -103,10 +102,7 @@ def test_a_name_alone_gives_the_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("data", "why"),
-    [
-        ({"name": "best"}, "no policy is named 'best'"),
-        ({"name": "hop", "x": 1}, "policy hop: "),
-    ],
+    [({"name": "best"}, "no policy is named 'best'"), ({"name": "hop", "x": 1}, "policy hop: ")],
 )
 def test_what_cannot_be_rebuilt(data: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
@@ -122,10 +118,7 @@ def test_what_cannot_be_rebuilt(data: dict[str, Any], why: str) -> None:
         ("srpt-k(slots=2)", SrptK(2)),
         ("elastic(objective=efficiency)", Elastic(objective="efficiency")),
         ("every(seconds=9, policy=hop(rule=lrw))", Every(9, Hop("lrw"))),
-        (
-            "every(seconds=600, policy=admit(most=3, policy=srpt-k))",
-            Every(600, Admit(3, SrptK())),
-        ),
+        ("every(seconds=600, policy=admit(most=3, policy=srpt-k))", Every(600, Admit(3, SrptK()))),
         ("fallback(policy=hop(rule='lrw'), other=fifo)", Fallback(Hop("lrw"), Fifo())),
     ],
 )

@@ -202,8 +202,7 @@ class _Settled:
         busy = {slot: gang for gang in plan.gangs for slot in gang.slots}
         running = {trial: gang for gang in plan.gangs for trial in gang.trials}
         again, _ = self.inner.decide(
-            replace(view, turn=view.turn + 1, plan=plan, busy=busy, running=running),
-            memory,
+            replace(view, turn=view.turn + 1, plan=plan, busy=busy, running=running), memory
         )
         assert again.gangs == plan.gangs
         return plan, memory
@@ -218,13 +217,7 @@ def test_trials_join_a_gang_when_the_units_of_their_old_ones_are_over() -> None:
     )
     shards = {ShardId(f"s00{k}"): 1 for k in range(3)}
     slots = tuple(
-        Slot(
-            SlotId(f"slot{k}"),
-            f"n{k // 2}",
-            "cpu",
-            16.0,
-            frozenset(() if k else shards),
-        )
+        Slot(SlotId(f"slot{k}"), f"n{k // 2}", "cpu", 16.0, frozenset(() if k else shards))
         for k in range(3)
     )
     searcher = Grid({"x": GridDomain((0, 1, 2), ())}, max_epochs=1)

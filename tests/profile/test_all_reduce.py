@@ -55,9 +55,7 @@ def test_without_links_the_same_width_foretells_less() -> None:
 
 # Not where sums hide: those of the small model are all hidden, which tells of nothing else.
 @pytest.mark.parametrize("name", [n for n in CLUSTERS if not CLUSTERS[n].hidden])
-def test_a_trial_that_was_only_measured_alone_has_its_own_model_to_sum(
-    name: str,
-) -> None:
+def test_a_trial_that_was_only_measured_alone_has_its_own_model_to_sum(name: str) -> None:
     """The other, of a quarter of the size, tells of links, of what hides and of fixed costs."""
     cluster = CLUSTERS[name]
     small = replace(cluster, model=cluster.model / 4)
@@ -98,12 +96,7 @@ def test_nothing_known_of_links_or_of_the_model_changes_nothing() -> None:
     gains=st.dictionaries(st.integers(2, 12), st.floats(0.05, 1.5), max_size=4),
 )
 def test_measured_widths_are_kept_and_no_other_is_above_linear(
-    model: float,
-    latency: float,
-    transfer: float,
-    batch: int,
-    alone: float,
-    gains: dict[int, float],
+    model: float, latency: float, transfer: float, batch: int, alone: float, gains: dict[int, float]
 ) -> None:
     figures = {
         "rate": alone,
@@ -142,12 +135,7 @@ def test_two_sums_tell_the_link(
 # -- costs of all-reduce and the speed fit (Capes et al., eq. 2-5)
 
 
-CAPES = {
-    1: 160 / 368,
-    2: 170 / 232,
-    4: 160 / 126,
-    8: 170 / 84,
-}  # epochs per minute, Table 2
+CAPES = {1: 160 / 368, 2: 170 / 232, 4: 160 / 126, 8: 170 / 84}  # epochs per minute, Table 2
 SLOW = Link(latency=1e-5, transfer=1e-10, add=1e-11)
 
 

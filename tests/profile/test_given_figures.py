@@ -53,9 +53,7 @@ def test_given_figures_hold_and_the_others_are_measured(tmp_path: Path) -> None:
     check_profile(profile, [A, B], W)
 
 
-def test_rates_at_some_widths_and_a_given_rate_waits_for_no_data(
-    tmp_path: Path,
-) -> None:
+def test_rates_at_some_widths_and_a_given_rate_waits_for_no_data(tmp_path: Path) -> None:
     state = fold(STATE, [Was(A, "sa", {"data": 0.1, "rate@4": 25.0})])
     profile = believe(state, given(tmp_path, "[[rows]]\npoints = { 1 = 100.0, 2 = 150.0 }\n"))
     assert profile.curve(A, 4)[:2] == pytest.approx([100.0, 150.0])
@@ -66,8 +64,7 @@ def test_rates_at_some_widths_and_a_given_rate_waits_for_no_data(
 
 def test_the_first_row_that_fits_counts(tmp_path: Path) -> None:
     said = given(
-        tmp_path,
-        "[[rows]]\nconfig = { size = 1 }\nmemory = 1.0\n[[rows]]\nmemory = 5.0\n",
+        tmp_path, "[[rows]]\nconfig = { size = 1 }\nmemory = 1.0\n[[rows]]\nmemory = 5.0\n"
     )
     assert said({"size": 1, "lr": 3}) == {"memory": 1.0} and said({"size": 2}) == said({}) == {
         "memory": 5.0

@@ -41,13 +41,7 @@ STATE = fold(
         Was(
             TrialId("a"),
             "small",
-            {
-                "rate": 100.0,
-                "memory": 0.5,
-                "build": 0.25,
-                "first": 1.0,
-                "evaluate": 0.125,
-            },
+            {"rate": 100.0, "memory": 0.5, "build": 0.25, "first": 1.0, "evaluate": 0.125},
         ),
         Was(TrialId("c"), "large", {"rate": 25.0, "memory": 2.0, "switch": 0.5}),
     ],
@@ -88,8 +82,7 @@ def test_keys_that_differ_within_a_signature_do_not_count() -> None:
         )
     )
     state = fold(
-        state,
-        [Was(TrialId("a"), "s", {"rate": 9.0}), Was(TrialId("c"), "t", {"rate": 3.0})],
+        state, [Was(TrialId("a"), "s", {"rate": 9.0}), Was(TrialId("c"), "t", {"rate": 3.0})]
     )
     near = rate(state, "d")
     state = fold(state, [Was(TrialId("b"), "s", {})])
@@ -115,16 +108,13 @@ def test_what_had_no_room_in_company_is_still_tried_alone_on_a_smaller_slot() ->
 
     def memory(state: State, size: float) -> float:
         joined = fold(
-            state,
-            [Joined(tuple(replace(slot, memory=size) for slot in state.slots.values()))],
+            state, [Joined(tuple(replace(slot, memory=size) for slot in state.slots.values()))]
         )
         return believer(joined).cost(TrialId("a")).memory
 
-    assert [memory(crowded, size) for size in (80.0, 16.0, 0.25)] == [
-        40.0,
-        16.0,
-        0.5,
-    ], "never less than was measured"
+    assert [memory(crowded, size) for size in (80.0, 16.0, 0.25)] == [40.0, 16.0, 0.5], (
+        "never less than was measured"
+    )
     said = Given((({"width": 64}, {"memory": 3.0}),))
     assert believe(crowded, said).cost(TrialId("a")).memory == 3.0
 
@@ -199,9 +189,7 @@ def test_optimizers_of_one_form_are_fused_with_each_other_only() -> None:
         [
             Was(names[0], forms[0] + "0000", figures),
             Was(
-                names[1],
-                forms[0] + "1111",
-                {**figures, "rate": 50.0, "step": 0.2, "fused:2": 0.2},
+                names[1], forms[0] + "1111", {**figures, "rate": 50.0, "step": 0.2, "fused:2": 0.2}
             ),
             Was(names[2], forms[1] + "0000", figures),
         ],
@@ -258,10 +246,7 @@ def test_lanes_that_are_not_fused_are_as_quick_as_their_sum() -> None:
     def pace(a: float, c: float) -> float:
         state = fold(
             STATE,
-            [
-                Was(TrialId("a"), "small", {"summed": a}),
-                Was(TrialId("c"), "large", {"summed": c}),
-            ],
+            [Was(TrialId("a"), "small", {"summed": a}), Was(TrialId("c"), "large", {"summed": c})],
         )
         lanes = tuple(Lane(TrialId(name), (W[0],)) for name in pack)
         rates = believe(state).rates(Gang(lanes, fused=True, since=0))

@@ -65,10 +65,7 @@ def test_with_fewer_widths_between_and_beyond_them() -> None:
 
 
 def test_a_slot_more_may_slow_a_trial_down() -> None:
-    for known in (
-        {"rate": 100.0, "rate@2": 80.0, "rate@4": 60.0},
-        {"rate": 100.0, "rate@2": 80.0},
-    ):
+    for known in ({"rate": 100.0, "rate@2": 80.0, "rate@4": 60.0}, {"rate": 100.0, "rate@2": 80.0}):
         curve = believe(measured(known)).curve(A, 4)
         assert curve[0] > curve[1] > curve[2] > curve[3], (
             "and wider lanes are not believed to be faster again"
@@ -77,9 +74,7 @@ def test_a_slot_more_may_slow_a_trial_down() -> None:
 
 def test_widths_of_others_tell_by_their_speed_up() -> None:
     state = measured(
-        {"rate": 100.0, "rate@2": 150.0},
-        b={"rate": 10.0, "rate@2": 19.0},
-        c={"rate": 40.0},
+        {"rate": 100.0, "rate@2": 150.0}, b={"rate": 10.0, "rate@2": 19.0}, c={"rate": 40.0}
     )
     assert believe(state).curve(C, 2)[1] == pytest.approx(40.0 * (1.5 + 1.9) / 2)
     assert believe(state).curve(B, 2)[1] == pytest.approx(19.0), "its own go first"
@@ -99,8 +94,7 @@ def test_waiting_for_data_slows_every_width_by_the_same_seconds_a_sample() -> No
 
 def test_a_rescale_costs_what_rescales_took() -> None:
     state = measured(
-        {"rate": 100.0, "switch": 7.0, "up": 0.5},
-        b={"rate": 10.0, "switch": 9.0, "down": 0.25},
+        {"rate": 100.0, "switch": 7.0, "up": 0.5}, b={"rate": 10.0, "switch": 9.0, "down": 0.25}
     )
     profile = believe(state)
     assert profile.switch(wide(A, 1), wide(A, 2)) == 0.5

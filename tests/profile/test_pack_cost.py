@@ -35,10 +35,7 @@ def test_sharing_says_what_part_of_a_step_is_common():
 
 def test_an_epoch_is_its_phases():
     cost = PackCost(compute=0.01, fixed=1.0, moving=0.1, joint=0.5, repack=7.0)
-    both, last = (
-        100 / 50 * (1 + 5 + 0.6 + 1.0),
-        (100 / 10 - 100 / 50) * (1 + 1 + 0.1 + 0.5),
-    )
+    both, last = (100 / 50 * (1 + 5 + 0.6 + 1.0), (100 / 10 - 100 / 50) * (1 + 1 + 0.1 + 0.5))
     assert cost.epoch([10, 50], 100) == pytest.approx(both + 7.0 + last)
     assert cost.epoch([10, 10], 100) == pytest.approx(10 * (1 + 1 + 0.2 + 1.0))
 

@@ -108,10 +108,7 @@ def test_lanes_of_which_one_is_not_known_to_share_take_turns():
         (lambda: Packing.shared(0.5, 0, 32), "both > 0"),
         (lambda: Row((1.0,), packing=Packing(COST, 4)), "that of one alone"),
         (lambda: Row((1.0,), memory=float("inf")), "memory must be >= 0 and finite"),
-        (
-            lambda: Packing(COST).size({"batch_size": "x"}),
-            "batch_size must be a number of samples",
-        ),
+        (lambda: Packing(COST).size({"batch_size": "x"}), "batch_size must be a number of samples"),
     ],
 )
 def test_what_cannot_be_is_refused(make, rule):

@@ -73,9 +73,7 @@ def known_kinds(state: State) -> State:
     return fold(state, [Measured(A, "of a", figures), Measured(B, "of b", figures)])
 
 
-def test_a_pack_that_has_trained_a_while_is_as_fast_as_it_was_clocked(
-    state: State,
-) -> None:
+def test_a_pack_that_has_trained_a_while_is_as_fast_as_it_was_clocked(state: State) -> None:
     """By the trials' own rates each would have 50 samples/s."""
     state = known_kinds(state)
     here = Gang((Lane(A, (W0,)), Lane(B, (W0,))), since=0)

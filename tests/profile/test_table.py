@@ -16,22 +16,12 @@ from shoal.testing import check_profile
 A, B, C = (TrialId(x) for x in "abc")
 W = [SlotId(f"w{i}") for i in range(4)]
 STATE = started(
-    trial("a", width=64, act="relu"),
-    trial("b", width=128, act="relu"),
-    trial("c", width=256),
+    trial("a", width=64, act="relu"), trial("b", width=128, act="relu"), trial("c", width=256)
 )
 TABLE = Table(
     (
         Row((100.0, 180.0), {"width": 64, "act": "relu"}, memory=1.0, build=0.5),
-        Row(
-            (50.0,),
-            {"width": 128},
-            memory=2.0,
-            evaluate=0.25,
-            save=0.125,
-            switch=0.75,
-            first=1.5,
-        ),
+        Row((50.0,), {"width": 128}, memory=2.0, evaluate=0.25, save=0.125, switch=0.75, first=1.5),
         Row((10.0, 19.0, 27.0)),
     )
 ).of(STATE.known)
@@ -56,8 +46,7 @@ def test_the_first_row_that_matches() -> None:
 def test_no_row() -> None:
     table = Table((Row((1.0,), {"width": 64}),)).of(STATE.known)
     with pytest.raises(
-        ValueError,
-        match=r"no row for trial b, \{'width': 128, 'act': 'relu'\}: add one",
+        ValueError, match=r"no row for trial b, \{'width': 128, 'act': 'relu'\}: add one"
     ):
         table.curve(B, 1)
 
@@ -73,10 +62,9 @@ def test_rates_of_lanes() -> None:
     flotilla = Gang((Lane(A, (W[0],)), Lane(B, (W[1],))))
     assert TABLE.rates(flotilla) == {A: 50.0, B: 50.0}, "one stream: the slowest sets the pace"
     pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
-    assert TABLE.rates(pack) == {
-        A: pytest.approx(100 / 3),
-        B: pytest.approx(100 / 3),
-    }, "one slot: seconds per sample add up"
+    assert TABLE.rates(pack) == {A: pytest.approx(100 / 3), B: pytest.approx(100 / 3)}, (
+        "one slot: seconds per sample add up"
+    )
 
 
 def test_speeds_of_slots() -> None:

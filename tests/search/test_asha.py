@@ -24,15 +24,7 @@ GOAL = {"metric": "score", "mode": "max"}
 @pytest.mark.parametrize("stopping", [False, True])
 def test_contract(stopping):
     check_searcher(
-        lambda: ASHA(
-            X,
-            5,
-            4,
-            reduction_factor=2,
-            metric="accuracy",
-            mode="max",
-            stopping=stopping,
-        ),
+        lambda: ASHA(X, 5, 4, reduction_factor=2, metric="accuracy", mode="max", stopping=stopping),
         5,
     )
 

@@ -58,39 +58,24 @@ def test_brackets_of_the_hyperband_paper():
 
 
 def test_brackets_come_again_until_there_are_so_many_trials():
-    assert hyperband_brackets(9, 3, 20) == (
-        *hyperband_brackets(9, 3),
-        (Rung(3, 1), Rung(1, 9)),
-    )
+    assert hyperband_brackets(9, 3, 20) == (*hyperband_brackets(9, 3), (Rung(3, 1), Rung(1, 9)))
     assert hyperband_brackets(9, 3, 4) == ((Rung(4, 1), Rung(1, 9)),)
 
 
 def test_the_last_of_a_bracket_are_trained_to_the_end():
     assert halving_bracket(4, 1, 100, 2) == (Rung(4, 1), Rung(2, 2), Rung(1, 100))
-    assert halving_bracket(27, 1, 10, 3) == (
-        Rung(27, 1),
-        Rung(9, 3),
-        Rung(3, 9),
-        Rung(1, 10),
-    )
+    assert halving_bracket(27, 1, 10, 3) == (Rung(27, 1), Rung(9, 3), Rung(3, 9), Rung(1, 10))
     assert halving_bracket(1, 1, 9, 3) == (Rung(1, 9),)
     assert halving_bracket(100, 1, 9, 3) == (Rung(100, 1), Rung(33, 3), Rung(11, 9))
 
 
 def simulate(
-    searcher,
-    curve=lambda c, e: {"score": c["x"]},
-    fault=lambda trial, visits: None,
-    slots=2,
+    searcher, curve=lambda c, e: {"score": c["x"]}, fault=lambda trial, visits: None, slots=2
 ):
     table = Table((Row((100.0,)),))
     here = [Slot(SlotId(f"g{i}"), shards=frozenset(SHARDS)) for i in range(slots)]
     sim = Sim(
-        table.of,
-        here,
-        shards=SHARDS,
-        recipe=SimulatedRecipe(curve, fault),
-        checkpoint_every=1e9,
+        table.of, here, shards=SHARDS, recipe=SimulatedRecipe(curve, fault), checkpoint_every=1e9
     )
     journal, state = Journal(), fold(State(), [Opened(1, SHARDS)])
     state = run(searcher, Fifo(), sim, table.believe, journal, state)
@@ -117,10 +102,7 @@ def test_a_rung_waits_for_its_last_evaluation():
     state = fold(
         state,
         [Submitted(t) for t in trials]
-        + [
-            Advanced({t.id: 100 for t in trials}),
-            Evaluated(trials[0].id, 1.0, {"score": 0.1}),
-        ],
+        + [Advanced({t.id: 100 for t in trials}), Evaluated(trials[0].id, 1.0, {"score": 0.1})],
     )
     assert searcher.propose(view(state, 1.0, Table((Row((100.0,)),))), None)[0].submit == ()
     rest = [Evaluated(t.id, 1.0, {"score": 0.5}) for t in trials[1:]] + [
@@ -201,10 +183,7 @@ def test_brackets_one_after_the_other_or_at_once():
     space = {"x": uniform(0, 1)}
     _, apart = simulate(Hyperband(space, 9, metric="score", mode="max", concurrent=False))
     _, together = simulate(Hyperband(space, 9, metric="score", mode="max"))
-    assert [len({t.id for time, t in s if time == 0.0}) for s in (apart, together)] == [
-        9,
-        17,
-    ]
+    assert [len({t.id for time, t in s if time == 0.0}) for s in (apart, together)] == [9, 17]
     assert {(t.id, t.samples) for _, t in apart} == {(t.id, t.samples) for _, t in together}
 
 
@@ -216,10 +195,7 @@ def test_brackets_one_after_the_other_or_at_once():
         (lambda: SuccessiveHalving({}, 0), "num_samples"),
         (lambda: SuccessiveHalving({}, 9, 9, mode="most"), "min"),
         (lambda: simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9)), "metric="),
-        (
-            lambda: simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9, metric="f1")),
-            "'f1'",
-        ),
+        (lambda: simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9, metric="f1")), "'f1'"),
     ],
 )
 def test_wrong_values(make, words):

@@ -143,17 +143,7 @@ NUMBERS = st.one_of(BOUNDS, st.sampled_from(["two", [1], {"a": 1}, "auto"]))
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "halving",
-        "asha",
-        "hyperband",
-        "pbt",
-        "random",
-        "grid",
-        "median",
-        "patience",
-        "optuna",
-    ],
+    ["halving", "asha", "hyperband", "pbt", "random", "grid", "median", "patience", "optuna"],
 )
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
@@ -182,10 +172,7 @@ ARGUMENTS = [each.name for each in fields(SearchArguments)]
 
 
 @settings(deadline=None, max_examples=300)
-@given(
-    st.sampled_from(OPTIONS),
-    NUMBERS,
-)
+@given(st.sampled_from(OPTIONS), NUMBERS)
 def test_odd_options(name: str, value: Any) -> None:
     try:
         options = Options.of(**{name: value})
@@ -218,10 +205,7 @@ def test_none_means_the_default(tmp_path: Path) -> None:
     study.optimize(**{**nothing, "progress": False})
     assert [trial.value for trial in study.trials] == [1, 2]
     study.resume(callbacks=None, progress=False)  # type: ignore[arg-type]
-    for made in (
-        shoal.ASHA(grace_period=None, stopping=None),
-        shoal.PBT(asynchronous=None),
-    ):  # type: ignore[arg-type]
+    for made in (shoal.ASHA(grace_period=None, stopping=None), shoal.PBT(asynchronous=None)):  # type: ignore[arg-type]
         assert made == type(made)()
 
 
@@ -307,10 +291,7 @@ def test_a_whole_number_that_ranks_is_exact(whole: Any, tmp_path: Path) -> None:
         return whole(2**53 + 1 if config["k"] == 2 else 3)
 
     study = shoal.create_study(
-        large,
-        storage=tmp_path / "s",
-        metric="value",
-        search_space={"k": grid([1, 2, 3])},
+        large, storage=tmp_path / "s", metric="value", search_space={"k": grid([1, 2, 3])}
     )
     study.optimize(progress=False)
     statuses = [trial.status for trial in study.trials]

@@ -6,11 +6,7 @@ from statistics import fmean
 
 import optuna
 import pytest
-from optuna.distributions import (
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -57,15 +53,7 @@ def test_distributions():
     assert distribution(loguniform(1, 2)) == FloatDistribution(1, 2, log=True)
     assert distribution(randint(1, 5)) == IntDistribution(1, 4)
     assert distribution(grid([1, "a", None])) == CategoricalDistribution((1, "a", None))
-    config = {
-        "lr": 0.01,
-        "n": 4,
-        "width": 64,
-        "shape": (3,),
-        "opt": "adam",
-        "opt.m": 0.2,
-        "k": 3,
-    }
+    config = {"lr": 0.01, "n": 4, "width": 64, "shape": (3,), "opt": "adam", "opt.m": 0.2, "k": 3}
     params, kinds = parameters(validated(MIXED), config)
     assert params == {
         "lr": 0.01,
@@ -213,11 +201,7 @@ def test_the_log_tells_what_the_journal_does(tmp_path):
                 TrialState.COMPLETE if whole else TrialState.PRUNED,
                 scores[-1][1]["score"],
             )
-    assert {how for _, how, *_ in rows} == {
-        TrialState.FAIL,
-        TrialState.PRUNED,
-        TrialState.COMPLETE,
-    }
+    assert {how for _, how, *_ in rows} == {TrialState.FAIL, TrialState.PRUNED, TrialState.COMPLETE}
 
 
 def test_a_log_that_goes_on_has_nothing_twice(tmp_path):

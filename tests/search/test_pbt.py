@@ -57,8 +57,7 @@ def test_the_last_generation_ends():
 
 def test_failed_and_not_finite_ones_are_replaced_and_hold_nobody_up():
     new = asked(
-        FOUR | {"t001": (1, [], "failed"), "t003": (1, [nan], "finished")},
-        PBT(X, 4, 3, **GOAL),
+        FOUR | {"t001": (1, [], "failed"), "t003": (1, [nan], "finished")}, PBT(X, 4, 3, **GOAL)
     )
     assert {t: x.start for t, x in new.items()} == {
         "t000": None,
@@ -94,11 +93,7 @@ def test_a_copy_starts_where_the_other_is_by_now():
     """t003 is at its third epoch, and scored best at its first; that of t000, which comes late,
     counts as of the same epoch.
     """
-    ahead = {
-        "t001": (2, [0.2], ""),
-        "t002": (2, [0.3], ""),
-        "t003": (3, [0.4, 0.1], ""),
-    }
+    ahead = {"t001": (2, [0.2], ""), "t002": (2, [0.3], ""), "t003": (3, [0.4, 0.1], "")}
     assert nobody_waits(FOUR | ahead) == {"t000-g2": (3, ("t003", 2))}
     done = {"t003": (4, [0.4] * 4, "finished")}
     assert nobody_waits(FOUR | ahead | done) == {"t000": (2, None)}, (
@@ -117,17 +112,10 @@ def test_a_place_whose_trial_failed_waits_for_somebody_to_copy():
 
 def test_the_last_one_alive_takes_all_places():
     failed = {t: (1, [], "failed") for t in ("t000", "t001", "t003")}
-    copies = {
-        "t000-g1": (2, ("t002", 1)),
-        "t001-g1": (2, ("t002", 1)),
-        "t003-g1": (2, ("t002", 1)),
-    }
+    copies = {"t000-g1": (2, ("t002", 1)), "t001-g1": (2, ("t002", 1)), "t003-g1": (2, ("t002", 1))}
     assert {
         t: (x.samples / 100, x.start) for t, x in asked(FOUR | failed, PBT(X, 4, 3, **GOAL)).items()
-    } == {
-        "t002": (2, None),
-        **copies,
-    }
+    } == {"t002": (2, None), **copies}
     assert nobody_waits(FOUR | failed) == {"t002": (2, None), **copies}
     alone = {"t000": (1, [0.5], "finished")}
     assert {t: x.start for t, x in asked(alone, PBT(X, 1, 3, **GOAL)).items()} == {"t000": None}
@@ -139,11 +127,7 @@ def test_the_last_one_alive_takes_all_places():
         (X, "x", r"mutate is a list of names; got the text 'x': write mutate=\['x'\]"),
         (X, ["x", "depth"], "mutate names depth; the space has width, x"),
         ({"a": choice([1, 2]), "k": 3}, ["k"], "mutate names k; the space has a"),
-        (
-            {"a": choice([1, 2]), "g": grid([1])},
-            None,
-            "nothing is in this space.* of a, g",
-        ),
+        ({"a": choice([1, 2]), "g": grid([1])}, None, "nothing is in this space.* of a, g"),
         ({"k": 3}, None, "dimensions that are not constant"),
     ],
 )
@@ -197,15 +181,7 @@ def test_changes_stay_within_the_space():
 def test_a_copy_is_never_the_same_again_where_there_is_another_value():
     space = {"n": randint(1, 5), "c": choice([1, 2]), "f": uniform(0.5, 1)}
     for seed in range(10):
-        one = PBT(
-            space,
-            4,
-            9,
-            mutate=["n", "c", "f"],
-            resample_probability=0,
-            seed=seed,
-            **GOAL,
-        )
+        one = PBT(space, 4, 9, mutate=["n", "c", "f"], resample_probability=0, seed=seed, **GOAL)
         child = asked(FOUR, one, {t: {"n": 1, "c": 2, "f": 0.5} for t in FOUR})["t000-g1"].config
         assert child == {"n": 2, "c": 1, "f": 0.6}, "at an end it goes the other way"
 
@@ -250,12 +226,7 @@ def test_what_has_no_checkpoint_cannot_be_copied(asynchronous: bool) -> None:
     trials = {f"t00{i}": (1, [i / 4], "finished") for i in range(4)}
     seen = told(trials)
     searcher = PBT(
-        {"x": uniform(0, 1)},
-        4,
-        2,
-        asynchronous=asynchronous,
-        metric="score",
-        mode="max",
+        {"x": uniform(0, 1)}, 4, 2, asynchronous=asynchronous, metric="score", mode="max"
     )
     assert searcher.propose(seen, None)[0].submit
     with pytest.raises(ValueError, match=r"trial t00\d has none at the end of an interval"):

@@ -40,12 +40,7 @@ def usual() -> Random:
 
 def test_what_is_left_open_is_given() -> None:
     found: Any = completed(ASHA(max_epochs=2, mode="max"), GIVEN, usual)
-    assert (found.space, found.metric, found.mode, found.seed) == (
-        SPACE,
-        "loss",
-        "max",
-        5,
-    )
+    assert (found.space, found.metric, found.mode, found.seed) == (SPACE, "loss", "max", 5)
     assert (found.num_samples, found.max_epochs, found.max_concurrent) == (9, 2, None)
     assert found._draws(3) == Random(SPACE, 9, seed=5).config(3)
     whole = ASHA(SPACE, 1, 1, metric="a", mode="min", seed=0, max_concurrent=1, per_slot=1)
@@ -78,10 +73,7 @@ def test_by_name() -> None:
     assert parse("asha") == ASHA()
     assert parse(" ASHA(grace_period=2, stopping=True) ") == ASHA(grace_period=2, stopping=True)
     assert parse("optuna(sampler='random')") == Optuna("random")
-    assert (parse("grid"), parse("random(num_samples=3)")) == (
-        Grid(),
-        Random(num_samples=3),
-    )
+    assert (parse("grid"), parse("random(num_samples=3)")) == (Grid(), Random(num_samples=3))
 
 
 @pytest.mark.parametrize(

@@ -99,12 +99,7 @@ def undisturbed(name: str) -> list[Line]:
     slots = [Slot(SlotId(f"w{i}"), shards=frozenset(SHARDS)) for i in range(3)]
     recipe = SimulatedRecipe(lambda config, _: {"score": config["x"]}, no_fault)
     sim = Sim(
-        TABLE.of,
-        slots,
-        shards=SHARDS,
-        former=(state, since),
-        recipe=recipe,
-        checkpoint_every=1e9,
+        TABLE.of, slots, shards=SHARDS, former=(state, since), recipe=recipe, checkpoint_every=1e9
     )
     run(SEARCHERS[name](), Fifo(), sim, TABLE.believe, journal, state)
     return journal.lines

@@ -46,10 +46,7 @@ def test_few_trials_left_are_widened_and_score_the_same(name: str) -> None:
 
 @pytest.mark.parametrize(
     "searcher",
-    [
-        ASHA(X, 9, 9, widths=(2, 4), **GOAL),
-        Optuna("random", X, 9, 9, widths=(2, 4), **GOAL),
-    ],
+    [ASHA(X, 9, 9, widths=(2, 4), **GOAL), Optuna("random", X, 9, 9, widths=(2, 4), **GOAL)],
 )
 def test_as_many_trials_are_under_way_as_slots_allow(searcher: Any) -> None:
     _, lines = simulate(searcher, WaterFill(), slots=4, rates=RATES)

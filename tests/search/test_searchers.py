@@ -17,12 +17,7 @@ from shoal.search.batch import AHEAD
 from shoal.search.space import choice, grid, loguniform, uniform
 from shoal.testing import check_searcher
 
-SPACE = {
-    "lr": loguniform(1e-4, 1e-1),
-    "width": grid([64, 128]),
-    "depth": grid([1, 2, 3]),
-    "k": "x",
-}
+SPACE = {"lr": loguniform(1e-4, 1e-1), "width": grid([64, 128]), "depth": grid([1, 2, 3]), "k": "x"}
 ARRIVALS = [(5.0, {"a": 2}), (0.0, {"a": 1}), (5.0, {"a": 3}, 15)]
 
 
@@ -65,11 +60,7 @@ def test_grid_is_every_combination_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda w: Grid({"a": grid([1, 2])}, 3, widths=w),
-        lambda w: Random({}, 2, 3, widths=w),
-    ],
+    "make", [lambda w: Grid({"a": grid([1, 2])}, 3, widths=w), lambda w: Random({}, 2, 3, widths=w)]
 )
 def test_trials_are_as_wide_as_asked_for(make: Any) -> None:
     proposal, _ = make([2, 4]).propose(empty(), 0)
@@ -186,8 +177,7 @@ def test_wrong_searches_cannot_be_built(make: Any, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
-    [Grid(SPACE | {"lr": 1}, 3, 2), Random(SPACE, 4, 2.5, 7), Trace(ARRIVALS, 2)],
+    "made", [Grid(SPACE | {"lr": 1}, 3, 2), Random(SPACE, 4, 2.5, 7), Trace(ARRIVALS, 2)]
 )
 def test_described_as_json_and_rebuilt(made: Any) -> None:
     back: Any = rebuild(json.loads(json.dumps(describe(made), sort_keys=True)))

@@ -180,10 +180,7 @@ NESTED = {
 
 def test_nested_dicts_are_flattened() -> None:
     assert list(validated(NESTED)) == ["model.width", "model.act", "optimizer"]
-    assert grids(validated({"a": {"b": {"c": grid([1, 2])}}})) == [
-        {"a.b.c": 1},
-        {"a.b.c": 2},
-    ]
+    assert grids(validated({"a": {"b": {"c": grid([1, 2])}}})) == [{"a.b.c": 1}, {"a.b.c": 2}]
 
 
 def test_dimensions_that_come_with_a_value() -> None:
@@ -220,8 +217,7 @@ def test_grids_under_a_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [lambda v: choice([1.0, v]), lambda v: grid([v]), lambda v: grid([[0.5, v]])],
+    "make", [lambda v: choice([1.0, v]), lambda v: grid([v]), lambda v: grid([[0.5, v]])]
 )
 def test_nan_is_no_value(make: Any) -> None:
     with pytest.raises(ValueError, match="holds no NaN"):

@@ -216,8 +216,7 @@ def test_who_converged_is_not_replaced_by_all_the_others_in_turn(converged, long
     """
     rule = Patience(ASHA(X, 8, 27, **GOAL, sampling=None), 2, **GOAL)
     state, _ = simulate(
-        rule,
-        curve=lambda config, epochs: {"score": config["x"] * min(epochs, converged)},
+        rule, curve=lambda config, epochs: {"score": config["x"] * min(epochs, converged)}
     )
     lengths = Counter(trial.samples / 100 for trial in state.known.values())
     assert lengths == {1: 6, 3: 1, longest: 1}

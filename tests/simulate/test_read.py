@@ -26,8 +26,7 @@ def written(path, rows):
 
         names = dict.fromkeys(name for row in rows for name in row)
         parquet.write_table(
-            pyarrow.table({name: [row.get(name) for row in rows] for name in names}),
-            path,
+            pyarrow.table({name: [row.get(name) for row in rows] for name in names}), path
         )
         return path
     out = io.StringIO()
@@ -101,37 +100,17 @@ BAD = [  # rows; which of them, from 1 (0: the header); the rule
     (intervals(("n1", nan, 5.0)), 1, "start must be a number of seconds; got"),
     (intervals(("n1", -inf, 5.0)), 1, "start must be a number of seconds; got"),
     (intervals(("n1", None, 5.0)), 1, "start must be a number of seconds; got"),
-    (
-        intervals(("n1", "zero", "5")),
-        1,
-        "start must be a number of seconds; got 'zero'",
-    ),
-    (
-        intervals(("n1", 5.0, 5.0)),
-        1,
-        "an interval must end after it starts; got 5 to 5",
-    ),
+    (intervals(("n1", "zero", "5")), 1, "start must be a number of seconds; got 'zero'"),
+    (intervals(("n1", 5.0, 5.0)), 1, "an interval must end after it starts; got 5 to 5"),
     ([{"node": "n1", "start": 0.0}], 0, "missing column end; there are node, start"),
     ([{"start": 0.0, "end": 1.0}], 0, "missing column node; there are end, start"),
-    (
-        events((5.0, "n1", ""), (1.0, "", "n1")),
-        2,
-        "rows must be in order of time; 1 comes after 5",
-    ),
+    (events((5.0, "n1", ""), (1.0, "", "n1")), 2, "rows must be in order of time; 1 comes after 5"),
     (events((0.0, "n1", ""), (1.0, "n1", "")), 2, "n1 joined, but was idle already"),
     (events((0.0, "", "n1")), 1, "n1 left, but was not idle"),
     (events((0.0, "n1 n9", "")), 1, "unknown node 'n9'"),
     (events((nan, "n1", "")), 1, "time_s must be a number of seconds"),
-    (
-        [{"time_s": 0.0, "joined": "n1"}],
-        0,
-        "missing column left; there are joined, time_s",
-    ),
-    (
-        [{"joined": "n1", "left": ""}],
-        0,
-        "missing column time_s; there are joined, left",
-    ),
+    ([{"time_s": 0.0, "joined": "n1"}], 0, "missing column left; there are joined, time_s"),
+    ([{"joined": "n1", "left": ""}], 0, "missing column time_s; there are joined, left"),
 ]
 
 
@@ -166,18 +145,8 @@ def test_a_bad_log_gets_the_same_error_in_every_format(tmp_path, name, rows, at,
             "cannot be decompressed",
         ),
         ("log.parquet", b"node,start,end\n", None, "cannot be read as Parquet"),
-        (
-            "log.txt",
-            b"NodeList|Start\nn1|x\n",
-            1,
-            "missing column End; there are NodeList, Start",
-        ),
-        (
-            "log.txt",
-            b"NodeList|Start|End\nn1|2026-01-01T00:00:00\n",
-            2,
-            "as many fields",
-        ),
+        ("log.txt", b"NodeList|Start\nn1|x\n", 1, "missing column End; there are NodeList, Start"),
+        ("log.txt", b"NodeList|Start|End\nn1|2026-01-01T00:00:00\n", 2, "as many fields"),
         (
             "log.txt",
             b"NodeList|Start|End\nn1|2026-01-01T00:00:00|soon\n",
@@ -208,12 +177,7 @@ def test_a_bad_log_gets_the_same_error_in_every_format(tmp_path, name, rows, at,
             2,
             "not a host list: 'n[2-1]'",
         ),
-        (
-            "log.txt",
-            b"NodeList|Start|End\nn1|Unknown|Unknown\n",
-            None,
-            "no allocations",
-        ),
+        ("log.txt", b"NodeList|Start|End\nn1|Unknown|Unknown\n", None, "no allocations"),
     ],
 )
 def test_a_file_that_is_no_log_gets_one_error(tmp_path, name, data, line, rule):

@@ -77,9 +77,7 @@ def test_the_horizon_is_the_mean_time_between_departures() -> None:
     assert rule.placement == Spatial(table=departure_chances(log))
 
 
-def test_a_policy_by_name_takes_a_log_and_is_written_down_in_numbers(
-    tmp_path: Path,
-) -> None:
+def test_a_policy_by_name_takes_a_log_and_is_written_down_in_numbers(tmp_path: Path) -> None:
     path = tmp_path / "site.csv"
     write_log(pairs(50), path)
     rule = parse(f'elastic(log="{path}", admit=2)', fill=with_log)
@@ -335,15 +333,7 @@ def test_recording_ends_with_ctrl_c_or_in_time(tmp_path: Path) -> None:
     assert joins == 1 and read_log(tmp_path / "a.csv").span == 5
     waits: list[float] = []
     times = clock(0, 0, 1800, 1800, 3600, 3600)
-    record(
-        tmp_path / "b.csv",
-        lambda: "a idle",
-        10,
-        1,
-        print,
-        times.__next__,
-        waits.append,
-    )
+    record(tmp_path / "b.csv", lambda: "a idle", 10, 1, print, times.__next__, waits.append)
     assert waits == [10]
     with pytest.raises(TraceError, match="no answer"):
         record(tmp_path / "c.csv", _silent, 10, None, print)

@@ -120,18 +120,12 @@ poisson = 60
         ("[slots]\ncount = 1\n", "needs trials"),
         ("[[trials]]\nsamples = 1\n", r"either \[slots\] or \[log\]"),
         ("[slots]\ncount = 1\nsize = 3\n[[trials]]\nsamples = 1\n", "no field size"),
-        (
-            "[slots]\ncount = 1\n[[trials]]\ncount = 2\n",
-            r"\[\[trials\]\] samples: it is missing",
-        ),
+        ("[slots]\ncount = 1\n[[trials]]\ncount = 2\n", r"\[\[trials\]\] samples: it is missing"),
         (
             "[slots]\ncount = 1\n[[trials]]\nsamples = -1\n",
             r"samples: it must be a number > 0; got -1",
         ),
-        (
-            "[slots]\ncount = 1\n[[trials]]\nsamples = 1\n[policies.best]\n",
-            "no policy is named",
-        ),
+        ("[slots]\ncount = 1\n[[trials]]\nsamples = 1\n[policies.best]\n", "no policy is named"),
         ("[slots\n", "spec.toml"),
     ],
 )

@@ -97,11 +97,7 @@ def test_a_hop_costs_latency_and_the_states_way(tmp_path):
     trial = spec.arrivals[0][1].id
     one, two = solo(trial, G[0], 0), Gang((Lane(trial, tuple(G[:2])),))
     switch = profile(spec).switch
-    assert [switch(None, one), switch(one, two), switch(two, one)] == [
-        0.5 + 0.75,
-        7.0,
-        0.5 + 0.75,
-    ]
+    assert [switch(None, one), switch(one, two), switch(two, one)] == [0.5 + 0.75, 7.0, 0.5 + 0.75]
 
 
 PACK = """
@@ -154,18 +150,10 @@ BAD = [  # text, key, rule
     ("hours = 0\n" + SLOTS + TRIALS, "hours", "a number > 0; got 0"),
     ("hours = nan\n" + SLOTS + TRIALS, "hours", "got nan"),
     ("seed = 1.5\n" + SLOTS + TRIALS, "seed", "a whole number >= 0; got 1.5"),
-    (
-        "checkpoint_every = -1\n" + SLOTS + TRIALS,
-        "checkpoint_every",
-        "a number >= 0; got -1",
-    ),
+    ("checkpoint_every = -1\n" + SLOTS + TRIALS, "checkpoint_every", "a number >= 0; got -1"),
     ("slots = 4\n" + TRIALS, "slots", "tables, [[slots]]; got 4"),
     (SLOTS + "[log]\nfile = 'x'\n" + TRIALS, "", "give one of slots, log"),
-    (
-        "[slots]\ncount = true\n" + TRIALS,
-        "[slots] count",
-        "a whole number >= 1; got True",
-    ),
+    ("[slots]\ncount = true\n" + TRIALS, "[slots] count", "a whole number >= 1; got True"),
     ("[slots]\n" + TRIALS, "[slots] count", "it is missing"),
     ("[slots]\ncount = 2\nper_node = 0\n" + TRIALS, "[slots] per_node", ">= 1; got 0"),
     ("[slots]\ncount = 2\nmemory = 0\n" + TRIALS, "[slots] memory", "> 0; got 0"),
@@ -182,16 +170,8 @@ BAD = [  # text, key, rule
         "> 0; got 0",
     ),
     ("[log]\n" + TRIALS, "[log] file", "it is missing"),
-    (
-        "[log]\nfile = 'x'\nsynthetic = {}\n" + TRIALS,
-        "[log]",
-        "give one of file, synthetic",
-    ),
-    (
-        "[log.synthetic]\nhours = 1\nidle = 2\n" + TRIALS,
-        "[log.synthetic]",
-        "0 < idle < 1",
-    ),
+    ("[log]\nfile = 'x'\nsynthetic = {}\n" + TRIALS, "[log]", "give one of file, synthetic"),
+    ("[log.synthetic]\nhours = 1\nidle = 2\n" + TRIALS, "[log.synthetic]", "0 < idle < 1"),
     ("[log.synthetic]\nhours = 0\n" + TRIALS, "[log.synthetic] hours", "> 0; got 0"),
     (
         "[log.synthetic]\nracks = 1\nhours = 1\n[log.speeds]\nzz = 1\n" + TRIALS,
@@ -232,28 +212,16 @@ BAD = [  # text, key, rule
     (SLOTS, "", "it needs trials, as [[trials]]"),
     (SLOTS + "[[trials]]\nsamples = 0\n", "[[trials]] samples", "> 0; got 0"),
     (SLOTS + "[[trials]]\nepochs = 2\n", "[[trials]] epochs", "it needs [data]"),
-    (
-        SLOTS + "[[trials]]\nepochs = 2\nsamples = 2\n",
-        "[[trials]]",
-        "give one of samples, epochs",
-    ),
+    (SLOTS + "[[trials]]\nepochs = 2\nsamples = 2\n", "[[trials]]", "give one of samples, epochs"),
     (SLOTS + TRIALS + "count = 0\n", "[[trials]] count", ">= 1; got 0"),
-    (
-        SLOTS + TRIALS + "widths = [2, 1]\n",
-        "[[trials]] widths",
-        "1 <= fewest <= most; got [2, 1]",
-    ),
+    (SLOTS + TRIALS + "widths = [2, 1]\n", "[[trials]] widths", "1 <= fewest <= most; got [2, 1]"),
     (SLOTS + TRIALS + "widths = [1, 2.5]\n", "[[trials]] widths", "got [1, 2.5]"),
     (
         SLOTS + TRIALS + "widths = [9, 9]\n",
         "[[trials]] widths",
         "needs 9 slots or more; there are 4",
     ),
-    (
-        SLOTS + TRIALS + "every = 1\npoisson = 1\n",
-        "[[trials]]",
-        "give one of every, poisson, at",
-    ),
+    (SLOTS + TRIALS + "every = 1\npoisson = 1\n", "[[trials]]", "give one of every, poisson, at"),
     (
         SLOTS + TRIALS + "count = 3\nat = [1, 2]\n",
         "[[trials]] at",
@@ -263,11 +231,7 @@ BAD = [  # text, key, rule
     (SLOTS + TRIALS + "config = 3\n", "[[trials]] config", "must be a table"),
     (SLOTS + TRIALS + TRIALS + "poisson = 0\n", "[[trials]] 2 poisson", "> 0; got 0"),
     (SLOTS + TRIALS + PROFILE + "speed = 3\n", "[[profile]]", "no field speed"),
-    (
-        SLOTS + TRIALS + PROFILE + "rates = []\n",
-        "[[profile]] rates",
-        "a list of numbers; got []",
-    ),
+    (SLOTS + TRIALS + PROFILE + "rates = []\n", "[[profile]] rates", "a list of numbers; got []"),
     (SLOTS + TRIALS + PROFILE + "rates = [1, 0]\n", "[[profile]] rates", "> 0; got 0"),
     (
         SLOTS + TRIALS + PROFILE + "rates = [1]\npoints = { 1 = 2 }\n",
@@ -284,11 +248,7 @@ BAD = [  # text, key, rule
         "[[profile]] points",
         "rates at widths 1, 2, … below 1000000; got 4294967296",
     ),
-    (
-        SLOTS + TRIALS + PROFILE + "points = { 2 = 0 }\n",
-        "[[profile]] points 2",
-        "> 0; got 0",
-    ),
+    (SLOTS + TRIALS + PROFILE + "points = { 2 = 0 }\n", "[[profile]] points 2", "> 0; got 0"),
     (SLOTS + TRIALS + PROFILE + "up = -1\n", "[[profile]] up", ">= 0; got -1"),
     (
         SLOTS + TRIALS + PROFILE + "state = 1\nswitch = 1\n",
@@ -300,11 +260,7 @@ BAD = [  # text, key, rule
         "[hop] bandwidth",
         "> 0; got 0",
     ),
-    (
-        SLOTS + TRIALS + PROFILE + "config = { a = 1 }\n",
-        "[[profile]]",
-        "no row for trial a0000",
-    ),
+    (SLOTS + TRIALS + PROFILE + "config = { a = 1 }\n", "[[profile]]", "no row for trial a0000"),
     (
         "[slots]\ncount = 1\nmemory = 2\n" + TRIALS + PROFILE + "memory = 3\n",
         "[[profile]] memory",
@@ -364,11 +320,7 @@ BAD = [  # text, key, rule
         "[policies.elastic]",
         "unexpected keyword argument 'speed'",
     ),
-    (
-        SLOTS + TRIALS + "[policies.x]\nname = 'best'\n",
-        "[policies.x]",
-        "no policy is named 'best'",
-    ),
+    (SLOTS + TRIALS + "[policies.x]\nname = 'best'\n", "[policies.x]", "no policy is named 'best'"),
     (
         SLOTS + TRIALS + "[policies]\nfifo = 3\n",
         "[policies] fifo",
@@ -393,10 +345,7 @@ def test_specs_of_one_name_have_pages_of_their_own(tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         paths.append(
-            write(
-                tmp_path / folder,
-                SLOTS + TRIALS + "[policies.'a/../b']\nname = 'fifo'\n",
-            )
+            write(tmp_path / folder, SLOTS + TRIALS + "[policies.'a/../b']\nname = 'fifo'\n")
         )
     data, lines = simulate([*paths, paths[1]], out=tmp_path / "out")
     pages = [spec["page"] for spec in data["specs"]]

@@ -20,10 +20,7 @@ def write(tmp_path, text, name="log.csv"):
 
 def script(log):
     return [
-        (
-            at,
-            sorted(event.slots) if isinstance(event, Left) else [s.id for s in event.slots],
-        )
+        (at, sorted(event.slots) if isinstance(event, Left) else [s.id for s in event.slots])
         for at, event in log.script()
     ]
 

@@ -365,10 +365,7 @@ class SimulatedGangs:
         return []
 
     def shrink(
-        self,
-        run: SimulatedGang,
-        trials: Trials = frozenset(),
-        slots: Slots = frozenset(),
+        self, run: SimulatedGang, trials: Trials = frozenset(), slots: Slots = frozenset()
     ) -> list[Event]:
         """Lanes or slots leave a gang. The rest goes on at another rate, or is over."""
         old = run.gang

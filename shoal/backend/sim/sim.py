@@ -6,18 +6,10 @@ from math import inf
 
 from shoal.backend.sim.gangs import SimulatedGangs, kept_at, part, parting
 from shoal.backend.sim.meter import EXACT, Measuring, SimulatedMeter
-from shoal.backend.sim.state import (
-    TICK,
-    SimulatedTrial,
-)
+from shoal.backend.sim.state import TICK, SimulatedTrial
 from shoal.backend.sim.units import SimulatedRecipe, SimulatedUnits
 from shoal.core.cluster import ShardId, Slot
-from shoal.core.event import (
-    Event,
-    Failed,
-    Joined,
-    Left,
-)
+from shoal.core.event import Event, Failed, Joined, Left
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
 from shoal.core.profile import Profile

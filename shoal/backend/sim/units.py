@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from shoal.backend.sim.meter import SimulatedMeter
-from shoal.backend.sim.state import (
-    SimulatedGang,
-    SimulatedTrial,
-    UnitAtWork,
-    learning_curve,
-)
+from shoal.backend.sim.state import SimulatedGang, SimulatedTrial, UnitAtWork, learning_curve
 from shoal.core.cluster import ShardId
 from shoal.core.event import Advanced, Evaluated, Event, Sum
 from shoal.core.profile import Profile
@@ -58,11 +53,7 @@ class SimulatedUnits:
     # -- before --------------------------------------------------------------------------------
 
     def next_of(
-        self,
-        run: SimulatedGang,
-        position: SimulatedTrial,
-        now: Seconds,
-        until: Seconds = inf,
+        self, run: SimulatedGang, position: SimulatedTrial, now: Seconds, until: Seconds = inf
     ) -> UnitAtWork:
         """The trial's next unit in this gang.
 
@@ -97,11 +88,7 @@ class SimulatedUnits:
         return unit
 
     def _stretch(
-        self,
-        run: SimulatedGang,
-        position: SimulatedTrial,
-        now: Seconds,
-        until: Seconds,
+        self, run: SimulatedGang, position: SimulatedTrial, now: Seconds, until: Seconds
     ) -> UnitAtWork:
         """A unit of data that is not divided.
 

@@ -34,14 +34,7 @@ from shoal.policy.elastic.objective import (
     worth,
 )
 from shoal.policy.elastic.placement import Claim, Moved, Spatial, by_index, by_rack, paying
-from shoal.policy.elastic.table import (
-    FORBIDDEN,
-    Counts,
-    Table,
-    gains,
-    lasting,
-    shortened,
-)
+from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains, lasting, shortened
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.hybrid import joint_unit, readers
 from shoal.policy.idle import idle_slots, with_more
@@ -246,12 +239,7 @@ def _check_cost(name: str, cost: Seconds | None) -> None:
         )
 
 
-def _moved(
-    view: View,
-    claims: Sequence[Claim],
-    spatial: Spatial | None,
-    cohorts: Cohorts,
-) -> Moved:
+def _moved(view: View, claims: Sequence[Claim], spatial: Spatial | None, cohorts: Cohorts) -> Moved:
     """The slots of each trial that gets more or fewer."""
     free = longest_first(view, free_slots(view))
     if spatial is None:
@@ -436,10 +424,7 @@ def wanted(
 
 
 def _claims(
-    view: View,
-    asked: Problem | None,
-    solve: Callable[[Problem], Counts],
-    everybody: bool = False,
+    view: View, asked: Problem | None, solve: Callable[[Problem], Counts], everybody: bool = False
 ) -> list[Claim]:
     """The same, from what is to be decided, of the trials that change or of `everybody`."""
     if asked is None:

@@ -322,11 +322,7 @@ def paying(claims: Claims, moved: Moved, slots: Known, makes: Makes) -> Moved:
 
 
 def by_rack(
-    claims: Claims,
-    free: Slots,
-    slots: Known,
-    spatial: Spatial,
-    cohorts: Mapping[str, int],
+    claims: Claims, free: Slots, slots: Known, spatial: Spatial, cohorts: Mapping[str, int]
 ) -> Moved:
     """Slots that are likely to leave together serve one trial (see `Spatial`).
 
@@ -348,11 +344,7 @@ Class = tuple[float, int]  # a rack, and the turn at which slots there joined
 
 
 def _classes(
-    claims: Claims,
-    free: Slots,
-    slots: Known,
-    spatial: Spatial,
-    cohorts: Mapping[str, int],
+    claims: Claims, free: Slots, slots: Known, spatial: Spatial, cohorts: Mapping[str, int]
 ) -> dict[SlotId, Class]:
     """The class of each slot that is free or may change hands."""
     classes = {}

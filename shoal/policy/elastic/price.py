@@ -12,10 +12,7 @@ import numpy as np
 from shoal.policy.elastic.table import Counts, Table
 
 COARSE = 8  # steps of a gain curve from which the first price is guessed
-STEP, WIDER = (
-    0.02,
-    5.0,
-)  # from the guess to the next price, and how much farther each time
+STEP, WIDER = 0.02, 5.0  # from the guess to the next price, and how much farther each time
 
 
 class DualLine(NamedTuple):

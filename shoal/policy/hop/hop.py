@@ -17,13 +17,7 @@ from shoal.core.state import View, epoch_of
 from shoal.core.trial import TrialId
 from shoal.policy.hop.live_rules import Choice, by_lot, by_slack, by_work
 from shoal.policy.hop.planned import by_plan, noted, order_all, planned_shards
-from shoal.policy.hop.rotation import (
-    Memory,
-    by_rotation,
-    ring_of,
-    seat,
-    seated_beside,
-)
+from shoal.policy.hop.rotation import Memory, by_rotation, ring_of, seat, seated_beside
 from shoal.policy.idle import fits, idle_slots, idle_trials, with_more
 
 Trials = Sequence[TrialId]

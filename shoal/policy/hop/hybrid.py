@@ -56,13 +56,7 @@ class Hybrid:
     policy: Hop = field(default_factory=Hop)
 
     def start(self) -> dict[str, Any]:
-        return {
-            "groups": 0,
-            "of": [],
-            "seats": {},
-            "began": {},
-            "hop": self.policy.start(),
-        }
+        return {"groups": 0, "of": [], "seats": {}, "began": {}, "hop": self.policy.start()}
 
     def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
         slots = _slots_with_data(view)
@@ -242,12 +236,7 @@ def _noted(view: View, memory: Memory, gangs: Sequence[Gang]) -> Memory:
     return {**memory, "began": began}
 
 
-def _units(
-    view: View,
-    waits: Trials,
-    memory: Memory,
-    groups: Sequence[SlotGroup],
-) -> list[Gang]:
+def _units(view: View, waits: Trials, memory: Memory, groups: Sequence[SlotGroup]) -> list[Gang]:
     """What idle slots begin; the trials with the most work left choose first.
 
     A trial goes to the group where it is due, or waits for it. It overtakes only units that last

@@ -100,11 +100,7 @@ def _scarcest(view: View, slot: Slot, trial: TrialId, load: Loads) -> ShardId:
 
 
 def _slot_order(
-    view: View,
-    slots: Slots,
-    trials: Trials,
-    speeds: Speeds,
-    load: Loads,
+    view: View, slots: Slots, trials: Trials, speeds: Speeds, load: Loads
 ) -> dict[SlotId, float]:
     """A number for each slot; the smallest chooses first."""
     replicated = any(len(holders) > 1 for holders in speeds.values())
@@ -183,11 +179,7 @@ def by_links(view: View, slots: Slots, trials: Trials, links: Links) -> list[Cho
 
 
 def _linking(
-    view: View,
-    slot: Slot,
-    trials: Trials,
-    kinds: Mapping[TrialId, str],
-    links: Links,
+    view: View, slot: Slot, trials: Trials, kinds: Mapping[TrialId, str], links: Links
 ) -> Choice | None:
     """A visit that links a trial to the slot; one of a trial never measured, if there is one."""
     here = [

@@ -84,12 +84,7 @@ def rotation(times: Times) -> Rotation:
     return Rotation(groups, tuple(orders), tuple(sorted(units)), ok)
 
 
-def _padded_units(
-    slot: int,
-    order: Sequence[int],
-    times: Times,
-    padded: Sizes,
-) -> Iterator[Unit]:
+def _padded_units(slot: int, order: Sequence[int], times: Times, padded: Sizes) -> Iterator[Unit]:
     """The slot's units in this order; each may begin once the one before would end if padded."""
     start = 0.0
     for trial in order:

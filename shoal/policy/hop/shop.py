@@ -215,11 +215,7 @@ Rule = Callable[[Floor, Sequence[int]], Iterable[Pick]]
 
 
 def dispatch(
-    shop: Shop,
-    rule: Rule,
-    epochs: int = 1,
-    barrier: bool = False,
-    actual: Shop | None = None,
+    shop: Shop, rule: Rule, epochs: int = 1, barrier: bool = False, actual: Shop | None = None
 ) -> ShopSchedule:
     """What happens when a rule gives idle slots units to begin, at time 0 and whenever units end.
 

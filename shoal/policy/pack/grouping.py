@@ -114,11 +114,7 @@ def _by_length(members: Members) -> Groups:
 
 
 def nearest(
-    members: Members,
-    room: GiB,
-    most: int,
-    seed: Sequence[int],
-    within: float = inf,
+    members: Members, room: GiB, most: int, seed: Sequence[int], within: float = inf
 ) -> Groups:
     """The paper's kNN: a member drawn at random takes those nearest to it, as long as they fit.
 

@@ -56,12 +56,7 @@ class Kinds:
 
     @classmethod
     def of(
-        cls,
-        figures: Figures,
-        trials: Trials,
-        same: Names,
-        most: int,
-        before: "Kinds | None",
+        cls, figures: Figures, trials: Trials, same: Names, most: int, before: "Kinds | None"
     ) -> "Kinds":
         """The kinds of these trials; `before`: those of others, from which they may follow."""
         crowds = _crowds(figures, trials, most)

@@ -270,12 +270,7 @@ class NodeMilp:
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
         # How many slots each trial should have by the program; nothing where none changes.
         rule = Elastic(
-            self.horizon,
-            self.up,
-            self.down,
-            self.admit,
-            self.objective,
-            hysteresis=self.hysteresis,
+            self.horizon, self.up, self.down, self.admit, self.objective, hysteresis=self.hysteresis
         )
         claims = wanted(rule, view, self.horizon, self._counts)
         if not claims:

@@ -14,15 +14,7 @@ from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.arguments import check_interval
-from shoal.policy.width.ask import (
-    Ask,
-    Widths,
-    admitted,
-    paying,
-    room,
-    shortest_first,
-    widths_at,
-)
+from shoal.policy.width.ask import Ask, Widths, admitted, paying, room, shortest_first, widths_at
 from shoal.policy.width.convergence import check_foretell, left_by
 from shoal.policy.width.doubling import placed
 

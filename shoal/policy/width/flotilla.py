@@ -18,25 +18,9 @@ from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.policy.arguments import check_one_of
-from shoal.policy.width.ask import (
-    Ask,
-    Rung,
-    Widths,
-    all_widths,
-    asks,
-    ends_by_itself,
-    room,
-)
+from shoal.policy.width.ask import Ask, Rung, Widths, all_widths, asks, ends_by_itself, room
 from shoal.policy.width.hysteresis import GAIN
-from shoal.policy.width.place import (
-    Seats,
-    alone,
-    assign,
-    held_by,
-    place,
-    seats,
-    to_share,
-)
+from shoal.policy.width.place import Seats, alone, assign, held_by, place, seats, to_share
 from shoal.profile.evidence import kind_of, known_widths
 from shoal.profile.fleet import extrapolate, widths_to_profile
 
@@ -60,10 +44,7 @@ BATCHES, BATCH = 48, 32
 
 
 def create_flotilla(
-    wanting: Sequence[Ask],
-    capacity: int,
-    delta: float | None = None,
-    guard: bool = True,
+    wanting: Sequence[Ask], capacity: int, delta: float | None = None, guard: bool = True
 ) -> dict[TrialId, int]:
     """Trials with about the pace of the fastest one, and their slots (FLEET, algorithm 2).
 
@@ -408,12 +389,7 @@ def _with(before: Sequence[float] | None, rate: float) -> Sequence[float]:
     if off > NOISE * mean:
         return [rate, rate, 0.0, 1]
     weight = 1.0 / min(count + 1, NEWEST)
-    return [
-        rate,
-        mean + weight * (rate - mean),
-        spread + weight * (off - spread),
-        count + 1,
-    ]
+    return [rate, mean + weight * (rate - mean), spread + weight * (off - spread), count + 1]
 
 
 def smoothed(ask: Ask, told: Told) -> Ask:
@@ -449,11 +425,7 @@ def widths_of(gangs: Iterable[Gang]) -> list[Widths]:
 
 
 def until_through(
-    groups: Sequence[Widths],
-    wanting: Sequence[Ask],
-    capacity: int,
-    busy: int,
-    form: Form,
+    groups: Sequence[Widths], wanting: Sequence[Ask], capacity: int, busy: int, form: Form
 ) -> Seconds:
     """Seconds until all trials are through, if these groups run now.
 

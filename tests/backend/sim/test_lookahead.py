@@ -11,14 +11,7 @@ from simkit import SHARDS, started, trial, view_of
 
 from shoal.backend.sim.lookahead import Ahead, ahead
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import (
-    Advanced,
-    Finished,
-    Joined,
-    Opened,
-    Planned,
-    Submitted,
-)
+from shoal.core.event import Advanced, Finished, Joined, Opened, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane, solo
 from shoal.core.ports import Policy
@@ -39,12 +32,7 @@ def study(trials: int, slots: int, shards: int, epochs: int, table: Table = TABL
         Slot(SlotId(f"w{i}"), shards=frozenset(list(sizes)[i::slots])) for i in range(slots)
     )
     many = [
-        Trial(
-            TrialId(f"t{i:03d}"),
-            100.0 * shards * epochs,
-            {"x": i},
-            shards=frozenset(sizes),
-        )
+        Trial(TrialId(f"t{i:03d}"), 100.0 * shards * epochs, {"x": i}, shards=frozenset(sizes))
         for i in range(trials)
     ]
     state = fold(State(), [Opened(1, sizes), Joined(here), *map(Submitted, many)])
@@ -107,15 +95,7 @@ def test_what_runs_goes_on_where_it_runs() -> None:
     table = Table((Row((10.0,)),))
     begun = fold(
         state,
-        [
-            Planned(
-                (),
-                (
-                    solo(TrialId("t0"), SlotId("w0"), 0),
-                    solo(TrialId("t1"), SlotId("w1"), 0),
-                ),
-            )
-        ],
+        [Planned((), (solo(TrialId("t0"), SlotId("w0"), 0), solo(TrialId("t1"), SlotId("w1"), 0)))],
     )
     assert ahead(view_of(state, table), Fifo()) == ahead(view_of(begun, table), Fifo()) == 60.0
     whole = {slot: replace(each, shards=frozenset(SHARDS)) for slot, each in state.slots.items()}

@@ -43,9 +43,7 @@ def setting(validate_every: int = 1, **options: Any) -> Setting:
         (
             Row((10.0,), {"x": 0}, build=0.5, save=0.1),
             Row((17.0,), {"x": 1}, evaluate=0.2, switch=0.1),
-            Row(
-                (5.0,),
-            ),
+            Row((5.0,)),
         )
     )
 
@@ -101,17 +99,7 @@ def test_a_unit_charges_what_it_does_and_reports_it_in_order() -> None:
 
 def test_whole_data_follows_shard_order_epoch_after_epoch() -> None:
     found = alone(
-        Table(
-            (
-                Row(
-                    (2.0,),
-                ),
-            )
-        ),
-        solo(A, W[0], 0),
-        trial("a", 60.0),
-        seed=5,
-        checkpoint_every=12.0,
+        Table((Row((2.0,)),)), solo(A, W[0], 0), trial("a", 60.0), seed=5, checkpoint_every=12.0
     )
     visits = [
         v for _, events in found for e in events if isinstance(e, Advanced) for v in e.visits[A]
@@ -131,13 +119,7 @@ def test_whole_data_follows_shard_order_epoch_after_epoch() -> None:
 
 def test_training_is_reported_as_sums_with_counts() -> None:
     found = alone(
-        Table(
-            (
-                Row(
-                    (2.0,),
-                ),
-            )
-        ),
+        Table((Row((2.0,)),)),
         solo(A, W[0], 0),
         trial("a"),
         recipe=SimulatedRecipe(lambda config, epochs: {"loss": 3.0 - epochs}),
@@ -296,11 +278,7 @@ def test_a_lost_slot_brings_back_the_durable_state_of_all_that_lay_there() -> No
             sim.change(None, solo(B, W[0], 1, S[0], 10.0))
 
     found = moments(sim, act)
-    assert found[3][1] == (
-        Left(frozenset({W[0]}), died=True),
-        Fell(A, 0, 0.0),
-        Fell(B, 0, 0.0),
-    )
+    assert found[3][1] == (Left(frozenset({W[0]}), died=True), Fell(A, 0, 0.0), Fell(B, 0, 0.0))
     sim = Sim(
         rates(1.0, 1.0).of,
         slots(SHARDS),
@@ -369,11 +347,7 @@ def test_a_resumed_study_goes_on_at_its_time_and_place() -> None:
 def test_faults() -> None:
     fault = lambda t, visits: "diverged" if t.config["x"] == 1 and visits == 2 else None  # noqa: E731
     _, state = study(Hop(), rates(1.0, 1.0, 1.0), count=3, recipe=SimulatedRecipe(fault=fault))
-    assert state.ended == {
-        "t000": "finished",
-        "t001": "failed: diverged",
-        "t002": "finished",
-    }
+    assert state.ended == {"t000": "finished", "t001": "failed: diverged", "t002": "finished"}
     assert len(state.visits[TrialId("t001")]) == 2
 
 
@@ -404,7 +378,4 @@ def test_shards_of_unlike_size() -> None:
     shards = {ShardId("s0"): 5, ShardId("s1"): 20}
     _, state = study(Hop(), rates(1.0), shards=shards, count=1, epochs=2)
     assert state.done[TrialId("t000")] == 50.0
-    assert {(v.shard, v.samples) for v in state.visits[TrialId("t000")]} == {
-        ("s0", 5),
-        ("s1", 20),
-    }
+    assert {(v.shard, v.samples) for v in state.visits[TrialId("t000")]} == {("s0", 5), ("s1", 20)}

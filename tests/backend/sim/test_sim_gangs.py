@@ -5,16 +5,7 @@ from simkit import SHARDS, alone, kinds, moments, rates, slots, study, trial
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import SlotId
-from shoal.core.event import (
-    Advanced,
-    Commanded,
-    Ended,
-    Event,
-    Fell,
-    Finished,
-    Kept,
-    Left,
-)
+from shoal.core.event import Advanced, Commanded, Ended, Event, Fell, Finished, Kept, Left
 from shoal.core.plan import Gang, Lane, solo
 from shoal.core.trial import Trial, TrialId
 from shoal.policy.fifo import Fifo
@@ -32,13 +23,7 @@ def whole(name: str, samples: float = 100.0) -> Trial:
 
 def test_undivided_data_counts_progress_at_every_moment() -> None:
     found = alone(
-        Table(
-            (
-                Row(
-                    (10.0,),
-                ),
-            )
-        ),
+        Table((Row((10.0,)),)),
         solo(A, W[0], 0),
         whole("a"),
         shards={},
@@ -49,25 +34,13 @@ def test_undivided_data_counts_progress_at_every_moment() -> None:
         for now, events in found[1:]
     ]
     assert advanced == [(3.0, [30.0]), (4.0, [10.0]), (10.0, [60.0])]
-    assert kinds(found[-1][1]) == [
-        "Advanced",
-        "Measured",
-        "Evaluated",
-        "Kept",
-        "Finished",
-    ]
+    assert kinds(found[-1][1]) == ["Advanced", "Measured", "Evaluated", "Kept", "Finished"]
 
 
 def test_undivided_data_is_kept_by_interval_and_falls_back_to_it() -> None:
     script: list[tuple[float, Event]] = [(7.0, Left(frozenset({W[0]})))]
     found = alone(
-        Table(
-            (
-                Row(
-                    (10.0,),
-                ),
-            )
-        ),
+        Table((Row((10.0,)),)),
         solo(A, W[0], 0),
         whole("a"),
         shards={},
@@ -112,19 +85,7 @@ def test_a_wide_lane_shrinks_when_a_slot_is_lost() -> None:
 
 def test_lanes_on_one_slot_share_it_and_one_is_faster_when_the_other_has_finished() -> None:
     pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
-    found = alone(
-        Table(
-            (
-                Row(
-                    (10.0,),
-                ),
-            )
-        ),
-        pack,
-        whole("a", 50.0),
-        whole("b", 100.0),
-        shards={},
-    )
+    found = alone(Table((Row((10.0,)),)), pack, whole("a", 50.0), whole("b", 100.0), shards={})
     ends = {e.trial: now for now, events in found for e in events if isinstance(e, Finished)}
     assert ends == {A: pytest.approx(10.0), B: pytest.approx(15.0)}
 

@@ -114,10 +114,7 @@ def test_what_a_change_of_width_took_is_told_amid_a_unit_though_the_rate_is_know
 def test_fused_steps_are_told_where_they_save_time() -> None:
     lanes = (Lane(A, (W[0],)), Lane(B, (W[0],)))
     pack = Gang(lanes, fused=True)
-    changes: Any = {
-        0.0: (None, pack),
-        1.0: (None, pack),
-    }  # the first time they are tried
+    changes: Any = {0.0: (None, pack), 1.0: (None, pack)}  # the first time they are tried
     gaining = Row((100.0,), packing=Packing.shared(0.5, 100.0, 10))
     both = trial("a", 10.0, batch_size=10), trial("b", 10.0, batch_size=10)
     ((_, _, figures),) = measured(told((gaining,), changes, *both))
@@ -159,11 +156,7 @@ def test_a_pack_that_is_tried_shrinks_as_any_gang(lost: bool) -> None:
     both = trial("a", 10.0, x=0), trial("b", 10.0, x=1)
     happens = Left(frozenset({W[0]})) if lost else Failed(A, "gone")
     found = told(
-        rows,
-        {0.0: (None, pack)},
-        *both,
-        script=[(1.0, happens)],
-        measuring=Measuring(tries=True),
+        rows, {0.0: (None, pack)}, *both, script=[(1.0, happens)], measuring=Measuring(tries=True)
     )
     assert [trial for _, trial, _ in measured(found)] == ([] if lost else [B])
     ended = [event.gang for _, event in found if isinstance(event, Ended)]

@@ -3,16 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from small_studies import (
-    follow,
-    nodes,
-    seen,
-    simulated,
-    state,
-    table,
-    trial,
-    widths_over_time,
-)
+from small_studies import follow, nodes, seen, simulated, state, table, trial, widths_over_time
 from test_widths_contract import wide_worlds
 
 from shoal.core.check import check

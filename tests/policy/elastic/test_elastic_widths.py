@@ -4,16 +4,7 @@ import pytest
 from asks import ask, counts
 from hypothesis import given
 from hypothesis import strategies as st
-from small_studies import (
-    follow,
-    nodes,
-    seen,
-    simulated,
-    state,
-    table,
-    trial,
-    widths_over_time,
-)
+from small_studies import follow, nodes, seen, simulated, state, table, trial, widths_over_time
 
 from shoal.core.event import Finished
 from shoal.policy.reference.baselines import Rounds
@@ -40,10 +31,7 @@ def test_a_new_trial_explores_each_width_and_then_gets_what_it_is_worth() -> Non
         nodes(8),
         table((10.0, 18.0, 18.0, 15.0, 9.0, 9.0, 9.0, 9.0)),
     )
-    assert widths_over_time(kept)[-1] == (
-        40.0,
-        {"t0": 2},
-    )  # seen to be best, whatever was believed
+    assert widths_over_time(kept)[-1] == (40.0, {"t0": 2})  # seen to be best, whatever was believed
 
 
 def test_explorers_hold_their_slots_and_others_share_the_rest() -> None:
@@ -124,14 +112,7 @@ def test_water_fill_weighs_what_a_rescale_costs_not_what_a_start_costs() -> None
     known = state([trial(0, 1000.0), trial(1, 1000.0)], nodes(4))
     for up, moved in ((1.0, True), (50.0, False)):
         profile = Table(
-            (
-                Row(
-                    (10.0, 20.0, 30.0, 40.0),
-                    switch=50.0 if moved else 1.0,
-                    up=up,
-                    down=0.0,
-                ),
-            )
+            (Row((10.0, 20.0, 30.0, 40.0), switch=50.0 if moved else 1.0, up=up, down=0.0),)
         )
         start = WaterFill().decide(seen(known, profile), None)[0]
         then = follow(known, start, Finished(trial(1, 1.0).id))
@@ -140,10 +121,7 @@ def test_water_fill_weighs_what_a_rescale_costs_not_what_a_start_costs() -> None
 
 def test_more_trials_than_slots_are_not_turned_out() -> None:
     lines = simulated(
-        WaterFill(),
-        [(0.0, trial(i, 100.0 * (i + 1))) for i in range(4)],
-        nodes(2),
-        table((10.0,)),
+        WaterFill(), [(0.0, trial(i, 100.0 * (i + 1))) for i in range(4)], nodes(2), table((10.0,))
     )
     assert widths_over_time(lines) == [
         (0.0, {"t3": 1, "t2": 1}),

@@ -210,9 +210,7 @@ def test_a_study_says_where_its_data_lies():
     whole = Catalogue({ShardId(f"s{n}"): {"n0": "x"} for n in range(2)})
     rules = Elastic(), Every(60.0, Elastic(admit=2))
     for rule, wanted in zip(
-        rules,
-        (Elastic(placed=True), Every(60.0, Elastic(admit=2, placed=True))),
-        strict=True,
+        rules, (Elastic(placed=True), Every(60.0, Elastic(admit=2, placed=True))), strict=True
     ):
         made = over_placed(rule, apart, reshuffles=False)
         assert made == wanted and hops(made)

@@ -17,13 +17,7 @@ def test_gains_are_those_of_equation_16():
         540.0,
         840.0,
     ]  # 30 O(n) - 12 O(2) below 2, - 18 O(2) above
-    assert table[1].tolist() == [
-        0.0,
-        240.0,
-        480.0,
-        720.0,
-        960.0,
-    ]  # a start from none is free
+    assert table[1].tolist() == [0.0, 240.0, 480.0, 720.0, 960.0]  # a start from none is free
     assert best_counts(table, 4).tolist() == [2, 2]
 
 
@@ -52,12 +46,7 @@ def test_the_convex_step_that_greedy_misses_is_taken():
 def test_equals_the_recursion_on_1000_instances():
     rng = np.random.default_rng(11)
     for _ in range(1000):
-        x = case(
-            rng,
-            int(rng.integers(1, 30)),
-            int(rng.integers(1, 200)),
-            int(rng.integers(2, 65)),
-        )
+        x = case(rng, int(rng.integers(1, 30)), int(rng.integers(1, 200)), int(rng.integers(2, 65)))
         counts = best_counts(x.table, x.free)
         best = value(x.table, best_counts_dp(x.table, x.free))
         assert counts.sum() <= x.free
@@ -67,12 +56,7 @@ def test_equals_the_recursion_on_1000_instances():
 def test_equals_brute_force_on_500_small_instances():
     rng = np.random.default_rng(12)
     for _ in range(500):
-        x = case(
-            rng,
-            int(rng.integers(1, 4)),
-            int(rng.integers(1, 13)),
-            int(rng.integers(2, 9)),
-        )
+        x = case(rng, int(rng.integers(1, 4)), int(rng.integers(1, 13)), int(rng.integers(2, 9)))
         best = brute(x.table, x.free)
         assert value(x.table, best_counts(x.table, x.free)) == pytest.approx(
             best, rel=1e-9, abs=1e-6
@@ -87,9 +71,7 @@ def test_equal_trials_and_flat_curves_are_no_trouble():
     for _ in range(200):
         x = case(rng, 1, 60, 30)
         table = np.repeat(
-            np.maximum.accumulate(np.where(x.table > FORBIDDEN, x.table, 0.0), axis=1),
-            12,
-            axis=0,
+            np.maximum.accumulate(np.where(x.table > FORBIDDEN, x.table, 0.0), axis=1), 12, axis=0
         )
         best = value(table, best_counts_dp(table, x.free))
         assert value(table, best_counts(table, x.free)) == pytest.approx(best, rel=1e-9, abs=1e-6)
@@ -107,8 +89,7 @@ def test_equals_the_recursion_where_trials_are_of_few_kinds():
             int(rng.integers(4, 40)),
         )
         speeds = np.concatenate(
-            [np.zeros((kinds, 1)), rng.uniform(0.2, 2.0, (kinds, width)).cumsum(1)],
-            axis=1,
+            [np.zeros((kinds, 1)), rng.uniform(0.2, 2.0, (kinds, width)).cumsum(1)], axis=1
         )
         curve = np.repeat(speeds, copies, axis=0)
         free = int(rng.integers(1, kinds * copies * width))
@@ -126,10 +107,7 @@ def test_equals_the_recursion_where_trials_are_of_few_kinds():
 
 def test_one_count_only_and_plenty_for_all():
     assert best_counts(np.zeros((3, 1)), 5).tolist() == [0, 0, 0]
-    assert best_counts(np.array([[0.0, 2.0, 1.0], [0.0, -1.0, -2.0]]), 4).tolist() == [
-        1,
-        0,
-    ]
+    assert best_counts(np.array([[0.0, 2.0, 1.0], [0.0, -1.0, -2.0]]), 4).tolist() == [1, 0]
     assert best_counts(np.array([[0.0, 1e-12, 3e-12], [0.0, 2e-12, 3e-12]]), 2).tolist() in (
         [2, 0],
         [1, 1],

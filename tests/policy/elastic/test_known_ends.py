@@ -103,11 +103,7 @@ def test_one_trial_takes_the_slots_on_which_it_makes_most(
     st.sampled_from(["index", "spatial"]),
 )
 def test_no_trial_grows_by_slots_that_do_not_pay_before_they_leave(
-    ends: list[float],
-    rates: tuple[float, ...],
-    trials: int,
-    held: list[int],
-    placement: str,
+    ends: list[float], rates: tuple[float, ...], trials: int, held: list[int], placement: str
 ) -> None:
     policy = Elastic(HORIZON, up=UP, down=UP, placement=placement)
     at = seen(ends, rates, held, trials, widths=(1, len(rates)))

@@ -14,10 +14,7 @@ def solve(x: Case, **how: object) -> object:
 
 def same_optimum(x: Case) -> None:
     best = value(x.table, best_counts(x.table, x.free))
-    for found in (
-        solve(x),
-        count_milp(x.curve, x.held, x.up, x.down, x.horizon, x.free),
-    ):
+    for found in (solve(x), count_milp(x.curve, x.held, x.up, x.down, x.horizon, x.free)):
         assert found.optimal
         assert found.counts.sum() <= x.free
         assert value(x.table, found.counts) == pytest.approx(best, rel=1e-6, abs=1e-3)
@@ -27,12 +24,7 @@ def test_elastic_has_the_optimum_of_the_programs():
     rng = np.random.default_rng(21)
     for _ in range(60):
         same_optimum(
-            case(
-                rng,
-                int(rng.integers(1, 4)),
-                int(rng.integers(3, 10)),
-                int(rng.integers(3, 8)),
-            )
+            case(rng, int(rng.integers(1, 4)), int(rng.integers(3, 10)), int(rng.integers(3, 8)))
         )
 
 
@@ -41,12 +33,7 @@ def test_elastic_has_the_optimum_of_the_programs_on_500_instances():
     rng = np.random.default_rng(22)
     for _ in range(500):
         same_optimum(
-            case(
-                rng,
-                int(rng.integers(1, 5)),
-                int(rng.integers(3, 15)),
-                int(rng.integers(3, 12)),
-            )
+            case(rng, int(rng.integers(1, 5)), int(rng.integers(3, 15)), int(rng.integers(3, 12)))
         )
 
 

@@ -49,11 +49,7 @@ def test_a_table_tells_cohorts_apart():
     n = Spatial(table=[(0, 0.5, 0.8), (2, 0.1, 0.3)]).near(
         np.array([0.0, 0.0, 5.0]), np.array([1, 2, 1])
     )
-    assert np.exp(n).round(6).tolist() == [
-        [0.2, 0.5, 0.7],
-        [0.5, 0.2, 0.9],
-        [0.7, 0.9, 0.2],
-    ]
+    assert np.exp(n).round(6).tolist() == [[0.2, 0.5, 0.7], [0.5, 0.2, 0.9], [0.7, 0.9, 0.2]]
 
 
 @pytest.mark.parametrize("bad", [{"chance": 1.0}, {"reach": 0.0}, {"table": [(1, 0.1, 0.1)]}])

@@ -165,9 +165,4 @@ def test_the_forward_time_is_the_mean_time_between_departures():
     for now, events in spoken:
         known = follow(known, plan, *events)
         plan, memory = policy.decide(seen(known, profile, now), memory)
-    assert memory["departures"] == {
-        "since": 0.0,
-        "departures": 3,
-        "slots": 1,
-        "last": "g02",
-    }
+    assert memory["departures"] == {"since": 0.0, "departures": 3, "slots": 1, "last": "g02"}

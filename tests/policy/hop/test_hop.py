@@ -84,14 +84,7 @@ def test_rotation_spreads_the_first_trials_by_the_time_they_take() -> None:
     state = started(*(trial(t, x=i) for i, t in enumerate("abcdef")))
     _, memory = Hop().decide(view_of(state, rates(1.0, 2.0, 2.0, 4.0, 4.0, 4.0)), {})
     groups = {t: seat[0] for t, seat in memory["seats"].items()}
-    assert groups == {
-        "a": 0,
-        "b": 1,
-        "c": 2,
-        "d": 1,
-        "e": 2,
-        "f": 1,
-    }  # 1, .5+.25+.25, .5+.25
+    assert groups == {"a": 0, "b": 1, "c": 2, "d": 1, "e": 2, "f": 1}  # 1, .5+.25+.25, .5+.25
     _, again = Hop().decide(view_of(state, rates(9.0, 1.0, 1.0, 1.0, 1.0, 1.0)), memory)
     assert again is memory, "a seat is for good"
 
@@ -117,12 +110,7 @@ def test_rotation_takes_the_trial_with_the_fewest_visits_then_the_oldest() -> No
     assert plan.gangs == {solo(A, W[0], 0, S[0], 10.0)}  # a, d, g start at shard 0
     ahead = fold(
         state,
-        [
-            Advanced(
-                {A: 30.0},
-                visits={A: tuple(Visit(0, s, 0, 10) for s in (S[0], S[2], S[1]))},
-            )
-        ],
+        [Advanced({A: 30.0}, visits={A: tuple(Visit(0, s, 0, 10) for s in (S[0], S[2], S[1]))})],
     )
     assert Hop().decide(view_of(ahead), memory)[0].gangs == {
         solo(TrialId("d"), W[0], 0, S[0], 10.0)
@@ -144,12 +132,7 @@ def test_rotation_goes_on_with_an_epoch_that_another_policy_began() -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_policies_may_change_in_the_middle(rule: str) -> None:
     lines, state = study(
-        Fifo(),
-        rates(1.0, 2.0, 4.0),
-        count=3,
-        epochs=3,
-        deadline=35.0,
-        checkpoint_every=0.0,
+        Fifo(), rates(1.0, 2.0, 4.0), count=3, epochs=3, deadline=35.0, checkpoint_every=0.0
     )
     assert any(len(v) % 3 for v in state.visits.values()), (
         "no trial is within an epoch: nothing is tested"
@@ -163,9 +146,7 @@ def test_lrw_serves_the_most_loaded_slot_first_and_the_longest_trial() -> None:
     shards = {S[0]: 10, S[1]: 30}
     at = [Slot(W[0], shards=frozenset({S[0]})), Slot(W[1], shards=frozenset({S[1]}))]
     state = started(
-        *(trial(t, 40.0, shards, x=i) for i, t in enumerate("abc")),
-        at=at,
-        shards=shards,
+        *(trial(t, 40.0, shards, x=i) for i, t in enumerate("abc")), at=at, shards=shards
     )
     plan, _ = Hop("lrw").decide(view_of(state, rates(3.0, 1.0, 2.0)), {})
     assert plan.gangs == {solo(B, W[1], 0, S[1], 30.0), solo(C, W[0], 0, S[0], 10.0)}
@@ -184,10 +165,7 @@ def test_lrw_counts_all_epochs() -> None:
 
 def test_lrw_takes_the_shard_that_is_hardest_to_serve() -> None:
     at = [Slot(W[0], shards=frozenset(S)), Slot(W[1], shards=frozenset({S[0]}))]
-    busy = fold(
-        started(*map(trial, "abc"), at=at),
-        [Planned((), (solo(B, W[1], 0, S[0], 10.0),))],
-    )
+    busy = fold(started(*map(trial, "abc"), at=at), [Planned((), (solo(B, W[1], 0, S[0], 10.0),))])
     plan, _ = Hop("lrw").decide(view_of(busy), {})
     assert plan.gangs - busy.plan.gangs == {solo(A, W[0], 1, S[1], 10.0)}, "s0 has another holder"
 

@@ -48,8 +48,7 @@ class Cluster:
         self.slots = tuple(Slot(SlotId(f"w{w}"), shards=here[w]) for w in range(len(speeds)))
         rows = [Row((SIZE / f,), {"m": i}) for i, f in enumerate(flops)]
         self.table = Table(
-            rows,
-            {slot.id: float(s) for slot, s in zip(self.slots, speeds, strict=True)},
+            rows, {slot.id: float(s) for slot, s in zip(self.slots, speeds, strict=True)}
         )
         self.trials = [(0, {"m": i}) for i in range(len(flops))]
 
@@ -180,9 +179,7 @@ def test_noise_changes_times_but_not_orders():
     cluster = Cluster([5, 3, 2, 7, 1, 4], [2, 1, 3])
     calm, _ = cluster.run(Hop("quick4"), epochs=2)
     noisy, _ = cluster.run(
-        Hop("quick4"),
-        epochs=2,
-        truth=lambda known: Noisy(cluster.table.of(known), 0.3, 5),
+        Hop("quick4"), epochs=2, truth=lambda known: Noisy(cluster.table.of(known), 0.3, 5)
     )
     assert learnt(noisy) == learnt(calm)
 

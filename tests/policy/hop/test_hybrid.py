@@ -11,16 +11,7 @@ import pytest
 from shoal.backend.sim.sim import Sim
 from shoal.core.check import PlanError, check
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import (
-    Advanced,
-    Ended,
-    Finished,
-    Joined,
-    Left,
-    Opened,
-    Planned,
-    Submitted,
-)
+from shoal.core.event import Advanced, Ended, Finished, Joined, Left, Opened, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane, Plan, Proposal, evenness
 from shoal.core.state import State, view
@@ -44,13 +35,7 @@ SHARDS = {ShardId(f"s{q}"): SIZE for q in range(SLOTS)}
 class These:
     def __init__(self, count, widths):
         self.trials = tuple(
-            Trial(
-                TrialId(f"t{i}"),
-                EPOCHS * SIZE * SLOTS,
-                {"i": i},
-                widths,
-                frozenset(SHARDS),
-            )
+            Trial(TrialId(f"t{i}"), EPOCHS * SIZE * SLOTS, {"i": i}, widths, frozenset(SHARDS))
             for i in range(count)
         )
 
@@ -180,12 +165,7 @@ def test_division_of_few_trials():
         speed = [lambda width: rate_of(width, rho) / 10] * count
         return division(lambda _: [8.0] * count, speed, 8, **more)
 
-    assert [round(8 / division_of(k)[1], 2) for k in (5, 6, 7, 8)] == [
-        1.52,
-        1.27,
-        1.09,
-        1.0,
-    ]
+    assert [round(8 / division_of(k)[1], 2) for k in (5, 6, 7, 8)] == [1.52, 1.27, 1.09, 1.0]
     for trials in range(1, 9):
         _, takes = division_of(trials)
         assert takes <= min(8, trials * 8 / (rate_of(8, 0.05) / 10)) * (1 + 1e-9)
@@ -273,10 +253,7 @@ def test_a_joint_unit_that_loses_a_slot_is_void():
     searcher = Trace([(0.0, {}, 2.0 * 4 * SIZE)], widths=(1, 4))
     made = load(4, 1, 0.1, searcher)
     gone, back = 3.0, 20.0
-    script = [
-        (gone, Left(frozenset([SlotId("w02")]))),
-        (back, Joined((made.slots[2],))),
-    ]
+    script = [(gone, Left(frozenset([SlotId("w02")]))), (back, Joined((made.slots[2],)))]
     lines, state = made.run(Hybrid(), script)
     first, *_ = gangs(lines)
     assert first.joint and set(first.shards) == set(made.shards)

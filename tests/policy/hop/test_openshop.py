@@ -49,11 +49,7 @@ def spans(schedule, slot):
 
 def test_three_by_three():
     assert bound(np.ones((3, 3))) == 3
-    assert sorted(rotation(np.ones((3, 3)).tolist()).orders) == [
-        (0, 1, 2),
-        (1, 2, 0),
-        (2, 0, 1),
-    ]
+    assert sorted(rotation(np.ones((3, 3)).tolist()).orders) == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     planned = quick4(np.ones((3, 3)).tolist())
     assert planned.schedule.makespan == 3
     check_schedule(planned.schedule, Shop.open(np.ones((3, 3))))
@@ -112,8 +108,7 @@ def test_rules_keep_the_invariants(rule, barrier, shape):
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 5), (7, 3), (8, 8), (12, 8)])
 @pytest.mark.parametrize(
-    "make",
-    [lambda t: insertion(t.tolist()), lambda t: vector_rearrangement(t).schedule],
+    "make", [lambda t: insertion(t.tolist()), lambda t: vector_rearrangement(t).schedule]
 )
 def test_other_plans_keep_the_invariants(shape, make):
     times = drawn(*shape)
@@ -213,10 +208,7 @@ def test_vector_rearrangement_is_optimal_where_it_says_so():
 
 def replicated(trials, slots, copies, seed):
     rng = np.random.default_rng([seed, trials, slots, copies])
-    work, speeds = (
-        rng.lognormal(0, 1, trials),
-        rng.choice([12.1, 5.6, 11.3, 18.7], slots),
-    )
+    work, speeds = (rng.lognormal(0, 1, trials), rng.choice([12.1, 5.6, 11.3, 18.7], slots))
     seconds = np.full((trials, slots, slots), np.inf)
     for q in range(slots):
         at = [q, *rng.permutation([w for w in range(slots) if w != q])[: copies - 1]]

@@ -31,11 +31,7 @@ def simulated(policy: Hop, work: Sequence[float], speeds: Sequence[float]) -> li
         {slot.id: v for slot, v in zip(at, speeds, strict=True)},
     )
     lines, _ = study(
-        policy,
-        table,
-        searcher=Grid({"x": grid(range(len(work)))}, 1),
-        shards=shards,
-        at=at,
+        policy, table, searcher=Grid({"x": grid(range(len(work)))}, 1), shards=shards, at=at
     )
     starts, found = {}, []
     for time, entry in lines:
@@ -105,8 +101,7 @@ def test_example_4() -> None:
 
 
 @pytest.mark.parametrize(
-    ("holders", "bound"),
-    [([[0, 1], [0, 1]], 8.0), ([[0], [1]], 12.0), ([[0, 1], [1]], 12.0)],
+    ("holders", "bound"), [([[0, 1], [0, 1]], 8.0), ([[0], [1]], 12.0), ([[0, 1], [1]], 12.0)]
 )
 def test_example_5(holders: list[list[int]], bound: float) -> None:
     found = replica_bound([2.0, 1.0], [6.0, 6.0], holders)
@@ -156,14 +151,7 @@ def test_spread_is_longest_first_to_the_emptiest() -> None:
 
 def test_next_shard_goes_round() -> None:
     ring = [ShardId(x) for x in "abcd"]
-    assert [next_shard(ring, 1, made, ring) for made in range(6)] == [
-        "b",
-        "a",
-        "d",
-        "c",
-        "b",
-        "a",
-    ]
+    assert [next_shard(ring, 1, made, ring) for made in range(6)] == ["b", "a", "d", "c", "b", "a"]
     assert next_shard(ring, 1, 1, {ShardId("c"), ShardId("b")}) == "b", (
         "a was seen already: the first one that is lacking"
     )

@@ -30,10 +30,7 @@ FIGURES = {
 
 
 def seen(
-    names: Sequence[str],
-    running: Sequence[str] = (),
-    slots: int = 1,
-    epochs: Sequence[float] = (),
+    names: Sequence[str], running: Sequence[str] = (), slots: int = 1, epochs: Sequence[float] = ()
 ) -> View:
     """Trials whose names begin with "a" are of one form, the others of another; the last ones
     run alone on a slot each.

@@ -90,21 +90,13 @@ def test_cheapest_is_nearly_exact(room):
 def test_contiguous_leaves_alone_what_gains_nothing():
     assert contiguous(
         [Member(Cost(1.0), i) for i in range(4)], 99.0, 99, lambda g: float(len(g))
-    ) == [
-        [0],
-        [1],
-        [2],
-        [3],
-    ]
+    ) == [[0], [1], [2], [3]]
 
 
 def test_one_that_fits_nowhere_is_alone():
     assert contiguous(
         [Member(Cost(5.0)), Member(Cost(1.0)), Member(Cost(1.0))], 2.0, 9, lambda g: 1.0
-    ) == [
-        [0],
-        [1, 2],
-    ]
+    ) == [[0], [1, 2]]
 
 
 def test_nearest_stops_at_its_threshold():

@@ -62,10 +62,7 @@ SHARED = Packs(PackCost.sharing(0.6, repack=0.0), memory=0.4, per_sample=0.6 / 4
 def test_worked_example_as_a_policy():
     """20, 20, 40 together, then 60."""
     packs, _ = simulate(Pack(refill=False), SHARED, batches(20, 60, 20, 40))
-    assert sorted(sorted(p) for turn in packs for p in turn) == [
-        ["t000", "t002", "t003"],
-        ["t001"],
-    ]
+    assert sorted(sorted(p) for turn in packs for p in turn) == [["t000", "t002", "t003"], ["t001"]]
 
 
 def test_packs_only_what_gains():
@@ -79,29 +76,17 @@ def test_packs_only_what_gains():
 
 def test_idle_slots_come_before_packs():
     packs, _ = simulate(Pack(), SHARED, batches(20, 20, 20, 20), slots=4, memory=99.0)
-    assert sorted(p for turn in packs for p in turn) == [
-        ("t000",),
-        ("t001",),
-        ("t002",),
-        ("t003",),
-    ]
+    assert sorted(p for turn in packs for p in turn) == [("t000",), ("t001",), ("t002",), ("t003",)]
 
 
 def test_unlike_graphs_are_kept_apart():
     configs = [{"batch_size": 20, "depth": d} for d in (1, 2, 1, 2)]
     packs, _ = simulate(Pack(same=["depth"], refill=False), SHARED, configs, memory=99.0)
-    assert sorted(sorted(p) for turn in packs for p in turn) == [
-        ["t000", "t002"],
-        ["t001", "t003"],
-    ]
+    assert sorted(sorted(p) for turn in packs for p in turn) == [["t000", "t002"], ["t001", "t003"]]
 
 
 def test_a_waiting_trial_joins_where_one_has_ended():
-    configs = [
-        {"batch_size": 45, "samples": 12000.0},
-        {"batch_size": 45},
-        {"batch_size": 45},
-    ]
+    configs = [{"batch_size": 45, "samples": 12000.0}, {"batch_size": 45}, {"batch_size": 45}]
     packs, ends = simulate(Pack(), SHARED, configs, memory=2.0)
     assert packs == [[("t000", "t001")], [("t000", "t002")]]
     _, apart = simulate(Pack(refill=False), SHARED, configs, memory=2.0)
@@ -111,11 +96,7 @@ def test_a_waiting_trial_joins_where_one_has_ended():
 @pytest.mark.parametrize(("repack", "joins"), [(1.0, True), (1e4, False)])
 def test_none_joins_where_taking_it_in_costs_more_than_it_gains(repack, joins):
     profile = Packs(PackCost.sharing(0.6, repack=repack), memory=0.4, per_sample=0.6 / 45)
-    configs = [
-        {"batch_size": 45, "samples": 12000.0},
-        {"batch_size": 45},
-        {"batch_size": 45},
-    ]
+    configs = [{"batch_size": 45, "samples": 12000.0}, {"batch_size": 45}, {"batch_size": 45}]
     packs, _ = simulate(Pack(), profile, configs, memory=2.0)
     assert (packs[1] == [("t000", "t002")]) == joins
 
@@ -164,10 +145,7 @@ def idle_beside(gain, left=(100.0, 100.0, 100.0, 100.0), switch=0.0, memory=100.
     packing = Packing.shared(gain, 1.0, 1, joint=0.0) if gain else None
     row = Row((1.0,), {}, memory=10.0, switch=switch, packing=packing)
     gang = Gang(tuple(Lane(name, (SlotId("g0"),)) for name in names))
-    state = fold(
-        State(),
-        [Joined(slots), *map(Submitted, trials), Planned((), (gang,))],
-    )
+    state = fold(State(), [Joined(slots), *map(Submitted, trials), Planned((), (gang,))])
     plan, _ = Pack().decide(view(state, 0.0, Table((row,)).of(state.known)), "")
     return sorted((g.lanes[0].slots[0], sorted(g.trials)) for g in plan.gangs)
 
@@ -182,8 +160,7 @@ def test_the_pack_that_takes_longest_gives_but_none_that_ends_by_itself(quota):
     slots = tuple(Slot(SlotId(f"g{i}")) for i in range(3))
     packs = [
         Gang(
-            tuple(Lane(TrialId(f"t{2 * i + k}"), (SlotId(f"g{i}"),)) for k in range(2)),
-            quota=quota,
+            tuple(Lane(TrialId(f"t{2 * i + k}"), (SlotId(f"g{i}"),)) for k in range(2)), quota=quota
         )
         for i in range(2)
     ]

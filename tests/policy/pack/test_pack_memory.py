@@ -25,16 +25,9 @@ def seen(forms: str, **figures: float) -> View:
     """Six trials, each with the form of its letter, which gain by waiting for data once."""
     slot = Slot(SlotId("w0"), memory=ROOM, shards=frozenset(SHARDS))
     state = started(
-        *(trial(name, net=form) for name, form in zip(NAMES, forms, strict=True)),
-        at=[slot],
+        *(trial(name, net=form) for name, form in zip(NAMES, forms, strict=True)), at=[slot]
     )
-    known = {
-        "rate": 100.0,
-        "step": 0.1,
-        "data": 0.01,
-        "memory": STATE + STEP,
-        **figures,
-    }
+    known = {"rate": 100.0, "step": 0.1, "data": 0.01, "memory": STATE + STEP, **figures}
     told = [
         Measured(TrialId(name), 12 * form + name, known)
         for name, form in zip(NAMES, forms, strict=True)
@@ -77,11 +70,7 @@ def test_unlike_trials_take_turns(grouping: str) -> None:
         ("uuuuuu", {"transient": STEP, **SLOWER}, TURNS),
         ("uuuuuu", {"transient": STEP, "unfusable": 1.0}, TURNS),
         ("uuuvvv", {"transient": STEP, **QUICKER}, 4),  # two and two: 4 + 2 * 3 = 10
-        (
-            "uvwxyz",
-            {"transient": STEP, "crowded": STATE + STEP},
-            SUM,
-        ),  # it ran out once
+        ("uvwxyz", {"transient": STEP, "crowded": STATE + STEP}, SUM),  # it ran out once
     ],
 )
 def test_as_many_as_take_their_steps_at_once(

@@ -43,14 +43,7 @@ def simulate(policy: Any, trials: int, slots: int) -> tuple[list[Any], float]:
     here = [Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::slots])) for i in range(slots)]
     sim = Sim(SHARED.of, here, shards=SHARDS, checkpoint_every=1e9)
     journal, state = Journal(), fold(State(), [Opened(1, SHARDS)])
-    run(
-        Trace([(0.0, {"batch_size": 20})] * trials, 2),
-        policy,
-        sim,
-        SHARED.believe,
-        journal,
-        state,
-    )
+    run(Trace([(0.0, {"batch_size": 20})] * trials, 2), policy, sim, SHARED.believe, journal, state)
     gangs = [
         gang
         for line in journal.lines
@@ -71,8 +64,7 @@ def test_packs_hop() -> None:
     assert len(gangs) == 2 * 2 * len(SHARDS)
     _, alone = simulate(Hop(), 8, 2)
     assert end == pytest.approx(
-        alone * SHARED.cost_of.step([20] * 4) / (4 * SHARED.cost_of.step([20])),
-        rel=0.01,
+        alone * SHARED.cost_of.step([20] * 4) / (4 * SHARED.cost_of.step([20])), rel=0.01
     )
 
 
@@ -115,9 +107,7 @@ def test_the_order_of_shards_is_fixed_whoever_leads(rule: Any) -> None:
     assert packs
     for cut in range(10, len(lines), 29):
         again, _ = studied(
-            PacksAsTrials(Hop(rule), most=4),
-            fails={TrialId("t000")},
-            former=lines[:cut],
+            PacksAsTrials(Hop(rule), most=4), fails={TrialId("t000")}, former=lines[:cut]
         )
         assert {t: orders(visits) for t, visits in again.visits.items()} == alone, (
             f"killed after entry {cut}"
@@ -150,12 +140,7 @@ def studied(policy: Any, fails: Any, former: Any = ()) -> tuple[State, list[Any]
         former=(state, since),
     )
     state = run(
-        Trace([(0.0, {"batch_size": 20})] * 8, 3),
-        policy,
-        sim,
-        SHARED.believe,
-        journal,
-        state,
+        Trace([(0.0, {"batch_size": 20})] * 8, 3), policy, sim, SHARED.believe, journal, state
     )
     return state, journal.lines
 
@@ -171,13 +156,7 @@ def test_packs_that_wait_are_halved_until_every_slot_has_one() -> None:
     slots = tuple(Slot(SlotId(f"g{i}"), shards=frozenset(SHARDS)) for i in range(4))
     gang = Gang((Lane(TrialId("t5"), (slots[0].id,)),), (ShardId("s0"),), 1000.0)
     state = fold(
-        State(),
-        [
-            Opened(1, SHARDS),
-            Joined(slots),
-            *map(Submitted, trials),
-            Planned((), (gang,)),
-        ],
+        State(), [Opened(1, SHARDS), Joined(slots), *map(Submitted, trials), Planned((), (gang,))]
     )
     look = view(state, 0.0, SHARED.of(state.known))
     first = [TrialId(f"t{i}") for i in range(5)]

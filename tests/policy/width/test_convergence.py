@@ -124,9 +124,7 @@ def test_a_metric_that_rises_is_refused(policy: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [Doubling, Explore])
-def test_a_misspelt_metric_shows_at_the_first_score_though_nothing_is_decided(
-    policy: Any,
-) -> None:
+def test_a_misspelt_metric_shows_at_the_first_score_though_nothing_is_decided(policy: Any) -> None:
     rule = policy(foretell="los")
     begun = state([trial(0, 10_000.0)], nodes(4))
     plan, memory = rule.decide(seen(begun, FLAT), rule.start())

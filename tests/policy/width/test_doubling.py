@@ -61,10 +61,7 @@ RATES = st.lists(st.floats(0.05, 2.0), min_size=1, max_size=4).map(
 )
 
 
-@given(
-    st.lists(st.tuples(st.floats(1, 100), RATES), min_size=1, max_size=4),
-    st.integers(1, 8),
-)
+@given(st.lists(st.tuples(st.floats(1, 100), RATES), min_size=1, max_size=4), st.integers(1, 8))
 def test_exact_widths_are_the_optimum(
     trials: list[tuple[float, dict[int, float]]], capacity: int
 ) -> None:

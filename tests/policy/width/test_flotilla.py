@@ -50,13 +50,8 @@ def test_flotillas_of_five_models() -> None:
 
 def test_what_is_left_over_goes_to_the_slowest() -> None:
     assert create_flotilla(
-        [ask(0, 1, {1: 10.0, 2: 18.0, 3: 24.0}), ask(1, 1, {1: 9.0, 2: 17.0, 3: 23.0})],
-        5,
-        20.0,
-    ) == {
-        "t0": 2,
-        "t1": 3,
-    }
+        [ask(0, 1, {1: 10.0, 2: 18.0, 3: 24.0}), ask(1, 1, {1: 9.0, 2: 17.0, 3: 23.0})], 5, 20.0
+    ) == {"t0": 2, "t1": 3}
 
 
 def test_the_guard_gives_no_slot_that_makes_slower() -> None:
@@ -81,25 +76,16 @@ THREE = [trial(0, 100, (3, 3)), trial(1, 100, (3, 3)), trial(2, 100, (2, 2))]
 
 
 @pytest.mark.parametrize("memory", [float("inf"), 8.0])
-def test_lanes_are_placed_by_algorithm_3_also_where_memory_is_finite(
-    memory: float,
-) -> None:
+def test_lanes_are_placed_by_algorithm_3_also_where_memory_is_finite(memory: float) -> None:
     """Best fit would part the third lane: 1/3 + 1/3 + 2/2 instead of 1/3 + 2/3 + 1/2 by eq. 4."""
     known = state(THREE, nodes(8, memory=memory))
     plan, _ = Flotilla(delta=99.0).decide(seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {})
     lanes = {lane.trial: lane.slots for gang in plan.gangs for lane in gang.lanes}
-    assert lanes == {
-        "t0": ("g00", "g01", "g02"),
-        "t1": ("g03", "g04", "g05"),
-        "t2": ("g06", "g07"),
-    }
+    assert lanes == {"t0": ("g00", "g01", "g02"), "t1": ("g03", "g04", "g05"), "t2": ("g06", "g07")}
 
 
 def test_no_lane_is_placed_where_it_has_no_room() -> None:
-    slots = (
-        *nodes(4, memory=8.0),
-        *(Slot(SlotId(f"s{i}"), "small", memory=1.0) for i in range(4)),
-    )
+    slots = (*nodes(4, memory=8.0), *(Slot(SlotId(f"s{i}"), "small", memory=1.0) for i in range(4)))
     known = state(THREE, slots)
     plan, _ = Flotilla(delta=99.0).decide(seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {})
     assert not {s for gang in plan.gangs for s in gang.slots if s.startswith("s")}
@@ -111,10 +97,7 @@ def test_it_forms_again_when_rates_arrive() -> None:
     """
     policy = Flotilla(together=True)
     known = state([trial(0, 100, (1, 4)), trial(1, 100, (1, 4))], nodes(2))
-    alike, apart = (
-        table((10.0, 20.0, 30.0, 40.0)),
-        table((10.0, 20.0, 30.0, 40.0), (2.0, 4.0)),
-    )
+    alike, apart = (table((10.0, 20.0, 30.0, 40.0)), table((10.0, 20.0, 30.0, 40.0), (2.0, 4.0)))
     plan, memory = policy.decide(seen(known, alike), policy.start())
     (gang,) = plan.gangs
     assert len(gang.lanes) == 2
@@ -194,9 +177,7 @@ def test_delta_is_the_greatest_difference_of_paces() -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_lanes_keep_their_own_pace_unless_they_are_to_advance_together(
-    together: bool,
-) -> None:
+def test_lanes_keep_their_own_pace_unless_they_are_to_advance_together(together: bool) -> None:
     known = state([trial(0, 100, (1, 1)), trial(1, 100, (1, 1))], nodes(2))
     policy = Flotilla(together=together)
     plan, _ = policy.decide(seen(known, table((10.0,))), policy.start())
@@ -286,10 +267,7 @@ def test_a_rate_that_is_told_twice_is_believed() -> None:
         return Measured(TrialId("t1"), "kind1", {"rate": rate})
 
     known = follow(
-        known,
-        known.plan,
-        Measured(TrialId("t0"), "kind0", {"rate": 100.0}),
-        told(100.0),
+        known, known.plan, Measured(TrialId("t0"), "kind0", {"rate": 100.0}), told(100.0)
     )
     memory: object = policy.start()
     gangs = []
@@ -362,11 +340,7 @@ def test_a_trial_that_stays_goes_on_with_the_visit_in_which_it_was_measured() ->
     """As many kinds as slots: the quota is lifted, and nothing is trained twice."""
     trials = [Trial(TrialId(f"t{i}"), 1e5, {"x": i}, widths=(1, 2)) for i in range(2)]
     lines = simulated(
-        Flotilla(),
-        trials,
-        2,
-        table((100.0, 100.0), (99.0, 99.0)),
-        {ShardId("a"): 100_000},
+        Flotilla(), trials, 2, table((100.0, 100.0), (99.0, 99.0)), {ShardId("a"): 100_000}
     )
     assert lines[-1].time == pytest.approx(1e5 / 99.0)
 
@@ -490,10 +464,7 @@ def test_a_width_that_gives_no_rate_is_given_up_after_a_whole_visit() -> None:
     assert widths_of(known.plan) == {"t0": 2}
 
 
-@pytest.mark.parametrize(
-    ("rates", "last"),
-    [(EIGHT, 112.145), (EIGHT[:7], None)],
-)
+@pytest.mark.parametrize(("rates", "last"), [(EIGHT, 112.145), (EIGHT[:7], None)])
 def test_unmeasured_widths_have_the_rates_of_eq_5(
     rates: tuple[float, ...], last: float | None
 ) -> None:

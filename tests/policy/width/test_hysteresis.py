@@ -12,15 +12,7 @@ from small_studies import Arrivals, follow, nodes, seen, state, table, trial, wi
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, SlotId
-from shoal.core.event import (
-    Advanced,
-    Finished,
-    Joined,
-    Left,
-    Opened,
-    Planned,
-    Submitted,
-)
+from shoal.core.event import Advanced, Finished, Joined, Left, Opened, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.ports import Policy
 from shoal.core.state import State
@@ -34,12 +26,7 @@ from shoal.policy.width.explore import Explore
 from shoal.profile.table import Table
 
 EPOCH = 50_000
-CAPES = (
-    362.3,
-    610.6,
-    850.4,
-    1058.2,
-)  # images/s at widths 1 to 4, from the paper's Table 2
+CAPES = (362.3, 610.6, 850.4, 1058.2)  # images/s at widths 1 to 4, from the paper's Table 2
 DOUBLINGS = [Doubling(), Doubling("exact"), Doubling("plus-one")]
 
 

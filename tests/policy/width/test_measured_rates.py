@@ -62,11 +62,7 @@ def settled(
 
 
 def decided(
-    policy: Policy[object],
-    known: State,
-    memory: object,
-    now: float,
-    profile: Profile | None = None,
+    policy: Policy[object], known: State, memory: object, now: float, profile: Profile | None = None
 ) -> tuple[State, object]:
     """The state once the policy's plan runs, and what it remembers."""
     seen = view(known, now, profile or believe(known))
