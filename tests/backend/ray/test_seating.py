@@ -3,18 +3,18 @@
 from types import SimpleNamespace
 from typing import Any
 
-from shoal.backend.ray.wide_gangs import Seating
+from shoal.backend.ray.wide_gangs import WideGangs
 
 
 def asked(*generations: tuple[str, ...]) -> list[bool]:
     """Whether each generation in turn, of processes at these hosts, measures links."""
     unused: Any = None
-    seating = Seating(unused, "gloo", unused)
+    gangs = WideGangs(unused, "gloo")
     lane: Any = SimpleNamespace(trial="a", sure=set())
     found = []
     for hosts in generations:
         who: Any = [Process(f"{host}:{port}") for port, host in enumerate(hosts)]
-        seats = seating._seated(lane, who, ()).values()
+        seats = gangs._seated(lane, who, ()).values()
         (links,) = {seat.links for seat in seats}
         assert [seat.host for seat in seats] == list(hosts)
         found.append(links)
