@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import isfinite, log10
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from shoal.core.trial import Seconds, TrialId, Value
 from shoal.reporting.accounting import Account
@@ -112,38 +112,39 @@ LEAST_POINTS = 12  # of one curve, however many curves there are
 MARKED = 30  # points of the longest curve up to which each point has a mark
 HOVER = "%{text}<br>%{y:.5g} at %{x:.4g}<extra></extra>"
 GRID = "rgba(139,147,161,0.22)"
+CLEAR = "rgba(0,0,0,0)"
+_AXIS = {
+    "gridcolor": GRID,
+    "zeroline": False,
+    "linecolor": GRID,
+    "automargin": True,
+    "ticks": "outside",
+    "tickcolor": GRID,
+    "title": {"standoff": 12},
+}
+TEMPLATE = {
+    "layout": {
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12},
+        "hoverlabel": {"align": "left", "font": {"size": 12}},
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "legend": {"bgcolor": CLEAR},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+    }
+}
+"""The report's style, as a template of plotly; the page sets the colours of its theme."""
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis in the report's style."""
-    look = {
-        "gridcolor": GRID,
-        "zeroline": False,
-        "linecolor": GRID,
-        "automargin": True,
-        "ticks": "outside",
-        "tickcolor": GRID,
-    }
-    return {**look, "title": {"text": escape(title), "standoff": 12}, **more}
-
-
-FONT = {
-    "family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
-    "size": 12,
-}
+    """An axis with a title, which a user may have written."""
+    return {"title": {"text": escape(title)}, **more}
 
 
 def layout(height: int, **more: Any) -> dict[str, Any]:
-    """A layout in the report's style; the page sets the colours of its theme."""
-    common: dict[str, Any] = {
-        "height": height,
-        "margin": {"l": 60, "r": 20, "t": 16, "b": 48},
-        "font": FONT,
-        "hoverlabel": {"align": "left", "font": {"size": 12}},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-    }
-    return {**common, **more}
+    """A layout in the report's style, of so many pixels."""
+    margin = {"l": 60, "r": 20, "t": 16, "b": 48}
+    return {"template": TEMPLATE, "height": height, "margin": margin, **more}
 
 
 def label(row: TrialRow) -> str:
@@ -255,7 +256,7 @@ class _Curves:
         colour = self._painted[row.id]
         return {
             "type": "scatter",
-            "mode": _mode(few or len(points) == 1),
+            "mode": "lines+markers" if few or len(points) == 1 else "lines",
             "name": escape(row.id),
             "x": [point.epoch for point in points],
             "y": [point.value for point in points],
@@ -280,29 +281,13 @@ class _Curves:
             "name": f"{len(rows)} others",
             "x": _joined([point.epoch for point in self.of(row)] for row in rows),
             "y": _joined([point.value for point in self.of(row)] for row in rows),
-            "text": _joined(self._names(row) for row in rows),
+            "text": _joined([f"<b>{escape(row.id)}</b>"] * len(self.of(row)) for row in rows),
             "line": {"color": GREY, "width": 0.8},
             "marker": {"color": GREY, "size": 4},
             "opacity": opacity,
             "connectgaps": False,
             "hovertemplate": HOVER,
         }
-
-    def _names(self, row: TrialRow) -> list[str]:
-        """The trial's name for each of its points."""
-        return [f"<b>{escape(row.id)}</b>"] * len(self.of(row))
-
-
-def _mode(marked: bool) -> str:
-    """How plotly draws a curve; `marked`: with a mark at each point."""
-    if marked:
-        return "lines+markers"
-    return "lines"
-
-
-CURVE_MARGIN = {"l": 60, "r": 20, "t": 34, "b": 48}
-# A legend to the right of the curves, the best trial above.
-BESIDE = {"traceorder": "reversed", "x": 1.01, "y": 1, "bgcolor": "rgba(0,0,0,0)"}
 
 
 def _curve_layout(curves: _Curves, kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,8 +300,8 @@ def _curve_layout(curves: _Curves, kept: Mapping[str, Any]) -> dict[str, Any]:
         xaxis=epochs,
         yaxis=axis(curves.name, **kept),
         hovermode="closest",
-        legend=BESIDE,
-        margin=CURVE_MARGIN,
+        legend={"traceorder": "reversed", "x": 1.01, "y": 1},  # beside them, the best above
+        margin={"l": 60, "r": 20, "t": 34, "b": 48},
         showlegend=True,
     )
 
@@ -353,7 +338,10 @@ def _range(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
     if len(finite) < 3:
         return {}
 
-    low, high = _usual(finite, _drawable(best))
+    # From where to where most values lie, and all of the best trials.
+    drawn = _drawable(best)
+    low = min([finite[int(0.02 * len(finite))], *drawn])
+    high = max([finite[int(0.98 * (len(finite) - 1))], *drawn])
     usual = (high - low) or 0.1 * abs(high) or 1.0
     strays = finite[-1] - finite[0] > 3 * usual
     if low > 0 and high / low > 40:
@@ -368,13 +356,6 @@ def _range(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
     return {"range": [low - pad, high + pad]}
 
 
-def _usual(ordered: Sequence[float], best: Sequence[float]) -> tuple[float, float]:
-    """From where to where most values lie, and all of the best trials."""
-    low = ordered[int(0.02 * len(ordered))]
-    high = ordered[int(0.98 * (len(ordered) - 1))]
-    return min([low, *best]), max([high, *best])
-
-
 def _drawable(values: Sequence[float]) -> list[float]:
     """Those that plotly can draw."""
     return [value for value in values if abs(value) < 1e300]
@@ -384,16 +365,10 @@ def _outside(values: Sequence[float], kept: Mapping[str, Any]) -> int:
     """How many points the drawn range leaves out."""
     if "range" not in kept:
         return 0
-    low, high = _drawn_range(kept)
-    return sum(not low <= value <= high for value in values)
-
-
-def _drawn_range(kept: Mapping[str, Any]) -> tuple[float, float]:
-    """The lowest and the highest value that is drawn, also on a log axis."""
     low, high = kept["range"]
     if "type" in kept:  # a log axis
-        return 10**low, 10**high
-    return low, high
+        low, high = 10**low, 10**high
+    return sum(not low <= value <= high for value in values)
 
 
 Values = Mapping[TrialId, Value]  # of one parameter
@@ -456,29 +431,19 @@ def _names(rows: Rows) -> list[str]:
 
 def _parameter(name: str, given: Values, rows: Rows) -> Parameter:
     """A parameter that varies: of numbers, if all trials have one."""
-    numbers = _numbers_of(given)
+    numbers = {trial: float(item) for trial, item in given.items() if _is_number(item)}
     if len(numbers) == len(rows):
         return Parameter(name, _scale(sorted(numbers.values())), numbers)
 
     texts = {}
-    order = {}
+    order: dict[str, tuple[bool, float, str]] = {}  # numbers before the rest, by size
     for row in rows:
-        text = DASH
-        if name in row.config:
-            text = value(row.config[name])
+        item = given.get(row.id)
+        text = value(item) if row.id in given else DASH
         texts[row.id] = text
-        order[text] = *_order(given.get(row.id)), text
+        order[text] = (False, float(item), text) if _is_number(item) else (True, 0.0, text)
     categories = sorted(order, key=lambda text: order[text])
     return Parameter(name, "category", texts, tuple(categories))
-
-
-def _numbers_of(given: Values) -> dict[TrialId, float]:
-    """The values that are numbers."""
-    numbers = {}
-    for trial, item in given.items():
-        if _is_number(item):
-            numbers[trial] = float(item)  # type: ignore[arg-type]
-    return numbers
 
 
 def _scale(ordered: Sequence[float]) -> str:
@@ -495,18 +460,11 @@ def _scale(ordered: Sequence[float]) -> str:
     return "linear"
 
 
-def _is_number(item: Any) -> bool:
+def _is_number(item: Any) -> TypeGuard[float]:
     """Whether this is a finite number."""
     if isinstance(item, bool) or not isinstance(item, (int, float)):
         return False
     return isfinite(item)
-
-
-def _order(item: Any) -> tuple[int, float]:
-    """Numbers before the rest, by size."""
-    if _is_number(item):
-        return 0, float(item)
-    return 1, 0.0
 
 
 Ticks = tuple[list[float], list[str]]  # where on the axis, and what stands there
@@ -556,26 +514,21 @@ def parallel(account: Account, varying: Sequence[Parameter]) -> Figure | None:
     )
     trace = {
         "type": "parcoords",
-        "line": _score_colours(scores, account.mode),
+        "line": {
+            "color": scores,
+            "colorscale": SCALE,
+            "reversescale": account.mode == "min",
+            "cmin": min(scores),
+            "cmax": max(scores),
+        },
         "dimensions": dimensions,
         "labelside": "bottom",
         "labelfont": {"size": 13},
         "tickfont": {"size": 11},
-        "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
+        "rangefont": {"size": 1, "color": CLEAR},
     }
     shape = layout(400, margin={"l": 80, "r": 70, "t": 30, "b": 44})
     return {"data": [trace], "layout": shape}
-
-
-def _score_colours(scores: Sequence[float], mode: str) -> Look:
-    """A colour for each line, by its score."""
-    return {
-        "color": scores,
-        "colorscale": SCALE,
-        "reversescale": mode == "min",
-        "cmin": min(scores),
-        "cmax": max(scores),
-    }
 
 
 def _dimension(parameter: Parameter, rows: Rows) -> Look:
@@ -603,41 +556,22 @@ def _ticks(parameter: Parameter, trials: Iterable[TrialId]) -> Ticks | None:
     They are places on a linear axis. None: as plotly likes.
     """
     if parameter.scale == "category":
-        return _category_ticks(parameter.categories)
-    numbers = sorted(_distinct(parameter, trials))
+        places = [float(place) for place in range(len(parameter.categories))]
+        return places, [escape(_short(text, 18)) for text in parameter.categories]
+    values = {parameter.values[trial] for trial in trials}
+    numbers = sorted(value for value in values if not isinstance(value, str))
     if len(numbers) <= FEW:
-        return _value_ticks(numbers, parameter.scale)
+        texts = [number(value) for value in numbers]
+        if parameter.scale == "log":
+            numbers = [log10(value) for value in numbers]
+        return numbers, texts
     if parameter.scale == "linear":
         return None
-    places = _decades(log10(numbers[0]), log10(numbers[-1]))
-    return places, [number(10**place, 2) for place in places]
-
-
-def _category_ticks(categories: Sequence[str]) -> Ticks:
-    """A tick at each category."""
-    places = [float(place) for place in range(len(categories))]
-    return places, [escape(_short(text, 18)) for text in categories]
-
-
-def _value_ticks(numbers: list[float], scale: str) -> Ticks:
-    """A tick at each of these values."""
-    texts = [number(value) for value in numbers]
-    if scale == "log":
-        return [log10(value) for value in numbers], texts
-    return numbers, texts
-
-
-def _distinct(parameter: Parameter, trials: Iterable[TrialId]) -> set[float]:
-    """The values of these trials, each once."""
-    values = {parameter.values[trial] for trial in trials}
-    return {value for value in values if not isinstance(value, str)}
-
-
-def _decades(low: float, high: float) -> list[float]:
-    """Both ends of a log axis, and the whole decades that are not too near to an end."""
+    # Both ends, and the whole decades that are not too near to an end.
+    low, high = log10(numbers[0]), log10(numbers[-1])
     decades = range(int(low) - 1, int(high) + 2)
-    inner = [at for at in decades if min(at - low, high - at) > 0.15]
-    return [low, *inner, high]
+    places = [low, *(at for at in decades if min(at - low, high - at) > 0.15), high]
+    return places, [number(10**place, 2) for place in places]
 
 
 def _short(text: str, limit: int) -> str:
@@ -697,7 +631,8 @@ def scatters(account: Account, varying: Sequence[Parameter]) -> Figure | None:
         margin={"l": 60, "r": 20, "t": 36, "b": 50},
     )
     for place, parameter in enumerate(varying):
-        tag = _tag(place)
+        # What plotly puts behind the names of a small drawing's axes.
+        tag = str(place + 1) if place else ""
         for dots in layers:
             traces.append(_trace(parameter, dots, tag))
         line, column = divmod(place, columns)
@@ -719,26 +654,15 @@ def _layers(account: Account) -> list[_Dots]:
 
     failed = [row for row in account.trials if row.status == "failed"]
     if failed:
-        floor = _below(scores)
+        # Below all scores, for they have none.
+        reach = max(scores) - min(scores) or abs(scores[0]) or 1.0
+        floor = min(scores) - 0.12 * reach
         layers.append(_Dots(failed, [floor] * len(failed), CROSS))
 
     best = account.best()
     if best is not None:
         layers.append(_Dots([best], [best.last or 0.0], STAR))
     return layers
-
-
-def _below(scores: Sequence[float]) -> float:
-    """A place below all scores, for trials that have none."""
-    reach = max(scores) - min(scores) or abs(scores[0]) or 1.0
-    return min(scores) - 0.12 * reach
-
-
-def _tag(place: int) -> str:
-    """What plotly puts behind the names of a small drawing's axes."""
-    if place == 0:
-        return ""
-    return str(place + 1)
 
 
 def _trace(parameter: Parameter, dots: _Dots, tag: str) -> Look:
@@ -759,28 +683,13 @@ def _trace(parameter: Parameter, dots: _Dots, tag: str) -> Look:
 def _across(parameter: Parameter, row: TrialRow) -> float:
     """Where a trial stands over a parameter.
 
-    Over a category it stands a little aside, so that trials do not hide each other.
+    Over a category it stands aside, by -0.15 to 0.15 of its width, so that trials do not hide each
+    other.
     """
     value = parameter.values[row.id]
     if not isinstance(value, str):
         return value
-    return parameter.place(row.id) + _aside(row.number)
-
-
-def _aside(number: int) -> float:
-    """How far aside the trial of this number stands: -0.15 to 0.15 of a category's width."""
-    return (number * 0.618 % 1 - 0.5) * 0.3
-
-
-def _shown_ticks(parameter: Parameter) -> Look:
-    """The ticks of a small drawing, whose log axes plotly makes itself."""
-    ticks = _ticks(parameter, parameter.values)
-    if ticks is None:
-        return {}
-    places, texts = ticks
-    if parameter.scale == "log":
-        places = [10**place for place in places]
-    return {"tickvals": places, "ticktext": texts}
+    return parameter.place(row.id) + (row.number * 0.618 % 1 - 0.5) * 0.3
 
 
 def _hover(row: TrialRow) -> str:
@@ -794,9 +703,13 @@ def _hover(row: TrialRow) -> str:
 def _parameter_axis(parameter: Parameter, across: list[float], tag: str) -> Look:
     """The x axis of a small drawing. `across`: from where to where it reaches."""
     made = axis(_short(parameter.name, 40), domain=across, anchor=f"y{tag}")
-    made |= _shown_ticks(parameter)
+    ticks = _ticks(parameter, parameter.values)
+    if ticks is not None:
+        made["tickvals"], made["ticktext"] = ticks
     if parameter.scale == "log":
         made["type"] = "log"
+        if ticks is not None:
+            made["tickvals"] = [10**place for place in ticks[0]]
     if parameter.scale == "category":
         made["range"] = [-0.5, len(parameter.categories) - 0.5]
     return made

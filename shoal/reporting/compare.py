@@ -3,12 +3,12 @@
 Their figures stand in a table, their Gantt charts below each other on one axis of time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.event import Submitted
-from shoal.core.trial import Seconds, TrialId
+from shoal.core.trial import Seconds
 from shoal.engine.journal import Line
 from shoal.reporting.charts import CAUSES, Figure, axis, layout, numbered
 from shoal.reporting.format import duration, escape, time_unit
@@ -86,7 +86,9 @@ def gantts(sides: Sequence[Side]) -> Figure | None:
     panels = _panels(sides, charts)
     end = max(found.end for found in charts)
     unit, _ = time_unit(end)
-    painted: Mapping[Any, str] = numbered(_trials(sides))
+    entries = [line.entry for side in sides for line in side.lines]
+    trials = [each.trial.id for each in entries if isinstance(each, Submitted)]
+    painted: Mapping[Any, str] = numbered(dict.fromkeys(trials))
     bars: list[dict[str, Any]] = []
     for panel in panels:
         bars += _bars(panel, painted, unit, BARS // len(sides))
@@ -98,25 +100,18 @@ def gantts(sides: Sequence[Side]) -> Figure | None:
 
 def _panels(sides: Sequence[Side], charts: Sequence[Chart]) -> list[_Panel]:
     """The charts from top to bottom, with gaps between them."""
-    heights = [_height(found) for found in charts]
+    counts = [max(1, len(found.spans)) for found in charts]
+    heights = [max(40, min(420, n * (28 if n <= 8 else 16))) for n in counts]  # pixels
     inner = _inner(heights)
     panels = []
     top = 1.0
     for number, side in enumerate(sides):
         height = heights[number]
         bottom = max(0.0, top - height / inner)
-        panels.append(_Panel(side, charts[number], height, _axis(number), bottom, top))
+        own_axis = f"y{number + 1}" if number else "y"
+        panels.append(_Panel(side, charts[number], height, own_axis, bottom, top))
         top = bottom - GAP / inner
     return panels
-
-
-def _height(found: Chart) -> int:
-    """In pixels: all slots can be told apart, where they are not too many."""
-    count = max(1, len(found.spans))
-    lane = 16
-    if count <= 8:
-        lane = 28
-    return max(40, min(420, count * lane))
 
 
 def _inner(heights: Sequence[int]) -> int:
@@ -141,7 +136,6 @@ def _layout(panels: Sequence[_Panel], end: Seconds) -> dict[str, Any]:
             "x": 0,
             "y": 1 + 28 / inner,
             "yanchor": "bottom",
-            "bgcolor": "rgba(0,0,0,0)",
         },
         xaxis=axis(
             f"{name} of the study",
@@ -160,18 +154,13 @@ def _layout(panels: Sequence[_Panel], end: Seconds) -> dict[str, Any]:
     return shape
 
 
-def _title_text(side: Side) -> str:
-    """The policy's label, and when its trials were done."""
-    text = f"<b>{escape(side.label)}</b>"
-    if side.end is not None:
-        text += f" · all done after {duration(side.end)}"
-    return text
-
-
 def _title(panel: _Panel) -> dict[str, Any]:
-    """What stands above a chart."""
+    """What stands above a chart: the policy's label, and when its trials were done."""
+    text = f"<b>{escape(panel.side.label)}</b>"
+    if panel.side.end is not None:
+        text += f" · all done after {duration(panel.side.end)}"
     return {
-        "text": _title_text(panel.side),
+        "text": text,
         "xref": "paper",
         "yref": "paper",
         "x": 0,
@@ -209,20 +198,3 @@ def _bars(
             trace = bar_trace(cause, mine, lane, painted, unit)
             traces.append({**trace, "yaxis": panel.axis, "xaxis": "x"})
     return traces
-
-
-def _trials(sides: Iterable[Side]) -> list[TrialId]:
-    """All trials, in the order of their submission."""
-    found: dict[TrialId, None] = {}
-    for side in sides:
-        for line in side.lines:
-            if isinstance(line.entry, Submitted):
-                found[line.entry.trial.id] = None
-    return list(found)
-
-
-def _axis(number: int) -> str:
-    """The axis of the chart with this number from 0, as plotly names it."""
-    if number == 0:
-        return "y"
-    return f"y{number + 1}"

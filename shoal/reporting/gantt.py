@@ -89,12 +89,8 @@ class Chart:
     @property
     def shared(self) -> bool:
         """Whether trials shared a slot."""
-        return any(map(_overlap, self.bars.values()))
-
-
-def _overlap(bars: Bars) -> bool:
-    """Whether two of a slot's bars overlap."""
-    return any(later.start < bar.end for bar, later in pairwise(bars))
+        pairs = (pair for bars in self.bars.values() for pair in pairwise(bars))
+        return any(later.start < bar.end for bar, later in pairs)
 
 
 # -- seconds by kind -------------------------------------------------------------------------------
@@ -108,9 +104,11 @@ def seconds(bars: Sequence[Bar]) -> dict[str, Seconds]:
     totals = dict.fromkeys(KINDS, 0.0)
     count = dict.fromkeys(KINDS, 0)  # bars of each kind at the moment
     last = 0.0
-    for time, change, kind in _edges(bars):
+    edges = [(bar.start, 1, bar.kind) for bar in bars]
+    edges += [(bar.end, -1, bar.kind) for bar in bars]
+    for time, change, kind in sorted(edges):
         if time > last:
-            top = _first(count)
+            top = next((each for each in KINDS if count[each]), None)
             if top is not None:
                 totals[top] += time - last
             last = time
@@ -121,23 +119,6 @@ def seconds(bars: Sequence[Bar]) -> dict[str, Seconds]:
 def waiting(use: Mapping[SlotId, Mapping[str, Seconds]]) -> dict[SlotId, Seconds]:
     """Seconds that each slot waited: idle, or held by a gang that did not say for what."""
     return {slot: by["idle"] + by["other"] for slot, by in use.items()}
-
-
-def _edges(bars: Sequence[Bar]) -> list[tuple[Seconds, int, str]]:
-    """The begin (1) and the end (-1) of each bar, with its kind, by time."""
-    edges = []
-    for _, start, end, _, kind, _ in bars:
-        edges.append((start, 1, kind))
-        edges.append((end, -1, kind))
-    return sorted(edges)
-
-
-def _first(count: Mapping[str, int]) -> str | None:
-    """The kind that counts: the most useful of those that are there."""
-    for kind in KINDS:
-        if count[kind]:
-            return kind
-    return None
 
 
 # -- bars without gaps -----------------------------------------------------------------------------
@@ -358,7 +339,7 @@ class Timeline:
         begin = end - total
         if parts and total > room - TICK:  # they fill it, or there is too little for them
             begin = start
-            parts = _scaled(parts, room / total)
+            parts = [(kind, length * (room / total)) for kind, length in parts]
 
         self._add(slot, start, begin, trial, "other")
         self._add_parts(slot, trial, parts, (begin, end))
@@ -398,24 +379,9 @@ class Timeline:
 
 def _parts(spent: Spent) -> Parts:
     """What the seconds of a report went to, in the order in which they are drawn."""
-    parts = [("other", _other(spent))]
-    for kind in ORDER:
-        parts.append((kind, spent.get(kind, 0.0)))
+    other = sum(length for kind, length in spent.items() if kind not in ORDER)
+    parts = [("other", other), *((kind, spent.get(kind, 0.0)) for kind in ORDER)]
     return [part for part in parts if part[1] > 0]
-
-
-def _other(spent: Spent) -> Seconds:
-    """The seconds of all kinds that are not drawn by themselves."""
-    other = 0.0
-    for kind, length in spent.items():
-        if kind not in ORDER:
-            other += length
-    return other
-
-
-def _scaled(parts: Parts, factor: float) -> Parts:
-    """The parts, each longer or shorter by this factor."""
-    return [(kind, length * factor) for kind, length in parts]
 
 
 Trials = frozenset[TrialId]
@@ -561,13 +527,9 @@ class Drawing:
         self.times.settle_all(gone)
 
         for slot in gone & self.here.keys():
-            self._end_span(slot)
-
-    def _end_span(self, slot: SlotId) -> None:
-        """The slot was there up to now."""
-        since = self.here.pop(slot)
-        if self.now > since:
-            self.spans[slot].append((since, self.now))
+            since = self.here.pop(slot)
+            if self.now > since:
+                self.spans[slot].append((since, self.now))
 
     # -- gangs -------------------------------------------------------------------------------------
 
@@ -588,7 +550,15 @@ class Drawing:
     def _swap(self, old: Iterable[Gang], new: Sequence[Gang]) -> None:
         """Gangs stop, and others start; a trial may stay at a slot in another gang."""
         gone = [gang for gang in old if gang in self.gangs]
-        self._replace(gone, new)
+        for gang in gone:
+            self.gangs.discard(gang)
+            self.busy -= gang.slots
+            for trial in gang.trials:
+                self.running.pop(trial, None)
+        for gang in new:
+            self.gangs.add(gang)
+            self.busy |= gang.slots
+            self.running.update(dict.fromkeys(gang.trials, gang))
 
         before = _pairs(gone)
         after = _pairs(new)
@@ -598,15 +568,6 @@ class Drawing:
             self._join(slot)  # journals made by hand may not say that it joined
             self.times.take_up(slot, trial, self.now)
 
-    def _replace(self, gone: Iterable[Gang], new: Iterable[Gang]) -> None:
-        """Note which gangs there are, and which trial runs in which."""
-        for gang in gone:
-            self._forget(gang)
-        for gang in new:
-            self.gangs.add(gang)
-            self.busy |= gang.slots
-            self.running.update(dict.fromkeys(gang.trials, gang))
-
     def _ended(self, gang: Gang, trials: tuple[TrialId, ...]) -> None:
         """They came to their end: nothing of theirs was cut off."""
         for slot, trial in _pairs((gang,)):
@@ -615,33 +576,22 @@ class Drawing:
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def _forget(self, gang: Gang) -> None:
-        """The gang is no longer there."""
-        self.gangs.discard(gang)
-        self.busy -= gang.slots
-        for trial in gang.trials:
-            self.running.pop(trial, None)
-
     def _advanced(self, entry: Advanced) -> None:
         """A report of one or more trials."""
         if not (entry.spent or entry.values or entry.visits):
             return  # how far a unit is: what it took comes with its end
 
-        for slot, trials in self._reporting(entry).items():
+        by_slot: dict[SlotId, list[TrialId]] = {}
+        for trial in dict.fromkeys((*entry.samples, *entry.spent)):
+            self.times.account_for(trial, "train")
+            for slot in self._slots(trial):
+                by_slot.setdefault(slot, []).append(trial)
+        for slot, trials in by_slot.items():
             if len(trials) == 1:
                 spent = entry.spent.get(trials[0], {})
                 self.times.report(slot, trials[0], spent, self.now)
             else:
                 self.times.report_together(slot, trials, entry.spent, self.now)
-
-    def _reporting(self, entry: Advanced) -> dict[SlotId, list[TrialId]]:
-        """The trials that this report is about, by slot."""
-        found: dict[SlotId, list[TrialId]] = {}
-        for trial in dict.fromkeys((*entry.samples, *entry.spent)):
-            self.times.account_for(trial, "train")
-            for slot in self._slots(trial):
-                found.setdefault(slot, []).append(trial)
-        return found
 
     def _slots(self, trial: TrialId) -> tuple[SlotId, ...]:
         """The slots that a report of the trial is about."""

@@ -36,17 +36,15 @@ def drawn(chart: Chart, limit: int) -> list[Drawn]:
     """
     rows: list[Row] = []
     for bars in chart.bars.values():
-        rows += _by_row(stacked(bars))
+        lane: dict[tuple[int, int], Row] = {}
+        for item in stacked(bars):
+            lane.setdefault((item.row, item.rows), []).append(item)
+        rows += lane.values()
 
     if sum(map(len, rows)) > limit:
-        width = 2 * sum(map(_span, rows)) / limit
+        width = 2 * sum(row[-1].bar.end - row[0].bar.start for row in rows) / limit
         rows = [_coarse(row, width) for row in rows]
     return [item for row in rows for item in row]
-
-
-def _span(row: Row) -> Seconds:
-    """From the row's first bar to its last."""
-    return row[-1].bar.end - row[0].bar.start
 
 
 # -- rows of bars that overlap ---------------------------------------------------------------------
@@ -100,14 +98,6 @@ def _free_row(free: list[Seconds], start: Seconds) -> int:
     return len(free) - 1
 
 
-def _by_row(laid: Iterable[Drawn]) -> Iterable[Row]:
-    """The bars of each row of a lane."""
-    rows: dict[tuple[int, int], Row] = {}
-    for item in laid:
-        rows.setdefault((item.row, item.rows), []).append(item)
-    return rows.values()
-
-
 # -- short neighbours as one -----------------------------------------------------------------------
 
 
@@ -133,23 +123,17 @@ def _merged(block: Row) -> Drawn:
     if len(block) == 1:
         return block[0]
 
-    share = _shares(block)
+    share: dict[tuple[Who, str], Seconds] = {}
+    for item in block:
+        bar = item.bar
+        key = bar.trial, bar.kind
+        share[key] = share.get(key, 0.0) + bar.end - bar.start
     trial, kind = max(share, key=lambda key: share[key])
     first = block[0]
     start = first.bar.start
     end = min(block[-1].bar.end, start + sum(share.values()))
     whole = Bar(first.bar.slot, start, end, trial, kind)
     return Drawn(whole, first.row, first.rows, len(block))
-
-
-def _shares(block: Row) -> dict[tuple[Who, str], Seconds]:
-    """The seconds of each trial and kind."""
-    share: dict[tuple[Who, str], Seconds] = {}
-    for item in block:
-        bar = item.bar
-        key = bar.trial, bar.kind
-        share[key] = share.get(key, 0.0) + bar.end - bar.start
-    return share
 
 
 BARS = 6000  # more than this many draw slowly
@@ -206,7 +190,8 @@ def _chart_layout(chart: Chart) -> dict[str, Any]:
 
 def _lanes(slots: Sequence[str], room: int, **more: Any) -> dict[str, Any]:
     """A layout with a lane for each slot and the legend above, `room` pixels further up."""
-    high = _lane_height(len(slots)) * len(slots)
+    heights = ((4, 40), (12, 30), (32, 20))  # of a lane in pixels, by the number of slots
+    high = len(slots) * next((height for most, height in heights if len(slots) <= most), 14)
     margin = {"l": 60, "r": 20, "t": 46 + room, "b": 60}
     shape = layout(
         high + margin["t"] + margin["b"],
@@ -217,19 +202,10 @@ def _lanes(slots: Sequence[str], room: int, **more: Any) -> dict[str, Any]:
             "x": 0,
             "y": 1 + (8 + room) / high,
             "yanchor": "bottom",
-            "bgcolor": "rgba(0,0,0,0)",
         },
         showlegend=True,
     )
     return {**shape, **more}
-
-
-def _lane_height(slots: int) -> int:
-    """In pixels; lower where there are many slots."""
-    for most, height in ((4, 40), (12, 30), (32, 20)):
-        if slots <= most:
-            return height
-    return 14
 
 
 def slot_axis(slots: Sequence[str], most: int = 64) -> dict[str, Any]:
@@ -248,7 +224,9 @@ def slot_axis(slots: Sequence[str], most: int = 64) -> dict[str, Any]:
 
 def legend(cause: Cause) -> dict[str, Any]:
     """A bar that only shows in the legend; it has the cause's pattern without a trial's colour."""
-    colour = cause.colour or _grey(cause)
+    # A grey stands for any trial's colour; that of validation is lighter.
+    grey = mix(GREY, "#ffffff", 0.35 if cause.kind == "evaluate" else 0.0)
+    colour = cause.colour or grey
     return {
         "type": "bar",
         "x": [None],
@@ -257,14 +235,6 @@ def legend(cause: Cause) -> dict[str, Any]:
         "marker": {"color": colour, "pattern": _pattern(cause), "line": {"width": 0}},
         "legendgroup": cause.kind,
     }
-
-
-def _grey(cause: Cause) -> str:
-    """The grey that stands for any trial's colour; validation is lighter."""
-    lighter = 0.0
-    if cause.kind == "evaluate":
-        lighter = 0.35
-    return mix(GREY, "#ffffff", lighter)
 
 
 def _pattern(cause: Cause) -> dict[str, Any]:
@@ -294,7 +264,8 @@ def bar_trace(
     colours = []
     for item in bars:
         colour = _colour(cause, painted.get(item.bar.trial, GREY))
-        colours.append(_sheer(colour))
+        # Almost opaque: plotly widens opaque bars to a pixel, however short they are.
+        colours.append(colour + "fe" if colour.startswith("#") else colour)
     return {
         "type": "bar",
         "orientation": "h",
@@ -304,8 +275,9 @@ def bar_trace(
         "base": [_rounded(item.bar.start / unit) for item in bars],
         "x": [_rounded((item.bar.end - item.bar.start) / unit) for item in bars],
         "y": [lane[item.bar.slot] for item in bars],
-        "offset": list(map(_offset, bars)),
-        "width": list(map(_width, bars)),
+        # In parts of the lane from its middle: where a bar begins across it, and how wide it is.
+        "offset": [round(-0.4 + 0.8 * item.row / item.rows, 3) for item in bars],
+        "width": [round(0.8 / item.rows, 3) for item in bars],
         "marker": {
             "color": colours,
             "pattern": _pattern(cause),
@@ -317,26 +289,9 @@ def bar_trace(
     }
 
 
-def _offset(item: Drawn) -> float:
-    """Where a bar begins across its lane, in parts of the lane from its middle."""
-    return round(-0.4 + 0.8 * item.row / item.rows, 3)
-
-
-def _width(item: Drawn) -> float:
-    """How much of its lane's width a bar takes."""
-    return round(0.8 / item.rows, 3)
-
-
 def _rounded(value: float) -> float:
     """The value with eight digits, which keeps the page small."""
     return float(f"{value:.8g}")
-
-
-def _sheer(colour: str) -> str:
-    """Almost opaque: plotly widens opaque bars to a pixel, however short they are."""
-    if colour.startswith("#"):
-        return colour + "fe"
-    return colour
 
 
 def _colour(cause: Cause, trial: str) -> str:
@@ -352,24 +307,15 @@ def _colour(cause: Cause, trial: str) -> str:
 
 def _hover(item: Drawn, cause: Cause) -> str:
     """What is shown where the pointer rests on a bar."""
-    text = f"{_what(item.bar, cause)}<br>{_place(item.bar)}"
+    bar = item.bar
+    label = f"{cause.label}: {bar.why}," if bar.why else cause.label
+    text = f"{label} {duration(bar.end - bar.start)}"
+    if bar.trial is not None:
+        text = f"<b>{escape(bar.trial)}</b> {text}"
+    text += f"<br>{escape(bar.slot)}, from {duration(bar.start)}"
     if item.units > 1:
         text += f"<br>mostly; {item.units} intervals drawn as one"
     return text
-
-
-def _what(bar: Bar, cause: Cause) -> str:
-    """The bar's trial and cause, and how long it is."""
-    label = f"{cause.label}: {bar.why}," if bar.why else cause.label
-    what = f"{label} {duration(bar.end - bar.start)}"
-    if bar.trial is None:
-        return what
-    return f"<b>{escape(bar.trial)}</b> {what}"
-
-
-def _place(bar: Bar) -> str:
-    """The bar's slot, and when it begins."""
-    return f"{escape(bar.slot)}, from {duration(bar.start)}"
 
 
 def _run_mark(at: float) -> dict[str, Any]:
@@ -434,7 +380,8 @@ def _use_trace(account: Account, cause: Cause) -> dict[str, Any]:
         length = kinds.get(cause.kind, 0.0)
         total = sum(kinds.values()) or 1.0
         percents.append(_rounded(100 * length / total))
-        texts.append(_use_text(length, total))
+        # Where the bar is wide enough.
+        texts.append(share(length, total) if length > 0.12 * total else "")
         hovers.append([escape(slot), duration(length), share(length, total)])
     title = f"<b>%{{customdata[0]}}</b><br>{cause.label} "
     return {
@@ -458,13 +405,6 @@ def _use_trace(account: Account, cause: Cause) -> dict[str, Any]:
         "customdata": hovers,
         "hovertemplate": title + "%{customdata[1]} (%{customdata[2]})<extra></extra>",
     }
-
-
-def _use_text(length: Seconds, total: Seconds) -> str:
-    """What stands in a bar: its share of the total, where the bar is wide enough."""
-    if length > 0.12 * total:
-        return share(length, total)
-    return ""
 
 
 LOSS = "#e06a80"
