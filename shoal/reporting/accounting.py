@@ -1,6 +1,6 @@
 """The account of a study: all figures that people want of it, from its journal alone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import mean, pstdev
 from typing import Any, NamedTuple
@@ -99,25 +99,18 @@ class OverheadTally:
             case Decided(seconds):
                 self._decided[self._run] = seconds
             case Remembered("policy", memory):
-                self._remember(memory)
-            case Planned() if self._forms:
-                self._plan(time, entry)
+                flotilla = _flotilla(memory)
+                # One without paces has trials measured.
+                self._measures = flotilla is not None and flotilla["paces"] is None
+                if flotilla is not None:
+                    self._measured = self._measured or 0.0
+            case Planned(stop, start) if self._forms:
+                for gang in stop:
+                    self._stops.setdefault(gang, time)
+                if start and not self._measures:
+                    self._starts.append((time, start))
             case Finished(trial) | Failed(trial) | Retired(trial):
                 self._ends[trial] = time
-
-    def _remember(self, memory: Any) -> None:
-        """A flotilla without paces has trials measured."""
-        flotilla = _flotilla(memory)
-        self._measures = flotilla is not None and flotilla["paces"] is None
-        if flotilla is not None:
-            self._measured = self._measured or 0.0
-
-    def _plan(self, time: Seconds, entry: Planned) -> None:
-        """Gangs stop and start."""
-        for gang in entry.stop:
-            self._stops.setdefault(gang, time)
-        if entry.start and not self._measures:
-            self._starts.append((time, entry.start))
 
     def so_far(self) -> Overhead:
         """What was counted."""
@@ -323,13 +316,9 @@ class Account:
         if not self.runs:
             return "open"
         how = self.runs[-1].how
-        if how == "finished" and self._some_wait():
+        if how == "finished" and any(row.status == "waiting" for row in self.trials):
             return "added"
         return how
-
-    def _some_wait(self) -> bool:
-        """Some trial did not begin yet."""
-        return any(row.status == "waiting" for row in self.trials)
 
     def by_signature(self) -> dict[str, list[TrialRow]]:
         """The trials of each signature, in the order of submission."""
@@ -446,18 +435,13 @@ class Accounting:
             self._drawing.take(time, entry)
             self._idle.take(entry)
             if at + 1 == len(new) or new[at + 1].time > time:
-                self._end_moment(time, new[begin : at + 1])
+                # See why slots are idle after what happened at one time. To fold many lines at once
+                # takes a fraction of what it takes at each moment.
+                self._unfolded += [line.entry for line in new[begin : at + 1]]
                 begin = at + 1
+                if self._drawing.some_idle and self._idle.is_due():
+                    self._idle.look(time, self._folded())
         self._entries += len(new)
-
-    def _end_moment(self, time: Seconds, lines: Sequence[Line]) -> None:
-        """See why slots are idle after what happened at one time.
-
-        To fold many lines at once takes a fraction of what it takes at each moment.
-        """
-        self._unfolded += [line.entry for line in lines]
-        if self._drawing.some_idle and self._idle.is_due():
-            self._idle.look(time, self._folded())
 
     def _folded(self) -> State:
         """The state after all lines so far."""
@@ -526,16 +510,11 @@ class Accounting:
         known = known or any("rate" in figures for _, figures in given.rows)
 
         def stand(trial: TrialId, before: int, after: int) -> Seconds:
-            gangs = (_of_width(trial, width) for width in (before, after))
-            return belief.switch(*gangs)
+            numbers = [SlotId(str(number)) for number in range(max(before, after))]
+            lanes = [Lane(trial, tuple(numbers[:width])) for width in (before, after)]
+            return belief.switch(*(Gang((lane,)) for lane in lanes))
 
         return Speeds(self._state.known, belief.curve if known else None, stand)
-
-
-def _of_width(trial: TrialId, width: int) -> Gang:
-    """The trial on so many slots."""
-    slots = tuple(SlotId(str(number)) for number in range(width))
-    return Gang((Lane(trial, slots),))
 
 
 def _aims(head: Mapping[str, Any], metric: str | None) -> Mapping[str, Any]:

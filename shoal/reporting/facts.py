@@ -247,20 +247,14 @@ def _best_lines(told: Told) -> Iterator[str]:
     width = max(map(len, scores))
     for reached, row in zip(scores, told["top"], strict=True):
         text = f"{reached:<{width}} {row['trial']}  {config(row['config'], 90)}"
-        text += _better_before(row)
+        if row["best_score"] != row["score"]:  # its last one is not as good
+            text += f"  ({score(row['best_score'])} after epoch {row['best_epoch']:g})"
         yield f"{metric} {text}" if row is told["top"][0] else below(f"{metric} ", text)
 
 
 def below(start: str, text: str) -> Bare:
     """A line below one of the same fact whose label is followed by `start`."""
     return Bare(" " * (LABEL + len(start)) + text)
-
-
-def _better_before(row: Told) -> str:
-    """The trial's best score, if its last one is not as good."""
-    if row["best_score"] == row["score"]:
-        return ""
-    return f"  ({score(row['best_score'])} after epoch {row['best_epoch']:g})"
 
 
 def _best_tiles(told: Told) -> Iterator[Tile]:
@@ -275,15 +269,11 @@ def _best_tiles(told: Told) -> Iterator[Tile]:
     if best is None:
         yield Tile(label, DASH, "no trial has a score")
     else:
-        note = f"trial {best['trial']}, after {_epochs(best['epochs'])}"
-        yield Tile(label, score(best["score"]), note)
-
-
-def _epochs(epochs: float | None) -> str:
-    """A number of epochs in words."""
-    if epochs is None:
-        return "an unknown number of epochs"
-    return f"{number(epochs, 3)} {'epoch' if epochs == 1 else 'epochs'}"
+        epochs = best["epochs"]
+        length = "an unknown number of epochs"
+        if epochs is not None:
+            length = f"{number(epochs, 3)} {'epoch' if epochs == 1 else 'epochs'}"
+        yield Tile(label, score(best["score"]), f"trial {best['trial']}, after {length}")
 
 
 def _folds(account: Account) -> Any:
@@ -297,7 +287,11 @@ def _folds(account: Account) -> Any:
         if row.scored and FOLD in row.config:
             of_folds = alike.setdefault(repr(sorted(_without_fold(row).items())), {})
             of_folds.setdefault(row.config[FOLD], row)
-    means = [_mean_over(list(folds.values())) for folds in alike.values() if len(folds) > 1]
+    means: list[dict[str, Any]] = []
+    for rows in [[*folds.values()] for folds in alike.values() if len(folds) > 1]:
+        scores = [row.last for row in rows if row.last is not None]
+        figures = {"mean": mean(scores), "std": stdev(scores), "folds": len(scores)}
+        means.append({"config": _without_fold(rows[0]), **figures})
     best = sorted(means, key=lambda each: each["mean"], reverse=account.mode == "max")
     return best[:TOP] or ABSENT
 
@@ -305,17 +299,6 @@ def _folds(account: Account) -> Any:
 def _without_fold(row: TrialRow) -> dict[str, Any]:
     """The trial's configuration without its fold."""
     return {name: value for name, value in row.config.items() if name != FOLD}
-
-
-def _mean_over(rows: Sequence[TrialRow]) -> dict[str, Any]:
-    """Mean and spread of trials of one configuration."""
-    scores = [row.last for row in rows if row.last is not None]
-    return {
-        "config": _without_fold(rows[0]),
-        "mean": mean(scores),
-        "std": stdev(scores),
-        "folds": len(scores),
-    }
 
 
 def _fold_lines(told: Told) -> Iterator[str]:

@@ -69,38 +69,20 @@ def score(value: float | None, digits: int = 5) -> str:
         return str(value)
     if value == 0:
         return f"{0:.{digits}f}"
-    return _rounded(value, digits)
-
-
-def _rounded(value: float, digits: int) -> str:
-    """A number other than 0; with an exponent where it is very large or very small."""
-    if not 1e-4 <= abs(value) < 1e6:
+    amount = abs(value)
+    if not 1e-4 <= amount < 1e6:
         return _short_exponent(f"{value:.{digits - 1}g}")
-    return f"{value:.{_decimals(abs(value), digits)}f}"
-
-
-def _decimals(value: float, digits: int) -> int:
-    """How many digits stand behind the point, for so many significant ones."""
-    if value >= 1:
-        return max(0, digits - len(str(int(value))))
-    return digits + min(_zeros(value), 3)
-
-
-def _zeros(value: float) -> int:
-    """How many zeros stand between the point and the first other digit."""
-    return max(0, -int(log10(value) // 1) - 1)
+    # So many digits behind the point; before the first other one there are zeros.
+    if amount >= 1:
+        decimals = max(0, digits - len(str(int(amount))))
+    else:
+        decimals = digits + min(max(0, -int(log10(amount) // 1) - 1), 3)
+    return f"{value:.{decimals}f}"
 
 
 def _short_exponent(text: str) -> str:
-    """1e-05 as 1e-5."""
-    return EXPONENT.sub(_shorter, text)
-
-
-def _shorter(found: re.Match[str]) -> str:
-    """The sign of an exponent, without a plus and without zeros."""
-    if found[1] == "-":
-        return "e-"
-    return "e"
+    """1e-05 as 1e-5, 1e+20 as 1e20."""
+    return EXPONENT.sub(lambda sign: "e-" if sign[1] == "-" else "e", text)
 
 
 def count(value: float | None) -> str:
@@ -110,11 +92,6 @@ def count(value: float | None) -> str:
     for least, unit in LARGE:
         if value >= least:
             return f"{value / least:.3g} {unit}"
-    return _small_count(value)
-
-
-def _small_count(value: float) -> str:
-    """A number of things that needs no unit."""
     if value >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -124,11 +101,17 @@ def duration(value: Seconds | None) -> str:
     """A length of time in its natural units: 12 ms, 4.2 s, 3 min 05 s, 2 h 07 min."""
     if value is None or not isfinite(value):
         return DASH
-    if value == 0:
-        return "0 s"
+    if value and value < 0.9995:
+        return f"{value * 1000:.3g} ms"
     if value < 99.95:
-        return _short(value)
-    return _long(round(value))
+        return f"{value:.3g} s"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min"
+    return f"{hours // 24} d {hours % 24:02d} h"
 
 
 def signed(value: Seconds | None) -> str:
@@ -137,29 +120,6 @@ def signed(value: Seconds | None) -> str:
         return DASH
     sign = "-" if value < 0 else "+"
     return f"{sign}{duration(abs(value))}"
-
-
-def _short(seconds: Seconds) -> str:
-    """Milliseconds or seconds."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.3g} s"
-
-
-def _long(seconds: int) -> str:
-    """Minutes, hours or days."""
-    minutes, rest = divmod(seconds, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return _very_long(minutes)
-
-
-def _very_long(minutes: int) -> str:
-    """Hours or days."""
-    hours, rest = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {rest:02d} min"
-    return f"{hours // 24} d {hours % 24:02d} h"
 
 
 def time_unit(length: Seconds) -> tuple[Seconds, str]:

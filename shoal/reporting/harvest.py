@@ -75,9 +75,13 @@ class OutcomeTally:
                 self._plan(time, entry)
             case Advanced():
                 for trial_id, samples in entry.samples.items():
-                    self._advance(time, trial_id, samples)
-            case Left(slots):
-                self._leave(time, slots)
+                    self._done[trial_id] = self._done.get(trial_id, 0.0) + samples
+                    self._spread(trial_id, self._since.get(trial_id, time), time, samples)
+                    self._since[trial_id] = time
+            case Left(slots):  # they cut what was under way there
+                self._departed = time
+                for trial in [trial for slot in slots for trial in self._at.pop(slot, ())]:
+                    self.cut[time, trial] = self._since.get(trial, time)
             case Fell():
                 self._fall(time, entry)
 
@@ -94,19 +98,6 @@ class OutcomeTally:
                     self.left.append((time, trial, 1))
                 if trial not in stopped:
                     self._since[trial] = time
-
-    def _leave(self, time: Seconds, slots: Iterable[SlotId]) -> None:
-        """Slots left, and cut what was under way there."""
-        self._departed = time
-        for slot in slots:
-            for trial in self._at.pop(slot, ()):
-                self.cut[time, trial] = self._since.get(trial, time)
-
-    def _advance(self, time: Seconds, trial: TrialId, samples: Samples) -> None:
-        """The trial made so many samples since it was last counted."""
-        self._done[trial] = self._done.get(trial, 0.0) + samples
-        self._spread(trial, self._since.get(trial, time), time, samples)
-        self._since[trial] = time
 
     def _fall(self, time: Seconds, entry: Fell) -> None:
         """The trial lost what it made after its durable state."""
@@ -232,7 +223,12 @@ def harvested(
     """
     options = head.get("options")
     if isinstance(options, Mapping):
-        if not _lent(options) or not _came_or_went(_by_node(chart, nodes), chart, BACK):
+        # Only slots at nodes of a cluster that it joined may come and go. Those that a run starts
+        # for itself, and those that a pool lends to each of its studies, are opened and given back
+        # as the study or the pool wants: that is no harvest.
+        address = options.get("address")
+        lent = isinstance(address, str) and not address.startswith("pool:")
+        if not lent or not _came_or_went(_by_node(chart, nodes), chart, BACK):
             return None
     elif not _came_or_went(chart.spans.values(), chart, 0.0):  # in virtual time
         return None
@@ -252,17 +248,8 @@ def harvested(
         _work_in(cuts, outcome, speeds.curve)
     parts = _yields(places, cuts, outcome, speeds)
     whole = _whole(parts, outcome, speeds)
-    return Harvest(whole, parts, _node_seconds(chart, nodes))
-
-
-def _lent(options: Mapping[str, Any]) -> bool:
-    """Whether a run's slots are nodes of a cluster that it joined, which may come and go.
-
-    Those that a run starts for itself, and those that a pool lends to each of its studies, are
-    opened and given back as the study or the pool wants: that is no harvest.
-    """
-    address = options.get("address")
-    return isinstance(address, str) and not address.startswith("pool:")
+    with_slots = (end - start for spans in _by_node(chart, nodes) for start, end in spans)
+    return Harvest(whole, parts, sum(with_slots))
 
 
 def _by_node(chart: Chart, nodes: Mapping[SlotId, str]) -> Iterable[Sequence[Span]]:
@@ -436,11 +423,6 @@ def _whole(parts: Sequence[Yield], outcome: OutcomeTally, speeds: Speeds) -> Yie
         sum(part.preempted for part in parts),
         sum(part.rescaled for part in parts),
     )
-
-
-def _node_seconds(chart: Chart, nodes: Mapping[SlotId, str]) -> Seconds:
-    """For how long nodes had slots."""
-    return sum(end - start for spans in _by_node(chart, nodes) for start, end in spans)
 
 
 # -- the same trials on dedicated slots ------------------------------------------------------------

@@ -3,6 +3,7 @@
 import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from math import isfinite
@@ -162,7 +163,11 @@ def environment() -> "Environment":
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    made.filters |= {"lines": _lines, "exact": _exact, "cell": lambda cell: Markup(_cell(cell))}
+    made.filters |= {
+        "lines": _lines,
+        "exact": lambda text: Markup(html.escape(text)),  # a value that a page sends back
+        "cell": lambda cell: Markup(_cell(cell)),
+    }
     made.globals["listed"] = LISTED
     return made
 
@@ -182,11 +187,6 @@ def _visible(text: Any) -> Any:
     if isinstance(text, str) and not isinstance(text, Markup):
         return printable(text)
     return text
-
-
-def _exact(text: str) -> Markup:
-    """A value that a page sends back: escaped, and else as it is."""
-    return Markup(html.escape(text))
 
 
 def _lines(rows: Rows) -> Markup:
@@ -231,15 +231,10 @@ def _sort_key(cell: Cell) -> str:
         return ' data-k=""'
     if isinstance(key, str):
         return "" if key == cell.text else f' data-k="{escape(key)}"'
-    return "" if _reads_as(cell.text, key) else f' data-k="{key}"'
-
-
-def _reads_as(text: str, key: float) -> bool:
-    """Whether the text, read as a number, is the key."""
-    try:
-        return float(text) == key
-    except ValueError:
-        return False
+    with suppress(ValueError):  # the text is no number
+        if float(cell.text) == key:
+            return ""
+    return f' data-k="{key}"'
 
 
 def asset(name: str) -> str:
@@ -263,17 +258,10 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _plain_number(value: float) -> float | None:
-    """Ten digits of a number; None if it is not finite."""
-    if not isfinite(value):
-        return None
-    return float(f"{value:.10g}")
-
-
 def _plain(value: Any) -> Any:
     """The value with ten digits of each number, and null where JSON has no number."""
     if isinstance(value, float):
-        return _plain_number(value)
+        return float(f"{value:.10g}") if isfinite(value) else None
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
     from rich.table import Table
-    from rich.text import Text
 
 
 def write_line(stream: TextIO | None, text: str) -> None:
@@ -102,9 +101,8 @@ class Scores:
             reached = self._last(state, trial)
             if reached is not None:
                 found.append((reached, trial))
-        if self.mode == "max":
-            return max(found, key=_score_of, default=None)
-        return min(found, key=_score_of, default=None)
+        choose: Callable[..., tuple[float, TrialId] | None] = max if self.mode == "max" else min
+        return choose(found, key=lambda pair: pair[0], default=None)
 
     def text(self, state: State, trial: TrialId, before: str) -> str:
         """The trial's last score with the metric's name, or nothing if it has none."""
@@ -145,29 +143,19 @@ class Ends:
         """What the entry means for a trial, in a line; None: it ends none and promotes none."""
         match entry:
             case Finished(trial):
-                how = self._finished(state, trial)
+                # At its last epoch, or it waits at a rung whether it is promoted.
+                epoch = None if self.furthest is None else _epoch(state, trial)
+                paused = epoch is not None and epoch < (self.furthest or 0.0)
+                how = ("paused" if paused else "finished") + _at(epoch)
             case Retired(trial):
                 how = "stopped" + _at(_epoch(state, trial))
             case Failed(trial, why):
                 return f"{trial} failed: {why}"
-            case Submitted(submitted) if self._goes_on(state, submitted):
-                return f"{submitted.id} promoted{_to(state, submitted)}"
+            case Submitted(new) if self.furthest is not None and state.done.get(new.id, 0.0) > 0:
+                return f"{new.id} promoted{_to(state, new)}"
             case _:
                 return None
         return f"{trial} {how}{self.scores.text(state, trial, before=': ')}"
-
-    def _finished(self, state: State, trial: TrialId) -> str:
-        """Whether it is at its last epoch, or waits at a rung whether it is promoted."""
-        if self.furthest is None:
-            return "finished"
-        epoch = _epoch(state, trial)
-        if epoch is None or epoch >= self.furthest:
-            return "finished" + _at(epoch)
-        return "paused" + _at(epoch)
-
-    def _goes_on(self, state: State, trial: Trial) -> bool:
-        """Whether the trial had paused at a rung."""
-        return self.furthest is not None and state.done.get(trial.id, 0.0) > 0
 
 
 def _epoch(state: State, trial: TrialId) -> float | None:
@@ -189,11 +177,6 @@ def _to(state: State, trial: Trial) -> str:
     if epoch is None:
         return ""
     return f" to epoch {round(epoch * trial.samples / state.done[trial.id], 2):g}"
-
-
-def _score_of(found: tuple[float, TrialId]) -> float:
-    """What the best is chosen by."""
-    return found[0]
 
 
 WINDOW = 60.0  # seconds of the study over which throughput is taken
@@ -527,20 +510,16 @@ class Progress:
             facts.add_row(Text("speed", "dim"), Text(speed))
         best = self.best(state)
         if best is not None:
-            facts.add_row(Text("best", "dim"), self._best_text(state, *best))
+            reached, trial = best
+            shown = Text(f"{self._scores.metric} {score(reached)}", "bold green")
+            values = config(state.known[trial].config, 70)
+            text = Text.assemble(shown, printable(f"  {trial}  {values}"))
+            facts.add_row(Text("best", "dim"), text)
         # When the run is over, no slot is at work, whatever it was at when it was interrupted.
         for name, what in () if self._over else self._slots(state):
             doing = Text(printable(what), no_wrap=True, overflow="ellipsis")
             facts.add_row(Text(name, "dim"), doing)
         return facts
-
-    def _best_text(self, state: State, reached: float, trial: TrialId) -> "Text":
-        """The best trial in one line."""
-        from rich.text import Text
-
-        best = Text(f"{self._scores.metric} {score(reached)}", "bold green")
-        values = config(state.known[trial].config, 70)
-        return Text.assemble(best, printable(f"  {trial}  {values}"))
 
     def _slots(self, state: State) -> Iterator[tuple[str, str]]:
         """The names of the first slots, with what each does; then the others together."""
@@ -559,12 +538,9 @@ class Progress:
         trials = [lane.trial for lane in gang.lanes if slot in lane.slots]
         if not trials:
             return DASH
-        text = "; ".join(self._doing(state, trial) for trial in trials)
-        if gang.shards:
-            text += f"  on {', '.join(gang.shards)}"
-        return text
-
-    def _doing(self, state: State, trial: TrialId) -> str:
-        """How far the trial is, and its score."""
-        reached = self._scores.text(state, trial, before="  ")
-        return f"{trial}  {self._work.done_text(state, trial)}{reached}"
+        texts = []
+        for trial in trials:
+            reached = self._scores.text(state, trial, before="  ")
+            texts.append(f"{trial}  {self._work.done_text(state, trial)}{reached}")
+        shards = f"  on {', '.join(gang.shards)}" if gang.shards else ""
+        return "; ".join(texts) + shards

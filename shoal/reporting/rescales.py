@@ -213,8 +213,14 @@ class WidthTally:
                 self._held.clear()
             case Planned(stop, start):
                 self._plan(time, stop, start)
-            case Left(slots):
-                self._leave(time, slots)
+            case Left(slots):  # trials that had others too go on with these
+                for trial, held in [*self._held.items()]:
+                    rest = held - slots
+                    self._held[trial] = rest
+                    if not rest:
+                        del self._held[trial]
+                    elif rest != held:
+                        self._change(time, trial, len(rest), forced=time)
             case Ended(gang):
                 self._stop((gang,))
             case Finished(trial) | Failed(trial) | Retired(trial):
@@ -249,16 +255,6 @@ class WidthTally:
                 before[trial] = self._held.pop(trial)
         return before
 
-    def _leave(self, time: Seconds, slots: Slots) -> None:
-        """Slots left: trials that had others too go on with these."""
-        for trial, held in [*self._held.items()]:
-            rest = held - slots
-            self._held[trial] = rest
-            if not rest:
-                del self._held[trial]
-            elif rest != held:
-                self._change(time, trial, len(rest), forced=time)
-
     def _change(
         self, time: Seconds, trial: TrialId, width: int, forced: Seconds | None = None
     ) -> None:
@@ -266,7 +262,8 @@ class WidthTally:
         old = self._at[trial]
         done = self._done.get(trial, 0.0)
         new = _AtWidth(width, time, done, time, done)
-        believed = self._rate(trial, old.width)
+        figures = self._figures.get(self._signature.get(trial, ""), {})
+        believed = figures.get(f"rate@{old.width}" if old.width > 1 else "rate")
         former = self._last.get(trial)
         change = _Rescale(
             *(trial, time, replace(old), new, old, believed),
@@ -279,14 +276,6 @@ class WidthTally:
         self._last[trial] = change
         self._changes.append(change)
 
-    def _rate(self, trial: TrialId, width: int) -> float | None:
-        """Samples/s that were measured at this width; None: none were."""
-        name = "rate"
-        if width > 1:
-            name = f"rate@{width}"
-        figures = self._figures.get(self._signature.get(trial, ""), {})
-        return figures.get(name)
-
     # -- reports -----------------------------------------------------------------------------------
 
     def _advance(self, time: Seconds, entry: Advanced) -> None:
@@ -294,8 +283,8 @@ class WidthTally:
         for trial, samples in entry.samples.items():
             done = self._done.get(trial, 0.0) + samples
             self._done[trial] = done
-            spent = entry.spent.get(trial)
-            beside = _beside(spent)
+            spent = entry.spent.get(trial, {})
+            beside = sum(spent.get(name, 0.0) for name in BESIDE)
             change = self._last.get(trial)
             if spent:
                 beside += self._waited(trial, time, spent, change)
@@ -345,10 +334,3 @@ def _lanes(gangs: Iterable[Gang]) -> Iterator[tuple[TrialId, Slots]]:
     for gang in gangs:
         for lane in gang.lanes:
             yield lane.trial, frozenset(lane.slots)
-
-
-def _beside(spent: Mapping[str, Seconds] | None) -> Seconds:
-    """The seconds of a report that were spent on what takes as long at any width."""
-    if not spent:
-        return 0.0
-    return sum(spent.get(name, 0.0) for name in BESIDE)

@@ -165,11 +165,6 @@ class Column(NamedTuple):
         return Cell(text, self.key(row), self.look, text if self.look else "")
 
 
-def _widths(row: TrialRow) -> str:
-    """On how many slots a trial may train."""
-    return "–".join(map(str, dict.fromkeys(row.widths)))
-
-
 def _epochs(row: TrialRow) -> str:
     """The epochs that a trial trained, and of how many, unless it is over."""
     if row.epochs is None:
@@ -199,7 +194,7 @@ COLUMNS = (  # behind the configuration
     Column(
         "slots",
         lambda row: row.widths[1],
-        _widths,
+        lambda row: "–".join(map(str, dict.fromkeys(row.widths))),
         lambda account: any(row.widths != (1, 1) for row in account.trials),
     ),
     Column(
@@ -335,23 +330,17 @@ def slots(account: Account, bars: Sequence[int] | None, used: bool) -> list[Bloc
             f" Of {intervals:,} intervals {shown:,} bars are drawn: "
             "short neighbours as one, in the colour of most of their time."
         )
-    blocks = [note(text + _moves(account)), drawing("gantt")]
+    if hops := sum(row.hops for row in account.trials):
+        text += f" Trials moved {plural(hops, 'time')} to other slots"
+        if moved := sum(row.moved for row in account.trials):
+            text += f", with {size(moved)} of state"
+        if dealt := sum(row.dealt for row in account.trials):
+            text += f"; {size(dealt)} of samples were dealt to other nodes"
+        text += "."
+    blocks = [note(text), drawing("gantt")]
     if used:
         blocks += [heading("Use of each slot"), drawing("use"), _causes(account)]
     return blocks
-
-
-def _moves(account: Account) -> str:
-    """How often trials moved between slots; nothing if they stayed."""
-    hops = sum(row.hops for row in account.trials)
-    if not hops:
-        return ""
-    text = f" Trials moved {plural(hops, 'time')} to other slots"
-    if moved := sum(row.moved for row in account.trials):
-        text += f", with {size(moved)} of state"
-    if dealt := sum(row.dealt for row in account.trials):
-        text += f"; {size(dealt)} of samples were dealt to other nodes"
-    return text + "."
 
 
 def _causes(account: Account) -> Block:
@@ -446,10 +435,12 @@ def overhead(account: Account) -> list[Block]:
         [name, OF.get(name, "slot time"), of_share(part, 1.0)]
         for name, part in account.shares.items()
     ]
+    waited = waiting(account.use).items()
+    waits: list[Cells] = [[str(slot), of_time(seconds)] for slot, seconds in waited]
     return [
         table(["what", "of", "share"], shares),
         *_idle(account),
-        _waiting(account),
+        details("waiting of each slot", table(["slot", "waited"], waits)),
         *_started_together(account),
         *_rescales(account),
     ]
@@ -464,13 +455,6 @@ def _idle(account: Account) -> Iterator[Block]:
     if rows:
         idle = table(["idle slots", "slot time", "share"], rows)
         yield details("what idle slots waited for", idle)
-
-
-def _waiting(account: Account) -> Block:
-    """How long each slot waited."""
-    waits = waiting(account.use).items()
-    rows: list[Cells] = [[str(slot), of_time(seconds)] for slot, seconds in waits]
-    return details("waiting of each slot", table(["slot", "waited"], rows))
 
 
 def _started_together(account: Account) -> Iterator[Block]:
@@ -710,7 +694,11 @@ def _packed_steps(figures: Figures, shared: bool) -> Iterator[list[Cell]]:
     wait = figures.get("data", 0.0) * figures.get("rate", 0.0) * (step or 0.0)
     if step and "unfusable" in figures:
         yield [of_number(1), of_time(step + wait), UNFUSABLE]
-    ways = _fused(figures)
+    ways: Ways = {}  # the common steps that were measured
+    for name, took in figures.items():
+        if name.startswith(FUSED):
+            width = int(name.removeprefix(FUSED))
+            ways[f"{width} in a step"] = (width, took)
     if shared and step and wait:
         for width in {2, *(width for width, _ in ways.values())}:
             ways[f"{width} in turn"] = (width, width * step)
@@ -720,16 +708,6 @@ def _packed_steps(figures: Figures, shared: bool) -> Iterator[list[Cell]]:
             saved = 1.0 - (took + wait) / (width * (step + wait))
             gain = Cell(f"{100 * saved:+.0f} %", saved)
         yield [Cell(name, width), of_time(took + wait), gain]
-
-
-def _fused(figures: Figures) -> Ways:
-    """The common steps that were measured."""
-    ways: Ways = {}
-    for name, took in figures.items():
-        if name.startswith(FUSED):
-            width = int(name.removeprefix(FUSED))
-            ways[f"{width} in a step"] = (width, took)
-    return ways
 
 
 # -- measured figures ------------------------------------------------------------------------------

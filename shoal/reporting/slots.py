@@ -27,7 +27,10 @@ def standing(
     known: dict[SlotId, dict[str, Any]] = {}
     for line in lines:
         _take(known, line.entry)
-    for row in _live(board, now):
+    since = 0.0 if board is None else max(0.0, now - board["written"])
+    for live in board["slots"] if board else ():
+        silent = live["silent"] + since
+        row = {**live, "silent": silent, "state": "alive" if silent <= ALIVE else "silent"}
         former = known.get(row["slot"], {"why": ""})
         if former.get("state") != "gone":  # the journal is newer than the board
             known[row["slot"]] = {**former, **row}
@@ -58,19 +61,6 @@ def _take(known: dict[SlotId, dict[str, Any]], entry: Entry) -> None:
         case Unread(slot, shard, why) if slot in known:
             known[slot]["why"] = why
             known[slot]["shards"] = [s for s in known[slot]["shards"] if s != shard]
-
-
-def _live(board: Mapping[str, Any] | None, now: Seconds) -> Iterable[dict[str, Any]]:
-    """The rows of the board, with how long nothing was heard until now."""
-    if board is None:
-        return
-    since = max(0.0, now - board["written"])
-    for row in board["slots"]:
-        silent = row["silent"] + since
-        state = "silent"
-        if silent <= ALIVE:
-            state = "alive"
-        yield {**row, "silent": silent, "state": state}
 
 
 def asked(board: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -148,26 +148,18 @@ class TrialTally:
         self.visits += len(entry.visits.get(id_, ()))
         self.moved += entry.moved.get(id_, 0)
         self.dealt += entry.dealt.get(id_, 0)
-        self._add_seconds(entry.spent.get(id_, {}))
-        self._add_values(entry.values.get(id_, {}))
-        if self._whole_epochs() > before:
-            self.close_epoch(time)
-
-    def _add_seconds(self, spent: Mapping[str, Seconds]) -> None:
-        """Seconds that were spent, by cause; and a mark of what was reached with them."""
-        for cause, length in spent.items():
+        for cause, length in entry.spent.get(id_, {}).items():
             self.spent[cause] = self.spent.get(cause, 0.0) + length
         self.marks.append((self.samples, sum(self.spent.values())))
+        for name, (value, count) in entry.values.get(id_, {}).items():
+            total, counted = self.sums.get(name, (0.0, 0.0))
+            self.sums[name] = total + value, counted + count
+        if self._whole_epochs() > before:
+            self.close_epoch(time)
 
     def _whole_epochs(self) -> int:
         """Complete epochs; 0 where they are unknown."""
         return int(self.epochs or 0.0)
-
-    def _add_values(self, values: Mapping[str, Sum]) -> None:
-        """Values that were seen while training."""
-        for name, (value, count) in values.items():
-            before, counted = self.sums.get(name, (0.0, 0.0))
-            self.sums[name] = before + value, counted + count
 
     def close_epoch(self, time: Seconds, epoch: float | None = None) -> None:
         """The means of training values since the last time are one point of their curves.
@@ -178,12 +170,9 @@ class TrialTally:
             epoch = self.epochs or 0.0
         for name, (value, count) in self.sums.items():
             if count > 0:
-                self._add_point(name + TRAINING, Point(epoch, time, value / count))
+                point = Point(epoch, time, value / count)
+                self.points.setdefault(name + TRAINING, []).append(point)
         self.sums.clear()
-
-    def _add_point(self, name: str, point: Point) -> None:
-        """A further point of a curve."""
-        self.points.setdefault(name, []).append(point)
 
     def evaluate(self, time: Seconds, entry: Evaluated) -> None:
         """A point of each metric; one of the same epoch gives way."""
@@ -191,53 +180,31 @@ class TrialTally:
         for name, value in entry.values.items():
             if name in entry.trained:  # its curve is that of the reports while training
                 continue
-            self._set_point(name, Point(entry.epoch, time, value))
-
-    def _set_point(self, name: str, point: Point) -> None:
-        """A point of a curve; it takes the place of one of the same epoch."""
-        points = self.points.setdefault(name, [])
-        while points and points[-1].epoch >= point.epoch - EPS:
-            points.pop()
-        points.append(point)
+            points = self.points.setdefault(name, [])
+            while points and points[-1].epoch >= entry.epoch - EPS:
+                points.pop()
+            points.append(Point(entry.epoch, time, value))
 
     def fall(self, entry: Fell) -> None:
         """What came after those visits is void, the values seen there too."""
-        self.void_seconds += self._fall_to(entry.samples)
+        total = sum(self.spent.values())
+        while len(self.marks) > 1 and self.marks[-1][0] > entry.samples + EPS:
+            self.marks.pop()
+        reached, seconds = self.marks[-1]
+        self.marks[-1] = reached, total
+        self.void_seconds += total - seconds
         self.falls += 1
         self.void_visits += max(0, self.visits - entry.visits)
         self.void_samples += max(0.0, self.samples - entry.samples)
         self.samples = entry.samples
         self.visits = entry.visits
-        self._forget_values()
-
-    def _fall_to(self, samples: Samples) -> Seconds:
-        """Forget the marks after these samples; returns the seconds that are void with them."""
-        total = sum(self.spent.values())
-        while len(self.marks) > 1 and self.marks[-1][0] > samples + EPS:
-            self.marks.pop()
-        reached, seconds = self.marks[-1]
-        self.marks[-1] = reached, total
-        return total - seconds
-
-    def _forget_values(self) -> None:
-        """Values that were seen after what the trial has now are void."""
         self.sums.clear()
-        reached = self.epochs
-        if reached is None:
+        epochs = self.epochs
+        if epochs is None:
             return
         for points in self.points.values():
-            _cut(points, reached + EPS)
-
-
-def _cut(points: list[Point], epoch: float) -> None:
-    """Remove the points after that epoch."""
-    while points and points[-1].epoch > epoch:
-        points.pop()
-
-
-def _reported(entry: Advanced) -> set[TrialId]:
-    """The trials that a report names."""
-    return entry.samples.keys() | entry.visits.keys() | entry.spent.keys()
+            while points and points[-1].epoch > epochs + EPS:
+                points.pop()
 
 
 class Tally:
@@ -262,7 +229,6 @@ class Tally:
         self._go_on(time, entry)
         match entry:
             case Submitted(trial):
-                self._note_finished()  # in case somebody adds the trial after the run's end
                 self._submit(trial)
             case Advanced():
                 self._advance(time, entry)
@@ -270,16 +236,17 @@ class Tally:
                 self.trials[entry.trial].evaluate(time, entry)
             case Fell() if entry.trial in self.trials:
                 self.trials[entry.trial].fall(entry)
-            case Planned():
-                self._plan(time, entry)
+            case Planned(_, start):
+                self._plan(time, start)
             case Finished(id_) | Failed(id_) | Retired(id_) if id_ in self.left:
                 self._end(time, id_)
             case Measured():
                 self._measure(time, entry)
             case Joined() if self.runs and self.runs[-1].joined is None:
                 self.runs[-1].joined = time
-            case Ended() if entry.why:
-                self._split(time, entry)
+            case Ended(gang, why) if why:  # a pack had no room
+                needs = dict(self._needs) if time == self._needs_time else {}
+                self.splits.append(Split(time, gang.trials, why, needs))
             case Remembered("policy", {"follows": str(follows), "why": str(why)}):
                 self._choose(PolicyChoice(time, follows, why))
             case Fed(node, figures) if self.runs:
@@ -290,16 +257,12 @@ class Tally:
     # -- runs --------------------------------------------------------------------------------------
 
     def _go_on(self, time: Seconds, entry: Entry) -> None:
-        """Time went on within a run, or another run begins."""
-        if isinstance(entry, Opened):
-            self._open(time, entry)
-        elif self.runs:
-            self.runs[-1].end = time
-
-    def _open(self, time: Seconds, entry: Opened) -> None:
-        """Another run begins, with what its head says."""
-        if self.runs:
-            self._note_finished()
+        """Time went on within a run, or another run begins, with what its head says."""
+        if not isinstance(entry, Opened):
+            if self.runs:
+                self.runs[-1].end = time
+            return
+        self._note_finished()
         self.runs.append(RunTally(entry.run, time, time))
         self.head = {**self.head, **entry.head}
         self.shards = entry.shards
@@ -314,8 +277,6 @@ class Tally:
         if not self.choices or self.choices[-1][1:] != choice[1:]:
             self.choices.append(choice)
 
-    # -- packs without room ------------------------------------------------------------------------
-
     def _measure(self, time: Seconds, entry: Measured) -> None:
         """What a pack's trials are believed to need is said just before it ends."""
         if time != self._needs_time:
@@ -324,23 +285,31 @@ class Tally:
         if "crowded" in entry.figures:
             self._needs[entry.signature] = entry.figures["crowded"]
 
-    def _split(self, time: Seconds, entry: Ended) -> None:
-        """A pack had no room."""
-        needs = {}
-        if time == self._needs_time:
-            needs = dict(self._needs)
-        self.splits.append(Split(time, entry.gang.trials, entry.why, needs))
-
     # -- trials ------------------------------------------------------------------------------------
 
     def _submit(self, trial: Trial) -> None:
         """A trial is new, or it is to go on for longer."""
+        self._note_finished()  # in case somebody adds it after the run's end
         self.left.add(trial.id)
-        known = self.trials.get(trial.id)
-        if known is None:
-            self.trials[trial.id] = self._new(trial)
+        if trial.id in self.trials:
+            self.trials[trial.id].trial = trial
         else:
-            known.trial = trial
+            self.trials[trial.id] = self._new(trial)
+
+    def _advance(self, time: Seconds, entry: Advanced) -> None:
+        """A report counts for each trial that it names."""
+        named = entry.samples.keys() | entry.visits.keys() | entry.spent.keys()
+        for trial in named & self.trials.keys():
+            self.trials[trial].advance(time, entry)
+
+    def _plan(self, time: Seconds, start: Iterable[Gang]) -> None:
+        """Gangs start: their lanes' slots are where the trials run now."""
+        lanes = [lane for gang in start for lane in gang.lanes]
+        if lanes and self.runs:
+            self.runs[-1].finished = False
+        for lane in lanes:
+            if lane.trial in self.trials:
+                self.trials[lane.trial].run_at(time, lane.slots)
 
     def go_on(self, time: Seconds, state: State) -> None:
         """What a state says of trials whose lines were not counted.
@@ -372,27 +341,6 @@ class Tally:
         total = float(sum(own or self.shards.values()))
         return TrialTally(trial, len(self.trials), visits, total)
 
-    def _advance(self, time: Seconds, entry: Advanced) -> None:
-        """A report counts for each trial that it names."""
-        for trial in _reported(entry):
-            tally = self.trials.get(trial)
-            if tally is not None:
-                tally.advance(time, entry)
-
-    def _plan(self, time: Seconds, entry: Planned) -> None:
-        """Gangs start: where each trial runs now."""
-        if entry.start and self.runs:
-            self.runs[-1].finished = False
-        for gang in entry.start:
-            self._start(time, gang)
-
-    def _start(self, time: Seconds, gang: Gang) -> None:
-        """A gang starts: its lanes' slots are where the trials run now."""
-        for lane in gang.lanes:
-            tally = self.trials.get(lane.trial)
-            if tally is not None:
-                tally.run_at(time, lane.slots)
-
     def _end(self, time: Seconds, trial: TrialId) -> None:
         """A trial came to its end."""
         self.left.discard(trial)
@@ -401,7 +349,6 @@ class Tally:
         tally.close_epoch(time)
 
 
-Points = Sequence[Point]
 # By name of the value, then by trial.
 Curves = Mapping[str, Mapping[TrialId, tuple[Point, ...]]]
 
@@ -488,24 +435,27 @@ class TrialRows:
         """The row of one trial."""
         trial = tally.trial
         how, why = self._status(trial.id)
-        points = tally.points.get(self._metric, ())
-        best = self._best(points)
+        config = masked_config(trial.config)
+        points = tally.points.get(self._metric, [])
+        finite = [point for point in points if isfinite(point.value)]
+        best: Point | None = self._choose(finite, key=lambda point: point.value, default=None)
+        is_last_finite = bool(points) and isfinite(points[-1].value)
         return TrialRow(
             id=trial.id,
             number=tally.number,
-            config=self._config(trial),
+            config={name: config[name] for name in self._names if name in config},
             status=how,
             why=why,
             samples=tally.samples,
             asked=trial.samples,
             epochs=tally.epochs,
-            last=_newest(points),
+            last=points[-1].value if is_last_finite else None,
             best=best and best.value,
             best_epoch=best and best.epoch,
             start=tally.start,
-            end=self._end(tally),
+            end=tally.end if trial.id in self._state.ended else None,
             spent=tally.spent,
-            repeated=_void(tally),
+            repeated=Void(tally.falls, tally.void_visits, tally.void_samples, tally.void_seconds),
             hops=tally.hops,
             moved=tally.moved,
             dealt=tally.dealt,
@@ -523,40 +473,6 @@ class TrialRows:
         if trial in state.running:
             return "running", ""
         return "waiting", ""
-
-    def _config(self, trial: Trial) -> dict[str, Value]:
-        """What to show of the trial's configuration, in the order of the search space."""
-        config = masked_config(trial.config)
-        return {name: config[name] for name in self._names if name in config}
-
-    def _best(self, points: Points) -> Point | None:
-        """The first of the best finite values."""
-        finite = [point for point in points if isfinite(point.value)]
-        best: Point | None = self._choose(finite, key=_value, default=None)
-        return best
-
-    def _end(self, tally: TrialTally) -> Seconds | None:
-        """When the trial ended; None if it did not, or is to go on."""
-        if tally.trial.id not in self._state.ended:
-            return None
-        return tally.end
-
-
-def _value(point: Point) -> float:
-    """What the best is chosen by."""
-    return point.value
-
-
-def _newest(points: Points) -> float | None:
-    """The last value; None if there is none, or if it is not finite."""
-    if not points or not isfinite(points[-1].value):
-        return None
-    return points[-1].value
-
-
-def _void(tally: TrialTally) -> Void:
-    """The work that was lost."""
-    return Void(tally.falls, tally.void_visits, tally.void_samples, tally.void_seconds)
 
 
 def _names(tally: Tally) -> list[str]:

@@ -9,7 +9,6 @@ from shoal.engine.snapshot import Snapshot
 from shoal.reporting.accounting import account
 from shoal.reporting.facts import LABEL, LINES, Bare, Facts
 from shoal.reporting.format import DASH, config, duration, number, printable, score
-from shoal.reporting.tally import TrialRow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,24 +116,12 @@ def table(
         made.add_column(cell(head), justify="right")
     made.add_column("status")
     for place, row in enumerate(rows, 1):
-        cells = [row.id, *_cells(row, names, bool(facts.metric))]
+        cells: list[str] = [row.id]
+        if facts.metric:
+            cells += [score(row.last), score(row.best)]
+        cells += [config({"": row.config[n]})[1:] if n in row.config else DASH for n in names]
+        cells += [number(row.epochs, 3), duration(row.spent.get("train"))]
         colour = COLOURS.get(row.status, "default")
         status = f"[{colour}]{row.status}[/]"
         made.add_row(str(place), *map(cell, cells), status)
     return made
-
-
-def _cells(row: TrialRow, names: Iterable[str], scored: bool) -> list[str]:
-    """What the table says of a trial. `scored`: the study has a metric."""
-    cells = []
-    if scored:
-        cells += [score(row.last), score(row.best)]
-    cells += [_config_cell(row, name) for name in names]
-    return [*cells, number(row.epochs, 3), duration(row.spent.get("train"))]
-
-
-def _config_cell(row: TrialRow, name: str) -> str:
-    """A value of the trial's configuration; a dash if it lacks that name."""
-    if name not in row.config:
-        return DASH
-    return config({"": row.config[name]})[1:]

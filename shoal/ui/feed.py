@@ -1,7 +1,7 @@
 """What was decided and what happened, newest last, in words."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,9 +72,7 @@ class NewsFeed:
 
     def _add(self, time: Seconds, who: str, what: str, name: str) -> None:
         """One more item, or one more name of the last one."""
-        last = None
-        if self.items:
-            last = self.items[-1]
+        last = self.items[-1] if self.items else None
         if last is None or not name or (last.time, last.what) != (time, what):
             self.items.append(Item(time, who, what, [name][: len(name)]))
             return
@@ -87,7 +85,12 @@ class NewsFeed:
         match entry:
             case Opened(run, _, head):
                 self._follows = None
-                yield "run", f"run {run} began: {_deciders(head)}", ""
+                names = ("searcher", "policy", "backend")
+                deciders = [
+                    f"{name} {text}" for name in names if (text := described(head.get(name)))
+                ]
+                about = ", ".join(deciders) or "nothing is said of it"
+                yield "run", f"run {run} began: {about}", ""
             case Commanded(what, why):
                 yield "run", f"{what}: {why or 'asked for'}", ""
             case Submitted(trial):
@@ -100,7 +103,8 @@ class NewsFeed:
                     self._follows = follows, why
                     yield "policy", f"auto follows {follows}, because {why}", ""
             case Planned(stop, start):
-                yield from _planned(stop, start)
+                yield from (("policy", "stopped", _gang(gang)) for gang in stop)
+                yield from (("policy", "started", _gang(gang)) for gang in start)
             case _:
                 yield from _happened(entry)
 
@@ -113,24 +117,6 @@ class NewsFeed:
             values = config(trial.config, 80)
             return f"copied {trial.start[0]} ({values}) to", str(trial.id)
         return "submitted", str(trial.id)
-
-
-def _deciders(head: Mapping[str, Any]) -> str:
-    """The searcher, the policy and the backend of a run."""
-    parts = []
-    for name in ("searcher", "policy", "backend"):
-        text = described(head.get(name))
-        if text:
-            parts.append(f"{name} {text}")
-    return ", ".join(parts) or "nothing is said of it"
-
-
-def _planned(stop: Iterable[Gang], start: Iterable[Gang]) -> Iterable[tuple[str, str, str]]:
-    """A plan, as the gangs that stop and those that start."""
-    for gang in stop:
-        yield "policy", "stopped", _gang(gang)
-    for gang in start:
-        yield "policy", "started", _gang(gang)
 
 
 def _gang(gang: Gang) -> str:

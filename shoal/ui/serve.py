@@ -32,9 +32,7 @@ def listening(port: int | None) -> socket.socket:
     Raises:
         StudyError: the port is taken.
     """
-    wanted = PORT
-    if port is not None:
-        wanted = port
+    wanted = PORT if port is None else port
     made = _bound(wanted)
     if made is None and port is None:
         made = _bound(0)
@@ -72,7 +70,12 @@ class Server:
     def __init__(self, path: Path, port: int | None = None) -> None:
         shelf = Shelf(path)
         self._socket = listening(port)
-        _read(shelf)
+        if shelf.alone:
+            shelf.read()
+        else:  # the journals of several studies go on being read while they are served
+            reading = threading.Thread(target=shelf.read, daemon=True)
+            reading.start()
+            reading.join(READING)
         number = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(24)
         key = secrets.token_urlsafe(24)
@@ -96,16 +99,6 @@ class Server:
     def stop(self) -> None:
         """End serving; other threads may call it."""
         self._server.should_exit = True
-
-
-def _read(shelf: Shelf) -> None:
-    """Read the journal; those of several studies go on being read while they are served."""
-    if shelf.alone:
-        shelf.read()
-        return
-    reading = threading.Thread(target=shelf.read, daemon=True)
-    reading.start()
-    reading.join(READING)
 
 
 def _config(app: Any, connections: Connections) -> uvicorn.Config:

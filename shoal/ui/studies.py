@@ -97,26 +97,22 @@ class LiveStudy:
     def _look(self) -> None:
         """Follow the journal, and count again if anything is new."""
         try:
-            self._follow()
+            try:
+                lines = self._tail.lines()
+            except JournalError:  # it was replaced, or is damaged: once more from the beginning
+                self._start()
+                lines = self._tail.lines()
+            self.fault = ""
+            if lines:
+                self._accounting.take(lines)
+                self.feed.take(lines)
+                self._fresh = True
         except (JournalError, OSError) as error:
             self.fault = str(error)
         begun = monotonic()
         self._count()
         took = monotonic() - begun
         self._next = monotonic() + min(LONGEST, max(LEAST, PATIENCE * took))
-
-    def _follow(self) -> None:
-        """Take in the lines that came since."""
-        try:
-            lines = self._tail.lines()
-        except JournalError:  # it was replaced, or is damaged: once more from the beginning
-            self._start()
-            lines = self._tail.lines()
-        self.fault = ""
-        if lines:
-            self._accounting.take(lines)
-            self.feed.take(lines)
-            self._fresh = True
 
     def _count(self) -> None:
         """The account and the standing, as a new version if either has changed."""
@@ -158,12 +154,14 @@ class Shelf:
     def studies(self) -> dict[str, LiveStudy]:
         """The studies that are there now; those that were there before stay open."""
         with self._lock:
-            found = {}
-            for name, place in self._places().items():
-                study = self._studies.get(name) or LiveStudy(name, Folder(place))
-                found[name] = study
-            self._studies = found
-            return found
+            own = {self.path.name or "study": self.path}
+            places = own if self.alone else studies_in(self.path)
+            known = self._studies
+            self._studies = {
+                name: known.get(name) or LiveStudy(name, Folder(place))
+                for name, place in places.items()
+            }
+            return self._studies
 
     def read(self) -> None:
         """Read the journals, so that whoever asks first need not wait as long."""
@@ -176,9 +174,3 @@ class Shelf:
         if study is None:
             study = self.studies().get(name)
         return study
-
-    def _places(self) -> dict[str, Path]:
-        """The studies' folders by name."""
-        if self.alone:
-            return {self.path.name or "study": self.path}
-        return studies_in(self.path)

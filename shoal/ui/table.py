@@ -72,7 +72,7 @@ def _term(term: str, metric: str | None) -> Callable[[TrialRow], bool]:
     found = TERM.fullmatch(term)
     if found is None:
         part = term.casefold()
-        return lambda row: part in _text(row).casefold()
+        return lambda row: part in f"{row.id} {config(row.config)} {row.why}".casefold()
     name, sign, wanted = found.groups()
 
     def holds(row: TrialRow) -> bool:
@@ -82,11 +82,6 @@ def _term(term: str, metric: str | None) -> Callable[[TrialRow], bool]:
         return _compared(item, sign, wanted)
 
     return holds
-
-
-def _text(row: TrialRow) -> str:
-    """All that can be searched of a trial."""
-    return f"{row.id} {config(row.config)} {row.why}"
 
 
 def _figure(row: TrialRow, name: str, metric: str | None) -> Any:
