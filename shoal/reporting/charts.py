@@ -114,6 +114,8 @@ HOVER = "%{text}<br>%{y:.5g} at %{x:.4g}<extra></extra>"
 GRID = "rgba(139,147,161,0.22)"
 CLEAR = "rgba(0,0,0,0)"
 _AXIS = {
+    "showgrid": True,
+    "showline": True,
     "gridcolor": GRID,
     "zeroline": False,
     "linecolor": GRID,
