@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from ray.exceptions import ObjectLostError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError
 
 from shoal.backend.node.messages import Cut, Drifting, Hello, Lost, Trained
 from shoal.backend.ray.cluster import Node
@@ -459,6 +459,9 @@ class FakeFleet:
 
     def answer(self, process: Any, ref: Ref, patience: float) -> Any:
         while not ref.done():
+            if process.actor.stopped:
+                self.clock += patience
+                raise GetTimeoutError("it stands still")
             self.advance(late=True)
         return ref.value()
 
