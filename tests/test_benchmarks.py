@@ -362,7 +362,7 @@ def test_tests_marked_device_are_found_on_a_bare_machine(tmp_path: Path) -> None
     assert "tests/train/fuse/test_fused.py" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # minutes of what a machine with a GPU runs; its parts are tested above
 @pytest.mark.timeout(900)
 def test_the_stand_in_runs_whole_without_ray(tmp_path: Path) -> None:
     """As on a bare machine: no Ray, nothing that is not needed; results go to $OUT."""

@@ -105,7 +105,7 @@ def test_on_ray_it_shares_out_the_slots(monkeypatch: pytest.MonkeyPatch) -> None
     assert POLICIES[found["followed"][-1]].wide
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # a benchmark's run; the simulated one is above
 def test_the_mix_on_ray_goes_as_in_the_simulator(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from journal_kit import unsealed
 from stored_kit import unpack
 from typer.testing import CliRunner
 
-from shoal import __version__, reporting
+from shoal import __version__, load_study, reporting
 from shoal.cli import app
 from shoal.core.event import Evaluated
 from shoal.core.install import EXTRAS, NEEDED
@@ -176,7 +176,7 @@ def test_a_run_needs_no_output(tmp_path: Path) -> None:
             timeout=240,
         )
         assert done.returncode == 0, done.stderr
-        assert "finished" in shoal("status", str(folder)).splitlines()[0]
+        assert {trial.status for trial in load_study(folder).trials} == {"finished"}
 
 
 def test_after_an_edit_it_says_that_nothing_was_trained(tmp_path: Path) -> None:

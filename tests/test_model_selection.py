@@ -81,7 +81,7 @@ def test_what_the_store_sends_is_counted(tmp_path: Path) -> None:
         assert traffic.sent == 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # the benchmark itself; what it makes of what it sees is tested above
 def test_the_short_form(tmp_path: Path) -> None:
     """Storage, bytes, fetching and equality are as in the long form; times are not looked at."""
     pytest.importorskip("ray", reason="pip install 'shoal[ray]'")

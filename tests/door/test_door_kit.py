@@ -4,9 +4,6 @@ from pathlib import Path
 
 import door_kit as kit
 import numpy as np
-import pytest
-
-EXAMPLES = sorted(path.stem for path in kit.DOOR.glob("*.py"))
 
 
 def test_lines_of_code_are_counted_without_prose(tmp_path: Path) -> None:
@@ -27,13 +24,3 @@ def test_trees_differ_where_a_bit_does() -> None:
         ".b",
     ]
     assert list(kit.differences(one, {"a": []}))
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_no_longer_than_it_may_be(name: str) -> None:
-    kit.check_lines(name)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_each_example_has_a_test(name: str) -> None:
-    assert (Path(__file__).parent / f"test_{name}.py").exists()

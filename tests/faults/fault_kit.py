@@ -32,7 +32,7 @@ from shoal.profile.table import Row, Table
 from shoal.study.folder import Folder
 
 MARK = "SHOAL_FAULT_TEST"  # environment variable by which the processes of one study are found
-PATIENCE = 120.0  # seconds that anything may take on a busy machine
+PATIENCE = 240.0  # seconds that anything may take on a busy machine
 EVERY = 0.4  # seconds of training between durable states
 
 SCRIPT = """
@@ -217,7 +217,7 @@ class Driver:
         while not met():
             assert self.process.poll() is None, f"ended before {what}: {self.process.communicate()}"
             assert time.monotonic() < deadline, f"waited in vain: {what}"
-            time.sleep(0.01)
+            time.sleep(0.05)  # a look reads the journal and all processes
 
     def end(self) -> tuple[int, str]:
         """Wait for its end: exit status, and what it said to stderr."""

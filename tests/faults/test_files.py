@@ -140,7 +140,7 @@ def test_a_slow_disk_only_takes_time(
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.nightly  # on local above; slots that are silent are in test_ray_hangs
 def test_a_slow_disk_only_takes_time_on_ray(
     tmp_path: Path, undisturbed: shoal.Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,10 +96,10 @@ def test_kill_9_among_tiny_trials(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2, 3))]
 )
 def test_kill_9_again_and_again(tmp_path: Path, seed: int) -> None:
-    go_through(tmp_path / "s", trials=600, kills=6, seed=seed)
+    go_through(tmp_path / "s", trials=600, kills=4, seed=seed)
 
 
 def test_at_most_about_a_second_is_trained_again(tmp_path: Path) -> None:

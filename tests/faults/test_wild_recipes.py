@@ -94,7 +94,7 @@ def test_what_does_not_return_in_a_pack_fails_alone(tmp_path: Path, alone: shoal
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.nightly  # a step that does not return on Ray is in test_ray_hangs, all deeds above
 @pytest.mark.parametrize("deed", ["loop", "forever"])
 def test_what_does_not_return_fails_on_ray(tmp_path: Path, alone: shoal.Study, deed: str) -> None:
     """A loop is ended within its slot; a wait ends with the slot, and the third time it fails."""
@@ -140,7 +140,7 @@ def test_what_a_step_raises_ends_its_trial_only(
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.nightly  # a trial that ends its slot each time is in test_faults
 @pytest.mark.parametrize(
     "deed",
     [
@@ -224,7 +224,9 @@ def children(driver: Driver) -> list[int]:
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="it looks into /proc")
-@pytest.mark.parametrize("killed", ["nothing", "slot", "driver"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param("nothing", marks=pytest.mark.nightly), "slot", "driver"]
+)
 def test_no_child_of_a_recipe_is_left(tmp_path: Path, killed: str) -> None:
     options: dict[str, Any] = {"backend": "ray", "slots": 2, "policy": "hop"}
     given = {"deed": "children", "slow": 0.02}
@@ -243,7 +245,7 @@ def test_no_child_of_a_recipe_is_left(tmp_path: Path, killed: str) -> None:
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.nightly  # the bound is met on local below
 def test_what_a_recipe_prints_without_end_is_bounded_on_ray(tmp_path: Path) -> None:
     options: dict[str, Any] = {"backend": "ray", "slots": 1, "policy": "fifo"}
     with Driver(tmp_path / "s", {"deed": "chatter", "slow": 0.0}, **options) as driver:

@@ -75,7 +75,7 @@ class Harvest:
             assert found or self.process.poll() is None, f"{what}: {self.said()}"
             return found
 
-        wait_for(what, there, LONG)
+        wait_for(what, there, LONG, every=0.3)  # a look replays the journal
 
     def end(self, number: int | None = None, patience: float = LONG) -> int:
         """Wait for its end, after this signal if any; its exit status."""

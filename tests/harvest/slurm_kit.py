@@ -74,7 +74,9 @@ def missing() -> list[str]:
     return [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
 
 
-def wait_for(what: str, true: Callable[[], object], patience: float = PATIENCE) -> None:
+def wait_for(
+    what: str, true: Callable[[], object], patience: float = PATIENCE, every: float = 0.05
+) -> None:
     """Return once it is true.
 
     Raises:
@@ -83,7 +85,7 @@ def wait_for(what: str, true: Callable[[], object], patience: float = PATIENCE) 
     end = time.monotonic() + patience
     while not true():
         assert time.monotonic() < end, f"{what}: not within {patience:.0f} s"
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 @dataclass(frozen=True)

@@ -487,14 +487,14 @@ def test_a_module_that_is_put_into_a_package_after_it_was_trusted_is_not_importe
     first = ["run", str(tmp_path / "code" / "net.py"), "--storage", str(tmp_path / "s")]
     program = [sys.executable, "-m", "shoal.cli"]
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "other")}
-    subprocess.run([*program, *first], env=env, check=True, capture_output=True, cwd="/")
+    preloaded.run([*program, *first], env=env, check=True, capture_output=True, cwd="/")
     shutil.rmtree(tmp_path / "code")
     code = "import shoal, sys; shoal.load_study(sys.argv[1], trust=bool(sys.argv[2])).best_model()"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "s"), "yes"], check=True, cwd="/")
+    preloaded.run([sys.executable, "-c", code, str(tmp_path / "s"), "yes"], check=True, cwd="/")
     (stored,) = (tmp_path / "s" / "recipe").glob("*/shoal_test_package")
     for name in ("quick.py", "late.py"):
         (stored / name).write_text(f"import os\nos.system('touch {another_user}')\n")
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "s"), ""], check=True, cwd="/")
+    preloaded.run([sys.executable, "-c", code, str(tmp_path / "s"), ""], check=True, cwd="/")
     assert not another_user.exists()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -522,40 +523,46 @@ import sys, time
 sys.path.insert(0, {tests!r})
 import shoal
 from conftest import Blobs
-study = shoal.create_study(Blobs(samples=1500), storage={folder!r}, load_if_exists=True)
-study.optimize(max_epochs=60, policy={policy!r}, checkpoint_every=0.05, progress=False)
+study = shoal.create_study(Blobs(), storage={folder!r}, load_if_exists=True)
+study.optimize(max_epochs={epochs}, policy={policy!r}, checkpoint_every=0, progress=False)
+"""
+
+
+# Dies as the journal gets its 20th state, before that is written.
+DIES = """
+import os
+from shoal.engine.journal import Journal
+kept, append = [], Journal.append
+def dying(journal, now, entry):
+    kept.extend([entry] * (type(entry).__name__ == "Kept"))
+    if len(kept) == 20:
+        os.kill(os.getpid(), 9)
+    append(journal, now, entry)
+Journal.append = dying
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "hop"])
 def test_kill_9_of_the_process_loses_no_trial(tmp_path: Path, blobs: Any, policy: str) -> None:
-    script = KILLED.format(
-        tests=str(Path(__file__).parents[1]), folder=str(tmp_path / "s"), policy=policy
+    script = DIES + KILLED.format(
+        tests=str(Path(__file__).parents[1]), folder=str(tmp_path / "s"), policy=policy, epochs=6
     )
-    running = preloaded.Popen([sys.executable, "-c", script])
-    journal = tmp_path / "s" / "journal.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (
-        journal.exists() and b'"Kept"' in journal.read_bytes()
-    ):
-        time.sleep(0.01)
-    time.sleep(0.1)  # on a quick machine half a second is all it takes
-    running.kill()
-    running.wait()
+    killed = preloaded.run([sys.executable, "-c", script])
+    assert killed.returncode == -signal.SIGKILL
     assert any(isinstance(x.entry, Planned) for x in Folder(tmp_path / "s").lines())
-    study = shoal.create_study(blobs(samples=1500), storage=tmp_path / "s", load_if_exists=True)
-    assert study.state.trials, "killed too late: the test did not test"
-    study.optimize(max_epochs=60, policy=policy, progress=False)
-    undisturbed = shoal.create_study(blobs(samples=1500), storage=tmp_path / "u")
-    undisturbed.optimize(max_epochs=60, policy=policy, progress=False)
+    study = shoal.create_study(blobs(), storage=tmp_path / "s", load_if_exists=True)
+    assert study.state.trials
+    study.optimize(max_epochs=6, policy=policy, progress=False)
+    undisturbed = shoal.create_study(blobs(), storage=tmp_path / "u")
+    undisturbed.optimize(max_epochs=6, policy=policy, progress=False)
     assert finished(study) and same_weights(study, undisturbed)
     assert all(row["equal"] for row in study.replay())
 
 
 def test_sigterm_stops_at_the_next_moment_and_keeps_what_was_done(tmp_path: Path) -> None:
     script = KILLED.format(
-        tests=str(Path(__file__).parents[1]), folder=str(tmp_path / "s"), policy="fifo"
+        tests=str(Path(__file__).parents[1]), folder=str(tmp_path / "s"), policy="fifo", epochs=9999
     )
     running = preloaded.Popen([sys.executable, "-c", script])
     journal = tmp_path / "s" / "journal.jsonl"
