@@ -83,7 +83,7 @@ class FeederFeed:
         self._patience = max(self._patience, TIMES * (monotonic() - begin))
         found = fetched(asked)
         if found:
-            chunk: Columns = cols.apply(fetched(found[0]), cols.unlaid)
+            chunk: Columns = cols.apply(fetched(found[0]), cols.unpack_layout)
             return chunk
         if found is None:
             self._there = self._waits

@@ -59,7 +59,7 @@ class Feeder:
             cpu=process_time() - self._begun,
             pid=os.getpid(),
         )
-        return about, cols.apply(made, cols.laid)
+        return about, cols.apply(made, cols.pack_layout)
 
     def pid(self) -> int:
         """Of this process."""

@@ -33,7 +33,7 @@ def sources(train: Any, valid: Any, data_module: Any) -> Sources:
         DataError: there is no training data, or a loader that Shoal cannot follow.
     """
     if data_module is not None:
-        made = opened(data_module)
+        made = open_data_module(data_module)
         if train is None:
             train = _loader_of(made, "train_dataloader")
         if valid is None:
@@ -43,7 +43,7 @@ def sources(train: Any, valid: Any, data_module: Any) -> Sources:
     return Sources(single(called(train), "train"), validation, data_module)
 
 
-def opened(data_module: Any) -> Any:
+def open_data_module(data_module: Any) -> Any:
     """The data module, prepared for training.
 
     Raises:
@@ -188,7 +188,7 @@ class GivenData:
         """
         train, valid = self.train, self.valid
         if train is None and self.data_module is None:
-            train, own = loaders_of(_made(module))
+            train, own = loaders_of(_data_module(module))
             valid = own if valid is None else valid
         if train is None and self.data_module is None:
             raise DataError(
@@ -208,7 +208,7 @@ class GivenData:
         )
 
 
-def _made(module: Any) -> Any:
+def _data_module(module: Any) -> Any:
     """A module with the defaults of its class, to ask for its loaders.
 
     Raises:
@@ -265,7 +265,7 @@ class Terms:
     def data_module(self) -> Any:
         """The LightningDataModule; None if there is none."""
         if self._data_module is None and self.given.data_module is not None:
-            self._data_module = opened(self.given.data_module)
+            self._data_module = open_data_module(self.given.data_module)
         return self._data_module
 
     @property

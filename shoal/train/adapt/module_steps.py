@@ -110,7 +110,7 @@ def call(module: Any, hook: str, *arguments: Any) -> Any:
     return None
 
 
-def moved(module: Any, batch: Any, terms: Terms, scored: bool) -> Any:
+def transfer_batch(module: Any, batch: Any, terms: Terms, scored: bool) -> Any:
     """The batch as Lightning hands it to a step, after the hooks around its transfer.
 
     `scored`: it is of a validation.
@@ -143,7 +143,7 @@ def train(
             f"{kind.__name__} changes automatic_optimization in training: set it in __init__"
         )
     with seat.in_training(is_fused(module)) as log:
-        batch = moved(module, batch, terms, scored=False)
+        batch = transfer_batch(module, batch, terms, scored=False)
         log.samples = partial(samples_in, batch)
         number = seat.batch_number()
         if call(module, "on_train_batch_start", batch, number) == -1:
@@ -263,7 +263,7 @@ def validate(module: Any, batch: Any, terms: Terms) -> dict[str, Any]:
     seat = seat_of(module)
     if seat.validation_log is None and _needs_one(module):
         raise RuntimeError("hooks and metrics of validation are for one model at a time")
-    batch = moved(module, batch, terms, scored=True)
+    batch = transfer_batch(module, batch, terms, scored=True)
     number = seat.validation_batches
     with seat.in_validation(samples_in(batch), is_fused(module)) as returned:
         call(module, "on_validation_batch_start", batch, number)

@@ -72,7 +72,7 @@ def from_arrays(
 ) -> Parts:
     """See `Data.arrays`. `stratify`: a column, or the values whose shares are kept."""
     check_stratify(stratify, validation, how)
-    training = _given(columns, named)
+    training = _given_columns(columns, named)
     count = cols.rows(training)
     order = how.order(count)
     train = order
@@ -109,7 +109,7 @@ def from_arrays(
     )
 
 
-def _given(columns: tuple[Any, ...], named: Mapping[str, Any]) -> Columns:
+def _given_columns(columns: tuple[Any, ...], named: Mapping[str, Any]) -> Columns:
     """The training columns that the user gave, as arrays."""
     if columns and named:
         raise DataError(

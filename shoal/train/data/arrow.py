@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from shoal.engine.files import whole
 from shoal.train.data.columns import Array, Columns, DataError
-from shoal.train.data.files import listed, looked_at_file
-from shoal.train.data.images import picture, stacked
+from shoal.train.data.files import list_files, looked_at_file
+from shoal.train.data.images import picture, stack_arrays
 from shoal.train.data.parts import Division, Index, Parts, check_stratify, from_table, is_fraction
 from shoal.train.data.table_files import array_of, checked_numbers, label_numbers, no_column
 
@@ -103,7 +103,7 @@ class ArrowRows:
             if isinstance(value, dict) and "bytes" in value:  # as datasets keeps pictures
                 value = value["bytes"]
             values.append(np.asarray(decoder(value)))
-        return checked_numbers(name, stacked(values, name, "decode to one shape"))
+        return checked_numbers(name, stack_arrays(values, name, "decode to one shape"))
 
     def _view(self, at: int, name: str) -> Array:
         """A batch's column as an array of numbers that lies in the file.
@@ -227,7 +227,7 @@ def _rows(
             chosen = indices.column(0).to_numpy().astype(np.int64)
         names = tuple(columns or _shown(source))
     else:
-        source = tuple(_listed(source))
+        source = tuple(_arrow_files(source))
         schema = _schema(source[0])
         names = tuple(columns or schema.names)
     lacks = [name for name in names if name not in schema.names]
@@ -250,7 +250,7 @@ def _schema(file: Path) -> Any:
         ) from error
 
 
-def _listed(source: Any) -> list[Path]:
+def _arrow_files(source: Any) -> list[Path]:
     """The files of a path, a folder, a pattern or a list."""
     if isinstance(source, str | os.PathLike) and whole(source).is_dir():
         there = (file for kind in KINDS for file in sorted(whole(source).glob(kind)))
@@ -258,7 +258,7 @@ def _listed(source: Any) -> list[Path]:
         if not files:
             raise DataError(f"{source} has no files {', '.join(KINDS)}")
         return files
-    return listed(source, "*.arrow")
+    return list_files(source, "*.arrow")
 
 
 def is_dataset(source: Any) -> bool:

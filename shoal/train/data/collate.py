@@ -51,7 +51,7 @@ class Collator:
                 batch = self._collate(items)
         else:
             batch = self._collate(items)
-        batch = moved(batch, self._device)
+        batch = batch_to_device(batch, self._device)
         lot.versions = [writes(tensor) for tensor in tensors_in(batch)]
         return batch
 
@@ -68,18 +68,18 @@ class Collator:
             )
 
 
-def moved(batch: Any, device: torch.device) -> Any:
+def batch_to_device(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on the device."""
     if device.type == "cpu":
         return batch
     if isinstance(batch, Tensor) or callable(getattr(batch, "to", None)):
         return batch.to(device)
     if isinstance(batch, Mapping):
-        return {name: moved(value, device) for name, value in batch.items()}
+        return {name: batch_to_device(value, device) for name, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*[moved(value, device) for value in batch])
+        return type(batch)(*[batch_to_device(value, device) for value in batch])
     if isinstance(batch, tuple | list):
-        return type(batch)([moved(value, device) for value in batch])
+        return type(batch)([batch_to_device(value, device) for value in batch])
     return batch
 
 

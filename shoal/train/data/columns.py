@@ -477,7 +477,7 @@ class Lot(dict[Any, Any]):
             raise
 
 
-def ready(batch: Any) -> Any:
+def step_batch(batch: Any) -> Any:
     """What a step sees: the batch that a lot becomes; any other batch as it is."""
     if isinstance(batch, Lot):
         return batch.batch()
@@ -491,7 +491,7 @@ def ready(batch: Any) -> Any:
 Laid = tuple[Any, tuple[int, ...], tuple[int, ...]] | Ragged
 
 
-def laid(array: Any) -> Laid:
+def pack_layout(array: Any) -> Laid:
     """The array in a form that keeps its layout if arrays are made contiguous on the way.
 
     The layout matters, for the rounding of sums over the array depends on it.
@@ -516,7 +516,7 @@ def _is_dense(array: Array) -> bool:
     return span == array.nbytes
 
 
-def unlaid(form: Laid) -> Any:
+def unpack_layout(form: Laid) -> Any:
     """The array again, in memory of its own."""
     if isinstance(form, Ragged):
         return form.copy()

@@ -1068,7 +1068,7 @@ class DataByName:
         return self.data[part.partition(OF_RECIPE)[0]]
 
 
-def joined(of: Mapping[str, Data]) -> Data:
+def join_data(of: Mapping[str, Data]) -> Data:
     """The data of several recipes in one study, each part under its recipe's name.
 
     `of`: that of each, by the recipe's name.

@@ -31,7 +31,7 @@ LOOKED_AT = 2**16  # bytes at either end of a file that a fingerprint looks at
 Read = Callable[[Path], Any]
 
 
-def listed(paths: Any, pattern: str) -> list[Path]:
+def list_files(paths: Any, pattern: str) -> list[Path]:
     """The files: a file, a folder with files of this pattern, a pattern of its own, or a list.
 
     Raises:
@@ -69,17 +69,19 @@ def check_ends(path: Path) -> None:
         )
 
 
-def divided(paths: Any, pattern: str, validation: Any, seed: int) -> tuple[list[Path], list[Path]]:
+def divide_files(
+    paths: Any, pattern: str, validation: Any, seed: int
+) -> tuple[list[Path], list[Path]]:
     """The files to train and to validate on. `validation`: a fraction of them, others, or None.
 
     Raises:
-        DataError: as `listed`; the fraction leaves nothing to train or to validate on.
+        DataError: as `list_files`; the fraction leaves nothing to train or to validate on.
     """
-    files = listed(paths, pattern)
+    files = list_files(paths, pattern)
     if validation is None:
         return files, []
     if not is_fraction(validation):
-        return files, listed(validation, pattern)
+        return files, list_files(validation, pattern)
     if not 0 < validation < 1 or len(files) < 2:
         raise DataError(
             "validation must be a fraction between 0 and 1 of two files or more, other files, or "
@@ -129,7 +131,7 @@ def from_files(paths: Any, read: Read, validation: Any, seed: int) -> Parts:
     """See `Data.files`."""
     if not callable(read):
         raise DataError(f"read must be a function of a path; got {read!r}")
-    train, test = divided(paths, "*", validation, seed)
+    train, test = divide_files(paths, "*", validation, seed)
     named = named_parts(train, test)
     source = OwnFiles(named, read, seed)
     sizes: dict[ShardId, int] = {}

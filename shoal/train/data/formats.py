@@ -16,7 +16,7 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.arrays import Arrays, from_arrays
 from shoal.train.data.columns import Columns, DataError
-from shoal.train.data.files import listed, own_columns
+from shoal.train.data.files import list_files, own_columns
 from shoal.train.data.npz import MappedFiles, of_files
 from shoal.train.data.parts import IN_ORDER, Parts, RowSource, reader, seed_of_rows
 from shoal.train.rng import Rng
@@ -64,7 +64,7 @@ class PartForm:
         return ", ".join(f"{name} {kind}{list(shape)}" for name, kind, shape in self.columns)
 
 
-def opened(path: Path) -> Parts:
+def parts_of_file(path: Path) -> Parts:
     """The file or folder as data of one shard.
 
     Raises:
@@ -122,7 +122,7 @@ def read_whole(path: Path, read: Read | None, part: ShardId) -> Columns:
     """All samples of a file. `read`: the user's reader; it runs under a seed that is the part's."""
     if read is None:
         with _reading(path):
-            return opened(path).source.read(ONLY)
+            return parts_of_file(path).source.read(ONLY)
     with Rng(seed_of_rows(0, part, np.arange(0)), torch.device("cpu")):
         return own_columns(path, read)
 
@@ -147,7 +147,7 @@ def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
     if read is not None:
         return _form(read_whole(path, read, part), by_rows=False, serial=True)
     with _reading(path):
-        parts = opened(path)
+        parts = parts_of_file(path)
         source = parts.source
         if isinstance(source, RowSource) and not isinstance(source, Arrays):
             rows = parts.training[ONLY]
@@ -298,7 +298,7 @@ def _kind(paths: Any) -> str:
         if not found and any(pictures):
             return "pictures"
     else:
-        found = {_kind_of(file) for file in listed(paths, "*")}
+        found = {_kind_of(file) for file in list_files(paths, "*")}
     if len(found) != 1 or not found <= {*KINDS.values()}:
         named = ", ".join(sorted(found)) or "none"
         raise DataError(f"{paths} must be {READABLE}, of one kind; found {named}")
@@ -312,4 +312,4 @@ def _kind_of(file: Path) -> str:
 
 def _files(paths: Any, kind: str) -> list[Path]:
     """The files: of a folder those of this kind, by name."""
-    return [file for file in listed(paths, "*") if _kind_of(file) == kind]
+    return [file for file in list_files(paths, "*") if _kind_of(file) == kind]

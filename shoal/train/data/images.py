@@ -38,7 +38,7 @@ class Pictures:
     def take(self, numbers: Index) -> Columns:
         """(pictures (n, 3, height, width) uint8, labels int64)."""
         made = [picture(self.files[number], self.size) for number in numbers]
-        column = stacked(made, "0 (pictures)", "give size=(height, width)")
+        column = stack_arrays(made, "0 (pictures)", "give size=(height, width)")
         return column, self.labels[numbers]
 
     @property
@@ -162,7 +162,7 @@ def check_size(size: Any) -> None:
         raise DataError(f"size must be a number of pixels, (height, width), or None; got {size!r}")
 
 
-def stacked(arrays: list[Array], name: str, remedy: str) -> Array:
+def stack_arrays(arrays: list[Array], name: str, remedy: str) -> Array:
     """The samples' arrays as a column.
 
     Raises:

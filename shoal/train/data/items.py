@@ -221,7 +221,7 @@ def read(
             "some of these have other shapes or kinds (None, say) than the items read first: "
             "give collate=, or pad, resize or leave them out"
         )
-    return narrowed(columns, found.kinds)
+    return narrow_floats(columns, found.kinds)
 
 
 def _is_of_tensors(dataset: Any) -> bool:
@@ -249,7 +249,7 @@ def _fingerprint(dataset: Any, seed: int) -> bytes:
     items = _items(dataset, _spread(dataset, PROBES), seed)
     columns, form = columns_of(items)
     if is_plain(columns):
-        for column in cols.parts(narrowed(columns, form.kinds)):
+        for column in cols.parts(narrow_floats(columns, form.kinds)):
             hash_array(hashed, column)
     else:
         for item in items:
@@ -564,7 +564,7 @@ def is_plain(columns: Columns) -> bool:
     return not any(isinstance(column, Ragged) for column in cols.parts(columns))
 
 
-def narrowed(columns: Columns, kinds: Mapping[Any, str]) -> Columns:
+def narrow_floats(columns: Columns, kinds: Mapping[Any, str]) -> Columns:
     """The columns, those of Python's floats as float32."""
     made = {
         name: column.astype(np.float32) if kinds[name] == "float" else column

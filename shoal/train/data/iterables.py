@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError, Kind, Ragged
-from shoal.train.data.items import ItemForm, columns_of, hash_value, is_plain, narrowed
+from shoal.train.data.items import ItemForm, columns_of, hash_value, is_plain, narrow_floats
 from shoal.train.data.parts import Division, Index, Parts, divide, is_fraction
 from shoal.train.rng import Rng
 
@@ -107,7 +107,7 @@ class ReadItems:
         self._named = False
         hashed = blake2b(type(dataset).__qualname__.encode(), digest_size=16)
         with Rng(seed, torch.device("cpu")):
-            for items in _grouped(_given(dataset, samples)):
+            for items in _grouped(_items_in(dataset, samples)):
                 self._add(items)
                 for item in items:
                     hash_value(hashed, item)
@@ -149,10 +149,10 @@ class ReadItems:
         columns = self._columns
         if whole or self.form is None:
             return columns
-        return narrowed(columns, self.form.kinds)
+        return narrow_floats(columns, self.form.kinds)
 
 
-def _given(dataset: Any, samples: int | None) -> Iterator[Any]:
+def _items_in(dataset: Any, samples: int | None) -> Iterator[Any]:
     """The items, or the first ones.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 from shoal.core.cluster import GiB, ShardId
 from shoal.train.data.catalogue import EVERYWHERE, Catalogue, Place, catalogue_of, here, is_url
 from shoal.train.data.columns import Columns, DataError, ShardError
-from shoal.train.data.formats import ONLY, Read, opened, read_whole
+from shoal.train.data.formats import ONLY, Read, parts_of_file, read_whole
 from shoal.train.data.parts import Index, Parts, RowSource
 from shoal.train.data.survey import (
     Asked,
@@ -23,7 +23,7 @@ from shoal.train.data.survey import (
     Surveyor,
     check,
     content_of,
-    located,
+    local_file,
     stamp_of,
     survey_here,
 )
@@ -294,7 +294,7 @@ class PlacedFiles:
         return file
 
     def _found(self, place: Place) -> tuple[Path, Stamp]:
-        file = located(place.path, self._holder(place), self.cache)
+        file = local_file(place.path, self._holder(place), self.cache)
         return file, stamp_of(file, place.path)
 
     def _holder(self, place: Place) -> str:
@@ -346,7 +346,7 @@ class PlacedRows(PlacedFiles):
         with self._reading(part):
             stamp, parts = self._opened.get(part, ((0, 0, 0), None))
             if parts is None or stamp != self._good[part]:
-                parts = opened(file)
+                parts = parts_of_file(file)
                 self._opened[part] = self._good[part], parts
             source = parts.source
             assert isinstance(source, RowSource), "the survey found that it is"

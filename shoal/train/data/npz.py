@@ -70,7 +70,7 @@ def _columns(named: dict[str, Any]) -> Columns:
 
 def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
     """See `Data.folder`."""
-    train = _listed(path, pattern)
+    train = _npz_files(path, pattern)
     test: list[Path] = []
     if is_fraction(validation):
         fraction = float(validation)
@@ -81,7 +81,7 @@ def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
             )
         train, test = files_aside(train, fraction, seed)
     elif validation is not None:
-        test = _listed(whole(validation), pattern)
+        test = _npz_files(whole(validation), pattern)
     return of_files(train, test)
 
 
@@ -114,7 +114,7 @@ def of_files(train: Sequence[Path], test: Sequence[Path]) -> Parts:
     )
 
 
-def _listed(path: Path, pattern: str) -> list[Path]:
+def _npz_files(path: Path, pattern: str) -> list[Path]:
     """The files of the folder, by name.
 
     Raises:

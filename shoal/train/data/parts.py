@@ -274,7 +274,7 @@ def as_array(column: Any, name: str) -> Array:
     if isinstance(column, np.memmap):
         mapped = MappedArray.of(column)
         if mapped is not None:
-            return _checked(mapped, name)
+            return _check_samples(mapped, name)
     _check_dense(column, name)
     if hasattr(column, "detach"):
         column = column.detach().cpu().numpy()
@@ -285,7 +285,7 @@ def as_array(column: Any, name: str) -> Array:
             f"column {name} must have rows of one shape ({error}): give items of unequal shapes to "
             "Data.dataset(…, collate=…)"
         ) from error
-    checked = _checked(array, name)
+    checked = _check_samples(array, name)
     _warn_of_missing(checked, name)
     return checked
 
@@ -316,7 +316,7 @@ def _warn_of_missing(array: Array, name: str) -> None:
     )
 
 
-def _checked(array: Any, name: str) -> Array:
+def _check_samples(array: Any, name: str) -> Array:
     """The array, if it has samples of numbers."""
     if array.ndim == 0:
         raise DataError(

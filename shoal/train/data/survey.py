@@ -77,7 +77,7 @@ class Asked:
 Surveyor = Callable[[Asked], Sequence[Finding]]  # has the holders look
 
 
-def located(path: str, node: str, cache: UrlCache) -> Path:
+def local_file(path: str, node: str, cache: UrlCache) -> Path:
     """The local file of a place.
 
     Raises:
@@ -151,7 +151,7 @@ def look(task: Inspection, cache: UrlCache, read: Read | None) -> list[Finding]:
     found = []
     for part, path in task.paths.items():
         try:
-            found.append(_seen(task, part, path, cache, read))
+            found.append(_inspect_file(task, part, path, cache, read))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, DataError):
@@ -169,11 +169,11 @@ def _absent(path: str) -> str:
     return "there is no such file"
 
 
-def _seen(
+def _inspect_file(
     task: Inspection, part: ShardId, path: str, cache: UrlCache, read: Read | None
 ) -> Finding:
     try:
-        file = located(path, task.node, cache)
+        file = local_file(path, task.node, cache)
         stamp = stamp_of(file, path)
     except FileNotFoundError as error:
         raise DataError(_absent(path)) from error

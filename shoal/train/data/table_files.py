@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import csv, ipc, parquet
 
 from shoal.train.data.columns import Array, Columns, DataError
-from shoal.train.data.files import listed
+from shoal.train.data.files import list_files
 from shoal.train.data.parts import Index
 
 LISTED = 20  # names of columns in an error
@@ -81,7 +81,7 @@ class TableFiles:
         return f"row {number + 1 + header}{name}"
 
 
-def opened(
+def read_tables(
     paths: Any, kind: str, form: CsvForm, types: Mapping[str, Any] | None = None
 ) -> TableFiles:
     """The rows of files, or of a frame. `types`: of columns of CSV files that are known.
@@ -92,7 +92,7 @@ def opened(
     if kind == "frame":
         files, tables = [Path("frame")], [_of_frame(paths)]
     else:
-        files = listed(paths, f"*.{kind}")
+        files = list_files(paths, f"*.{kind}")
         tables = [_read_file(file, kind, form, types) for file in files]
     for file, table in zip(files, tables, strict=True):
         if table.schema.names != tables[0].schema.names:
@@ -215,8 +215,8 @@ def _read_csv(file: Path, form: CsvForm, types: Mapping[str, Any] | None) -> Any
 def delimiter(file: Path, form: CsvForm) -> str:
     """What parts the values of a CSV file: what its header line has most of."""
     encoding = form.encoding or "utf-8-sig"
-    with file.open(encoding=encoding, errors="replace") as opened:
-        head = opened.readline()
+    with file.open(encoding=encoding, errors="replace") as lines:
+        head = lines.readline()
     return max(DELIMITERS, key=head.count)
 
 
@@ -322,13 +322,13 @@ def _arrow_batches(file: Path) -> Iterator[Any]:
     """The batches of a file, in Arrow's format for files or for streams."""
     with pa.memory_map(str(file)) as mapped:
         try:
-            opened = ipc.open_file(mapped)
+            batches = ipc.open_file(mapped)
         except pa.ArrowInvalid:
             mapped.seek(0)
             yield from ipc.open_stream(mapped)
             return
-        for number in range(opened.num_record_batches):
-            yield opened.get_batch(number)
+        for number in range(batches.num_record_batches):
+            yield batches.get_batch(number)
 
 
 def _no_numbers(schema: Any) -> dict[str, Any]:
@@ -474,11 +474,11 @@ def no_column(wrong: Sequence[str], names: Sequence[str]) -> str:
     """What to tell a user who names columns that there are not."""
     near = [name for name in names if name.strip() == wrong[0].strip()]
     near = near or get_close_matches(wrong[0], names, cutoff=0.7)
-    listed = ", ".join(map(_shown, names[:LISTED]))
+    shown = ", ".join(map(_shown, names[:LISTED]))
     if len(names) > LISTED:
-        listed += f" and {len(names) - LISTED} more"
+        shown += f" and {len(names) - LISTED} more"
     hint = f" (did you mean {_shown(near[0])}?)" if near else ""
-    return f"no column {', '.join(map(_shown, wrong))}{hint}; there are {listed}"
+    return f"no column {', '.join(map(_shown, wrong))}{hint}; there are {shown}"
 
 
 def _shown(name: str) -> str:

@@ -31,7 +31,7 @@ from shoal.train.data.table_files import (
     array_of,
     label_numbers,
     no_column,
-    opened,
+    read_tables,
 )
 
 __all__ = ["CsvForm", "TableForm", "TableSetup", "from_tables"]
@@ -43,11 +43,11 @@ EXACT = 2**24  # the whole numbers below are exact in float32
 
 def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: Division) -> Parts:
     """See `Data.csv` and `Data.parquet`."""
-    first = _opened(paths, kind, setup)
+    first = _used_rows(paths, kind, setup)
     tables = [first.table]
     if validation is not None and not is_fraction(validation):
         try:
-            tables.append(_opened(validation, kind, setup, first.table).table)
+            tables.append(_used_rows(validation, kind, setup, first.table).table)
         except DataError as error:
             raise DataError(f"of the validation files: {error}") from error
     labels = None
@@ -91,7 +91,7 @@ def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: 
     return replace(parts, names=texts, table=form)
 
 
-def _opened(paths: Any, kind: str, setup: TableSetup, like: Any | None = None) -> TableFiles:
+def _used_rows(paths: Any, kind: str, setup: TableSetup, like: Any | None = None) -> TableFiles:
     """The files' rows that are used.
 
     `like`: the table to train on, whose kinds columns without any value take.
@@ -99,7 +99,7 @@ def _opened(paths: Any, kind: str, setup: TableSetup, like: Any | None = None) -
     Raises:
         DataError: the files cannot be read, lack a column, or columns cannot become numbers.
     """
-    found = opened(paths, kind, setup.form)
+    found = read_tables(paths, kind, setup.form)
     _check_asked(found.table.schema.names, setup)
     found = found.without(setup.dropna)
     if not found.table.num_rows:
@@ -287,7 +287,7 @@ class TableForm:
             raise DataError(no_column(wrong, list(self.shapes)))
         setup = self.setup.of(names, self.fills)
         texts = {name: self.types[name] for name in setup.encode}
-        found = opened(paths, self.kind, setup.form, texts)
+        found = read_tables(paths, self.kind, setup.form, texts)
         _check_asked(found.table.schema.names, setup)
         typed = {name: self._typed(name, found.table.column(name)) for name in names}
         found = replace(found, table=pa.table(typed))
@@ -388,14 +388,14 @@ def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
             f"encode of column {column} must be one of {', '.join(KINDS)}, or a function of the "
             f"training values that returns a function of values; got {how!r}"
         )
-    own = _own(column, how, training)
+    own = _encode_by_function(column, how, training)
     if not callable(own):
         raise DataError(f"encode of column {column} must return a function of values; got {own!r}")
     encoder: Encoder = own
     return encoder
 
 
-def _own(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> Any:
+def _encode_by_function(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> Any:
     """What the encoder, or the user's function that fits one, gives.
 
     Raises:
@@ -423,7 +423,7 @@ def encoded(column: str, encoder: Encoder, values: Sequence[Any]) -> Array:
     Raises:
         DataError: the encoder gives something else.
     """
-    array = np.asarray(_own(column, encoder, values))
+    array = np.asarray(_encode_by_function(column, encoder, values))
     if array.dtype.kind not in "biufc" or len(array) != len(values):
         raise DataError(
             f"encode of column {column} must give a number or a row of numbers for each of the "

@@ -19,8 +19,8 @@ import torch
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
-from shoal.train.data.files import divided, looked_at_file
-from shoal.train.data.images import Size, check_size, picture, stacked
+from shoal.train.data.files import divide_files, looked_at_file
+from shoal.train.data.images import Size, check_size, picture, stack_arrays
 from shoal.train.data.npz import npy_header
 from shoal.train.data.parts import Index, Parts, named_parts, of_letter, seed_of_rows
 from shoal.train.rng import Rng
@@ -68,7 +68,7 @@ class TarShards:
                 found[place][row] = self._decoded(name, file.read(size))
         made = zip(self.names, found, strict=True)
         remedy = "give size=, or decode="
-        columns = {name: stacked(values, name, remedy) for name, values in made}
+        columns = {name: stack_arrays(values, name, remedy) for name, values in made}
         if self.named:
             return columns
         return tuple(columns.values())
@@ -107,10 +107,10 @@ def from_tars(
 ) -> Parts:
     """See `Data.tar`."""
     check_size(size)
-    train, test = divided(paths, "*.tar", validation, seed)
+    train, test = divide_files(paths, "*.tar", validation, seed)
     names = list(columns or _endings(train[0]))
     decoders = {name: _decoder(name, decode or {}, size) for name in names}
-    tars = {part: _opened(path, names) for part, path in named_parts(train, test).items()}
+    tars = {part: _tar_index(path, names) for part, path in named_parts(train, test).items()}
     serial = bool(decode)
     source = TarShards(tars, names, columns is None, decoders, serial, seed)
 
@@ -199,7 +199,7 @@ def _endings(path: Path) -> list[str]:
     return sorted(endings)
 
 
-def _opened(path: Path, names: Sequence[str]) -> Tar:
+def _tar_index(path: Path, names: Sequence[str]) -> Tar:
     """Where the samples lie.
 
     Raises:

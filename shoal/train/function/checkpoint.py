@@ -20,7 +20,7 @@ from shoal.train.lane.checkpoints import Damaged
 _ARRAY = "numpy array"
 
 
-def packed(checkpoint: Any) -> dict[str, Any]:
+def pack_checkpoint(checkpoint: Any) -> dict[str, Any]:
     """The checkpoint as a plain tree, which may share memory with it.
 
     Raises:

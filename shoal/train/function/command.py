@@ -136,7 +136,7 @@ class CommandRecipe(FunctionRecipe):
             variables = _variables(context, folder)
             process = TrialProcess(words, variables, place, context.log)
             try:
-                reports = _told(process, folder)
+                reports = _report_lines(process, folder)
                 _check_end(process, reports or context.restored)
             finally:
                 process.stop()
@@ -246,7 +246,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _told(process: TrialProcess, folder: Path) -> int:
+def _report_lines(process: TrialProcess, folder: Path) -> int:
     """Report what the process tells; returns how often it did."""
     reports = 0
     for line in process.lines():

@@ -24,7 +24,7 @@ from shoal.core.check import PlanError
 from shoal.core.trial import Seconds, TrialId, Value, shown
 from shoal.engine.files import current_folder
 from shoal.train.data.columns import DataError
-from shoal.train.function.checkpoint import packed, unpacked
+from shoal.train.function.checkpoint import pack_checkpoint, unpacked
 from shoal.train.function.recipe import RUN_IT, FunctionRecipe
 from shoal.train.function.session import (
     Pruned,
@@ -467,7 +467,7 @@ class FunctionRun:
         found = numbers(values, self.context.metric)
         kept = None
         if checkpoint is not None:
-            kept = packed(checkpoint)
+            kept = pack_checkpoint(checkpoint)
         self._news = Report(found, kept)
         self._came.release()
         self._go.acquire()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from shoal.train.data.columns import Columns, ready
+from shoal.train.data.columns import Columns, step_batch
 from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.obstacles import Lanes, Unfusable, other_tensors, trained_parameters
 from shoal.train.fuse.rewrites import Rewritten, mean_class_loss, recurrent_layers_lent
@@ -71,7 +71,7 @@ class StackedModels:
         Afterwards the mode of gradients is what it was, whatever the recipe does.
         """
         first = self._first
-        ready(batch)
+        step_batch(batch)
 
         def forward(model: nn.Module) -> Mapping[str, Any]:
             return step_values(first.hooks.training_step(model, batch, first.progress))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.train.data import columns as cols
-from shoal.train.data.columns import Columns, ready
+from shoal.train.data.columns import Columns, step_batch
 from shoal.train.fuse.agreement import agreements_of, same_scores
 from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.obstacles import Lanes, Unfusable
@@ -160,7 +160,7 @@ class FusedScores:
     def _validated(self, batch: Columns) -> dict[str, Tensor]:
         """The lanes' sums (k,) of each score over the batch's samples."""
         first = self._lanes[0]
-        ready(batch)
+        step_batch(batch)
 
         def forward(model: nn.Module) -> dict[str, Tensor]:
             outcome = first.hooks.validation_step(model, batch, first.progress)

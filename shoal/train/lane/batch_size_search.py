@@ -19,7 +19,7 @@ from shoal.train.lane.measure import Extra
 from shoal.train.lane.scoring import EVALUATION_BATCHES, rehearse
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import OutOfMemory
-from shoal.train.stream.chunks import taken
+from shoal.train.stream.chunks import take_rows
 
 LARGEST = 1024  # where no limit of memory is known
 LEAST = 2  # batch norm needs two samples
@@ -102,4 +102,4 @@ def bytes_of_step(
 
 def batch_of(samples: Columns, size: int) -> Columns:
     """A batch of so many samples, which repeats the given ones."""
-    return taken(samples, np.arange(size) % cols.rows(samples))
+    return take_rows(samples, np.arange(size) % cols.rows(samples))

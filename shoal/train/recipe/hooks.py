@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoal.train.data import columns as cols
-from shoal.train.data.collate import moved
+from shoal.train.data.collate import batch_to_device
 from shoal.train.data.columns import Lot
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import guarded
@@ -49,7 +49,7 @@ class Carried:
     ) -> None:
         """Go on with the state of a checkpoint, on the device."""
         self.restart()
-        self.state = moved(tensors(saved.get("carried")), device)
+        self.state = batch_to_device(tensors(saved.get("carried")), device)
 
     def step(self, step: Callable[[Any], Any], batch: Any) -> Any:
         """What the step returns without the state, which is kept for the next batch.

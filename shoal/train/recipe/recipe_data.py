@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 
 from shoal.train.data.columns import DataError
-from shoal.train.data.data import Data, joined
+from shoal.train.data.data import Data, join_data
 from shoal.train.data.node_shards import Survey, current_survey, surveying
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe, overrides
@@ -28,7 +28,7 @@ def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
     survey = survey or current_survey()
     if isinstance(recipe, Recipes):
         parts = recipe.parts.items()
-        return joined({name: bring(part, survey) for name, part in parts})
+        return join_data({name: bring(part, survey) for name, part in parts})
     if overrides(recipe, "read"):
         survey = replace(survey, recipe=recipe)
     with surveying(survey):

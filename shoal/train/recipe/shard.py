@@ -155,7 +155,7 @@ class ShardModel(nn.Module):
         """
         with guarded("train_shard"):
             found = self._recipe.train_shard(self.state, batches, self._config)
-        sums = checked("train_shard", found)
+        sums = check_sums("train_shard", found)
         total, _ = sums.get("loss", (0.0, 0.0))
         if not isfinite(total):
             raise Diverged("diverged: the loss of a pass was not finite")
@@ -169,7 +169,7 @@ class ShardModel(nn.Module):
         """
         with guarded("validate_shard"):
             found = self._recipe.validate_shard(self.state, batches, self._config)
-        return checked("validate_shard", found)
+        return check_sums("validate_shard", found)
 
     @property
     def bytes(self) -> int:
@@ -257,7 +257,7 @@ def pieces(columns: Columns, size: int) -> Iterator[Columns]:
         yield arrays(cols.cut(columns, start, start + size))
 
 
-def checked(method: str, found: Any) -> dict[str, Sum]:
+def check_sums(method: str, found: Any) -> dict[str, Sum]:
     """What the recipe's method returned, as sums.
 
     Raises:

@@ -37,7 +37,7 @@ class LengthBuckets:
 
     def sorted(self, chunk: Columns, drawn: np.random.Generator) -> Columns:
         """The chunk in groups of similar lengths, which come in a random order."""
-        return taken(chunk, bucketed(self._lengths(chunk), self._group, drawn))
+        return take_rows(chunk, bucketed(self._lengths(chunk), self._group, drawn))
 
     def _lengths(self, chunk: Columns) -> Any:
         """The length of each sample.
@@ -224,7 +224,7 @@ class ChunkCache:
 # -- columns of chunks -------------------------------------------------------------------------
 
 
-def taken(chunk: Columns, order: Order) -> Columns:
+def take_rows(chunk: Columns, order: Order) -> Columns:
     """The chunk's samples in another order."""
     index = torch.from_numpy(order)
 
@@ -246,14 +246,14 @@ def locked(column: Any) -> Any:
     return column
 
 
-def copied(column: Any) -> Any:
+def copy_column(column: Any) -> Any:
     """The column in memory of its own."""
     if isinstance(column, Tensor):
         return column.clone()
     return column.copy()
 
 
-def joined(columns: list[Any]) -> Any:
+def join_columns(columns: list[Any]) -> Any:
     """The pieces of one column, one after the other."""
     if isinstance(columns[0], Tensor):
         return torch.cat(columns)
@@ -279,7 +279,7 @@ def tensor(column: Any) -> Tensor:
     return torch.from_numpy(array)
 
 
-def checked(made: Any, rows: int, hook: str, whole: bool = False) -> Columns:
+def hook_columns(made: Any, rows: int, hook: str, whole: bool = False) -> Columns:
     """What a recipe's hook returned, as columns. `whole`: of items that collate puts together.
 
     Raises:

@@ -14,7 +14,7 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.recipe.seat import share
-from shoal.train.stream.chunks import joined
+from shoal.train.stream.chunks import join_columns
 from shoal.train.stream.stream import Batch
 
 Chunks = Generator[Columns, None, None]
@@ -69,7 +69,7 @@ class Reader:
             missing -= cols.rows(piece)
         batch = pieces[0]
         if len(pieces) > 1:
-            batch = cols.combine(pieces, joined)
+            batch = cols.combine(pieces, join_columns)
         self.at += size
         self._taken.append(batch)
         return batch, size
@@ -183,7 +183,7 @@ class JointReader:
             return None, 0, count
         columns = pieces[0]
         if len(pieces) > 1:
-            columns = cols.combine(pieces, joined)
+            columns = cols.combine(pieces, join_columns)
         return columns, rows, count
 
     def keep(self) -> None:

@@ -112,7 +112,7 @@ def place_columns(
     return place(name, pickled, buffers, free)
 
 
-def taken(placed: Placed, last: bool = False) -> Columns:
+def take_columns(placed: Placed, last: bool = False) -> Columns:
     """The columns, in memory of their own. `last`: nobody needs the piece any more.
 
     Raises:
@@ -132,7 +132,7 @@ def taken(placed: Placed, last: bool = False) -> Columns:
     return cols.apply(columns, _arrived)
 
 
-def opened(placed: Placed) -> tuple[Any, SharedMemory]:
+def open_piece(placed: Placed) -> tuple[Any, SharedMemory]:
     """What was pickled; its arrays lie in the piece, which has to stay open. For reading only."""
     memory = _piece(placed.name)
     return _loaded(_buffer(memory).toreadonly(), placed.spans), memory
@@ -163,7 +163,7 @@ def _buffer(memory: SharedMemory) -> memoryview:
 
 def _on_its_way(column: Any) -> Any:
     if isinstance(column, np.ndarray):
-        return _Laid(cols.laid(column))
+        return _Laid(cols.pack_layout(column))
     return column
 
 

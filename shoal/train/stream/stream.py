@@ -31,12 +31,12 @@ from shoal.train.stream.chunks import (
     LengthBuckets,
     Order,
     as_numpy,
-    checked,
-    copied,
-    joined,
+    copy_column,
+    hook_columns,
+    join_columns,
     locked,
     on_device,
-    taken,
+    take_rows,
 )
 
 # Of a chunk: shard, number, turn (None: it is the same in all passes), shuffle.
@@ -545,7 +545,7 @@ class ChunkMaker:
         chunk = blocks.block(number)
         if self.prepares:
             made = self._recipe.prepare(chunk)
-            chunk = checked(made, cols.rows(chunk), "prepare", self._whole)
+            chunk = hook_columns(made, cols.rows(chunk), "prepare", self._whole)
         if self._buckets is None or not blocks.trained:
             return chunk
         return self._buckets.sorted(chunk, draw(BUCKETS, self._seed, blocks.part, number))
@@ -553,7 +553,7 @@ class ChunkMaker:
     def mixed(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
         """The chunk's samples in the random order of one pass."""
         drawn = draw(EACH, self._seed, blocks.part, turn, number + 1)
-        mixed = taken(chunk, drawn.permutation(cols.rows(chunk)))
+        mixed = take_rows(chunk, drawn.permutation(cols.rows(chunk)))
         if self._buckets is None:
             return mixed
         return self._buckets.sorted(mixed, drawn)
@@ -567,7 +567,7 @@ class ChunkMaker:
         rng = np.random.default_rng([self._seed, stable(blocks.part), turn, number])
         given = cols.apply(chunk, locked)
         made = self._recipe.augment(given, rng)
-        return checked(made, cols.rows(chunk), "augment", self._whole)
+        return hook_columns(made, cols.rows(chunk), "augment", self._whole)
 
     def finished(self, chunk: Columns) -> Columns:
         """The chunk on the device, as steps see it; items that collate puts together stay here."""
@@ -853,7 +853,7 @@ class Batches:
             missing = self._size - cols.rows(self._rest)
             start = min(missing, cols.rows(chunk))
             head = cols.cut(chunk, 0, start)
-            self._rest = cols.combine([self._rest, head], joined)
+            self._rest = cols.combine([self._rest, head], join_columns)
             if cols.rows(self._rest) < size:
                 return
             batch = self._rest
@@ -864,7 +864,7 @@ class Batches:
         for at in range(start, end, size):
             yield cols.cut(chunk, at, at + size), size
         if end < count:
-            self._rest = cols.apply(cols.cut(chunk, end, count), copied)
+            self._rest = cols.apply(cols.cut(chunk, end, count), copy_column)
 
     def end(self) -> Batch | None:
         """The smaller batch that is left at the end of the pass; None if there is none."""

@@ -24,7 +24,7 @@ from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe_data import bring
 from shoal.train.recipe.unit import RAISED
-from shoal.train.stream.shared_memory import Placed, opened, place_columns, remove, taken
+from shoal.train.stream.shared_memory import Placed, open_piece, place_columns, remove, take_columns
 from shoal.train.stream.stream import Asked, Streams, feeding_streams
 
 BLOCK = "-b"  # ends the name of a block's piece of memory
@@ -89,7 +89,7 @@ class ChunkWorker:
     """Makes chunks, and puts each in a piece of shared memory."""
 
     def __init__(self, setup: WorkerSetup) -> None:
-        (recipe, data), self._sent = opened(setup.sent)
+        (recipe, data), self._sent = open_piece(setup.sent)
         if data is None:
             data = bring(recipe)
         self._streams = _streams(recipe, data, setup)
@@ -103,7 +103,7 @@ class ChunkWorker:
         try:
             block = None
             if task.block is not None:
-                block = taken(task.block, last=True)
+                block = take_columns(task.block, last=True)
             of, key = task.key
             made = self._streams.of(of).made(*key, block)
             placed, memory = place_columns(task.name, made, self._free)

@@ -21,7 +21,7 @@ from shoal.train.data.data import Data
 from shoal.train.recipe.pickling import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import DataKey
-from shoal.train.stream.shared_memory import place, taken
+from shoal.train.stream.shared_memory import place, take_columns
 from shoal.train.stream.stream import Asked, Key
 from shoal.train.stream.worker import Worker, WorkerSetup, spawned
 
@@ -265,7 +265,7 @@ class Workers:
                 self._refused.add(result.key)
                 self._why = self._why or result.why
             else:
-                self._ready[result.key] = taken(result.placed)
+                self._ready[result.key] = take_columns(result.placed)
                 worker.taken.append(result.placed.name)
             if not self._workers:
                 return

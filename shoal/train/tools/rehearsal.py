@@ -221,14 +221,14 @@ class _Rehearsal:
         if size * data.row_bytes > MOST_BYTES:
             return None
         parts = (*data.shards[:1], *data.validation[:1])
-        return data.few({part: _rows(data, part, size) for part in parts})
+        return data.few({part: _telling_index(data, part, size) for part in parts})
 
     def _described(self) -> str:
         """The batch that a step got last, in words; empty if none did."""
         if self._chunk is None:
             return ""
         try:
-            return described(cols.ready(self._chunk))
+            return described(cols.step_batch(self._chunk))
         except RAISED:  # collate cannot make it
             return ""
 
@@ -281,7 +281,7 @@ class _Rehearsal:
                 "the loss of training_step depends on no parameter that the optimizer steps: "
                 "compute it with the model that training_step gets"
             )
-        numbers = tensors_in(cols.ready(self._chunk))
+        numbers = tensors_in(cols.step_batch(self._chunk))
         parameters = lane.model.parameters()
         if not isfinite(loss) and not _are_finite(parameters) and not _are_finite(numbers):
             raise Mistake(
@@ -338,7 +338,7 @@ def _smallest_scored(data: Data, size: int) -> int:
     return min(filter(None, found))
 
 
-def _rows(data: Data, part: ShardId, size: int) -> Index:
+def _telling_index(data: Data, part: ShardId, size: int) -> Index:
     """So many samples of the part: those that may show a mistake, and the first ones."""
     count = min(size, data.size(part))
     rows = list(range(count))

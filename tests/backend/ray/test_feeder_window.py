@@ -336,7 +336,7 @@ def local(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("lost", [None, ActorDiedError()])
 def test_a_slot_looks_for_feeders_again_after_they_were_gone(lost: Any) -> None:
-    chunk = cols.apply((np.arange(3),), cols.laid)
+    chunk = cols.apply((np.arange(3),), cols.pack_layout)
     looks = [False, True, True, lost, False, True, True]
     window = Place(*looks, [chunk], [], [chunk])
     feed = FeederFeed(window, 0, waits=False)
@@ -356,7 +356,7 @@ def test_a_slot_that_takes_long_for_a_chunk_hears_at_once_of_feeders(
     now, waited = [0.0], list[float]()
     monkeypatch.setattr(ray_feed, "monotonic", lambda: now[0])
     monkeypatch.setattr(ray, "wait", lambda refs, timeout: (waited.append(timeout), (refs, []))[1])
-    window = Place(False, True, [cols.apply((np.arange(3),), cols.laid)])
+    window = Place(False, True, [cols.apply((np.arange(3),), cols.pack_layout)])
     feed = FeederFeed(window, 0, waits=False)
     assert feed.chunk([key("a")], None) is None
     now[0] += 2.0

@@ -395,7 +395,7 @@ def test_validation_items_have_a_form_of_their_own(
     stream = Stream(Small(), data, seed=0, device=torch.device("cpu"), memory_gb=0.0)
     chunks = (next(stream.chunks(S0, 0)), next(stream.validation()))
     for name, chunk in zip((training, validation), chunks, strict=True):
-        batch = cols.ready(cols.cut(chunk, 0, 2))
+        batch = cols.step_batch(cols.cut(chunk, 0, 2))
         items = FORMS[name][1]
         if isinstance(items, set):
             assert set(batch) == items

@@ -114,7 +114,7 @@ def test_a_validation_loader_goes_with_a_dataset() -> None:
     assert scored(data) == [3, 5]
     stream = Stream(Small(), data, seed=0, device=CPU, memory_gb=1.0)
     (chunk,) = stream.validation()
-    assert cols.ready(chunk)[0].tolist() == [6, 10]
+    assert cols.step_batch(chunk)[0].tolist() == [6, 10]
     assert Data.dataset(PAIRS, DataLoader(PAIRS, 5)).scored_collate is None
 
 

@@ -63,7 +63,9 @@ def test_pieces_join_and_travel(values: list[Any], a: int, b: int) -> None:
     assert sum(piece.values.nbytes for piece in pieces) == column.values.nbytes
     for piece in pieces:
         sent = pickle.loads(pickle.dumps(piece))
-        assert same(sent, list(piece)) and same(cols.unlaid(cols.laid(piece)), list(piece))
+        assert same(sent, list(piece)) and same(
+            cols.unpack_layout(cols.pack_layout(piece)), list(piece)
+        )
 
 
 def test_arrays_of_equal_shape_join_ragged_ones() -> None:

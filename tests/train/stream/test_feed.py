@@ -12,7 +12,7 @@ import pytest
 from device_kit import HERE
 from train_kit import S0, Small
 
-from shoal.train.data.columns import Columns, laid, unlaid
+from shoal.train.data.columns import Columns, pack_layout, unpack_layout
 from shoal.train.data.data import Data
 from shoal.train.stream.stream import Stream, feeding
 
@@ -196,7 +196,7 @@ OTHERS = [PLAIN[:, :, ::2], PLAIN[::-1], np.broadcast_to(np.float32(3.0), (4, 2)
 
 @pytest.mark.parametrize("array", [*DENSE, *OTHERS])
 def test_an_array_keeps_its_layout_on_the_way(array: Any) -> None:
-    got = unlaid(pickle.loads(pickle.dumps(laid(array), protocol=5)))
+    got = unpack_layout(pickle.loads(pickle.dumps(pack_layout(array), protocol=5)))
     assert np.array_equal(got, array)
     assert got.flags.writeable
     if any(array is each for each in DENSE):
