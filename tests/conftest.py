@@ -24,11 +24,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from collections.abc import Generator, Iterator, Mapping
+from functools import cache
 from time import monotonic
 from typing import Any
 
 import numpy as np
 import pytest
+import typer.testing
 
 import shoal
 from shoal.engine.process import STOPPING
@@ -46,6 +48,8 @@ GROUPS = {
 ORDER = ["slurm", *GROUPS, "slow", "quick"]
 
 
+# A command line is built once, not for each that is typed.
+typer.testing._get_command = cache(typer.testing._get_command)
 gc.disable()  # ten thousand tests are collected, and none of them is garbage: a tenth of the time
 
 
@@ -63,6 +67,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, group in groups.items():
         if group not in ("slow", "quick"):
             item.add_marker(pytest.mark.xdist_group(group))
+        elif group == "quick" and _shares(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 def _group(item: pytest.Item) -> str:
@@ -71,6 +77,14 @@ def _group(item: pytest.Item) -> str:
     if not _is_slow(item):
         return "quick"
     return next((name for name, ray in GROUPS.items() if ray.search(item.nodeid)), "slow")
+
+
+def _shares(item: Any) -> bool:
+    """Whether it needs what is made once for its module: then one process makes that."""
+    found = getattr(item, "_fixtureinfo", None)
+    return bool(found) and any(
+        each[-1].scope == "module" for each in found.name2fixturedefs.values() if each
+    )
 
 
 def _is_slow(item: pytest.Item) -> bool:

@@ -361,7 +361,7 @@ def test_a_fused_step_that_leaves_out_a_trial_is_found(
 ) -> None:
     """In the last step of the study, once it was found that fusing is quicker."""
     complete = Fused._complete
-    epochs, faults = 20, 0
+    epochs, faults = 6, 0
 
     def faulty(fused: Fused) -> None:
         nonlocal faults

@@ -1,5 +1,6 @@
 """Fixtures of what trains."""
 
+import gc
 import random
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what tells something about a device; `make gpu` runs it on a GPU."""
     if item.path.parent.name in ON_DEVICE or hasattr(item.module, "HERE"):
         item.add_marker(pytest.mark.device)
+
+
+@pytest.fixture(autouse=True)
+def only_its_own_is_collected() -> Iterator[None]:
+    """A trainer collects garbage; other tests' objects need not be looked at for it."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -232,7 +232,7 @@ def clocked(trainer: SlotTrainer, seconds: Callable[[int], float], monkeypatch: 
     monkeypatch.setattr(trainer.context.meter, "now", lambda: now)
 
 
-@pytest.mark.parametrize(("of_three", "chosen"), [(2.0, 3), (2.98, 1), (4.0, 1)])
+@pytest.mark.parametrize(("of_three", "chosen"), [(2.0, 3), (2.98, 1)])
 def test_lanes_are_summed_only_where_that_was_measured_to_be_quicker(
     of_three: float, chosen: int, widths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
