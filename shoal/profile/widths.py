@@ -152,18 +152,13 @@ def own_speedups(figures: Figures) -> dict[int, float]:
 
 def mean_of(figures: Iterable[Figures]) -> Figures:
     """Means by name; of rates, the mean is taken over the seconds per sample."""
-    gathered = _additive_by_name(figures)
-    means = {name: sum(values) / len(values) for name, values in gathered.items()}
-    return {name: _additive(name, mean) for name, mean in means.items()}
-
-
-def _additive_by_name(figures: Iterable[Figures]) -> dict[str, list[float]]:
-    """All values of each name, in the form in which they add up."""
+    # All values of each name, in the form in which they add up.
     gathered: dict[str, list[float]] = {}
     for each in figures:
         for name, value in each.items():
             gathered.setdefault(name, []).append(_additive(name, value))
-    return gathered
+    means = {name: sum(values) / len(values) for name, values in gathered.items()}
+    return {name: _additive(name, mean) for name, mean in means.items()}
 
 
 def _additive(name: str, value: float) -> float:

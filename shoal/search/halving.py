@@ -267,7 +267,13 @@ class _Brackets(Look):
                 for t in ranked[: after.trials]
                 if cost_at(view, t, rung.epochs, self._metric, self._mode) < inf
             ]
-            due = self._extended(view, trials, after)
+            # A trial that failed on the way to the next rung is not sent there again. That shows
+            # when `num_samples` grew.
+            due = [
+                extended(view, trial, after.epochs)
+                for trial in sorted(trials, key=by_number)
+                if _may_be_sent(view, trial, after.epochs)
+            ]
             if due:
                 return due
         if self._alive(view, number, trials, bracket[-1]):
@@ -314,17 +320,6 @@ class _Brackets(Look):
     def _end(self, number: int) -> None:
         self._over.add(number)
         self._ready.discard(number)
-
-    def _extended(self, view: View, trials: Sequence[TrialId], after: Rung) -> list[Trial]:
-        """Those of the trials that have yet to be sent to the next rung.
-
-        A trial that failed on the way there is not sent again. That shows when `num_samples` grew.
-        """
-        due: list[Trial] = []
-        for trial in sorted(trials, key=by_number):
-            if _may_be_sent(view, trial, after.epochs):
-                due.append(extended(view, trial, after.epochs))
-        return due
 
 
 def _may_be_sent(view: View, trial: TrialId, epochs: float) -> bool:

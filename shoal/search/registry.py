@@ -160,21 +160,16 @@ def completed(searcher: Searcher[Any], given: Mapping[str, Any], usual: Usual) -
     """
     if not is_dataclass(searcher) or isinstance(searcher, type):
         return searcher
-    changed = _changed(searcher, given, usual)
-    if not changed:
-        return searcher
-    return replace(searcher, **changed)
-
-
-def _changed(searcher: Any, given: Mapping[str, Any], usual: Usual) -> dict[str, Any]:
-    """The fields that are filled in, with their new values."""
+    # The fields that are filled in, with their new values.
     changed = {}
     for name in _arguments(searcher):
         value = getattr(searcher, name)
         filled = _filled(name, value, given, usual)
         if filled is not value:
             changed[name] = filled
-    return changed
+    if not changed:
+        return searcher
+    return replace(searcher, **changed)
 
 
 def _filled(name: str, value: Any, given: Mapping[str, Any], usual: Usual) -> Any:

@@ -474,18 +474,7 @@ def _node_names(path: Path) -> list[str]:
 def row_of(given: Fields, hop: Fields) -> Row:
     """The figures of one [[profile]]. `hop`: [hop], which says what moving a state takes."""
     given.only(ROW)
-    costs = _costs(given, hop)
-    config = _config(given)
-    rates = _rates(given)
-    if "packing" in given:
-        packing = _packing(given.table("packing"), given, rates)
-        costs["packing"] = packing
-        rates = rates or (packing.rate(),)
-    return given.made("", lambda: Row(tuple(rates or (RATE,)), config, **costs))
-
-
-def _costs(given: Fields, hop: Fields) -> dict[str, Any]:
-    """What is given beside the rates: memory in GiB, and costs in seconds."""
+    # What is given beside the rates: memory in GiB, and costs in seconds.
     costs = _numbers(given, COSTS)
     if given.one_of("switch", "state") == "state":
         # How long it takes to move a state of so many GiB.
@@ -493,7 +482,13 @@ def _costs(given: Fields, hop: Fields) -> dict[str, Any]:
         hop.only(("latency", "bandwidth"))
         latency = hop.number("latency", 0.0, least=0)
         costs["switch"] = latency + state / hop.number("bandwidth", 1.0, above=0)
-    return costs
+    config = _config(given)
+    rates = _rates(given)
+    if "packing" in given:
+        packing = _packing(given.table("packing"), given, rates)
+        costs["packing"] = packing
+        rates = rates or (packing.rate(),)
+    return given.made("", lambda: Row(tuple(rates or (RATE,)), config, **costs))
 
 
 def _numbers(given: Fields, names: Sequence[str]) -> dict[str, Any]:

@@ -312,7 +312,17 @@ class _Rows:
     def of(cls, rule: Elastic, view: View, lanes: Lanes, room: int) -> _Rows:
         """All that is asked of these trials."""
         needs = _needs(view, lanes)
-        widths = _widths(view, needs, room)
+        # How many of `room` slots each trial can have, on slots with memory enough; none has more
+        # than pay, as far as was measured.
+        least = _least_memory(view)
+        widths = {}
+        for name, need in needs.items():
+            fewest, most = view.trials[name].widths
+            fitting = room
+            if need > least:
+                fitting = sum(slot.memory >= need for slot in view.slots.values())
+            most = min(most, room, fitting)
+            widths[name] = (fewest, widest(view.profile, name, fewest, most))
         held = np.array([len(lane) for lane in lanes.values()])
         return cls(
             room,
@@ -383,23 +393,6 @@ def _needs(view: View, trials: Iterable[TrialId]) -> dict[TrialId, GiB]:
     if _least_memory(view) == inf:
         return dict.fromkeys(trials, 0.0)
     return {trial: view.profile.cost(trial).memory for trial in trials}
-
-
-def _widths(view: View, needs: Mapping[TrialId, GiB], room: int) -> dict[TrialId, Widths]:
-    """How many of `room` slots each trial can have, on slots with memory enough.
-
-    None has more than pay, as far as was measured.
-    """
-    least = _least_memory(view)
-    widths = {}
-    for name, need in needs.items():
-        fewest, most = view.trials[name].widths
-        fitting = room
-        if need > least:
-            fitting = sum(slot.memory >= need for slot in view.slots.values())
-        most = min(most, room, fitting)
-        widths[name] = (fewest, widest(view.profile, name, fewest, most))
-    return widths
 
 
 def _curves(rule: Elastic, view: View, widths: Mapping[TrialId, Widths], held: int) -> Table:

@@ -402,7 +402,11 @@ class _Yard:
 
         Of trials that gain alike the better placed grows, and the other stays.
         """
-        stay = _staying(claims)
+        # The claims of running trials that neither grow nor shrink, by what makes them alike.
+        stay: ByAlike = {}
+        for claim in claims:
+            if claim.stays:
+                stay.setdefault(_alike(claim), []).append(claim)
         stock = self.stock(self.free)
         grown = []
         for claim in _growing(claims):
@@ -438,15 +442,6 @@ ByAlike = dict[Alike, list[Claim]]
 def _alike(claim: Claim) -> Alike:
     """Equal for trials that gain alike and hold as many slots."""
     return claim.kind, len(claim.held)
-
-
-def _staying(claims: Claims) -> ByAlike:
-    """The claims of running trials that neither grow nor shrink, by what makes them alike."""
-    stay: ByAlike = {}
-    for claim in claims:
-        if claim.stays:
-            stay.setdefault(_alike(claim), []).append(claim)
-    return stay
 
 
 def _concerned(claims: Claims) -> list[SlotId]:

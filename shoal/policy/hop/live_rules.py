@@ -275,21 +275,16 @@ def outlook(view: View, speeds: Speeds | None = None) -> Outlook:
     for name, trial in view.trials.items():
         if trial.shards:
             alone[name] = samples_left(view, name) / rate_alone(view, name)
-    work = _by_shards(view, alone)
+    # The seconds of all trials with the same shards together.
+    work: dict[Shards, Seconds] = defaultdict(float)
+    for name, seconds in alone.items():
+        work[view.trials[name].shards] += seconds
     loads = at_holders(view, _per_sample(view, work), speeds)
     pace = {shards: _pace(view, shards, speeds) for shards in work}
     return Outlook(
         {t: alone[t] * pace[view.trials[t].shards] for t in alone},
         {name: load_at(slot, loads) for name, slot in view.slots.items()},
     )
-
-
-def _by_shards(view: View, alone: Alone) -> Work:
-    """The seconds of all trials with the same shards together."""
-    work: dict[Shards, Seconds] = defaultdict(float)
-    for name, seconds in alone.items():
-        work[view.trials[name].shards] += seconds
-    return work
 
 
 def samples_left(view: View, trial: TrialId) -> Samples:

@@ -280,7 +280,11 @@ def _scheduled(shop: Shop) -> tuple[ShopSchedule, list[list[int]]]:
         # An open shop of the slots, and the shards that each unit of it visits.
         homes = sorted(set(holders.argmax(axis=1).tolist()))
         visited = [np.flatnonzero(holders[:, home]).tolist() for home in homes]
-        times = _at_home(shop.seconds, homes, visited)
+        # For each trial, the seconds of its unit at each of these slots.
+        columns = []
+        for home, shards in zip(homes, visited, strict=True):
+            columns.append(shop.seconds[:, shards, home].sum(axis=1))
+        times: list[list[Seconds]] = np.stack(columns, axis=1).tolist()
         plans = (settled(times, plan) for plan in candidates(times))
         chosen = best(times, plans).schedule
         units = tuple(unit._replace(slot=homes[unit.slot]) for unit in chosen.units)
@@ -289,17 +293,6 @@ def _scheduled(shop: Shop) -> tuple[ShopSchedule, list[list[int]]]:
     if shop.pending.any():
         schedule = quota(shop).schedule
     return schedule, [[q] for q in range(len(holders))]
-
-
-def _at_home(
-    seconds: Floats, homes: Sequence[int], visited: Sequence[list[int]]
-) -> list[list[Seconds]]:
-    """For each trial, the seconds of its unit at each of these slots."""
-    columns = []
-    for home, shards in zip(homes, visited, strict=True):
-        columns.append(seconds[:, shards, home].sum(axis=1))
-    times: list[list[Seconds]] = np.stack(columns, axis=1).tolist()
-    return times
 
 
 def _seconds(view: View, trials: Trials, shards: Sequence[ShardId]) -> tuple[Floats, list[SlotId]]:

@@ -293,7 +293,11 @@ def in_order(plan: ShopSchedule) -> Rule:
     A slot takes whichever trial comes first there. A plan of one epoch serves for several. This is
     how a planned hop runs (`planned.by_order`).
     """
-    visits = _visits(plan)
+    # Start, shard and slot of each trial's visits, in the plan's order.
+    visits: dict[int, list[tuple[Seconds, int, int]]] = {}
+    for unit in plan.units:
+        visit = (unit.start, unit.shard, unit.slot)
+        visits.setdefault(unit.trial, []).append(visit)
 
     def rule(floor: Floor, slots: Slots) -> Picks:
         first = _first_due(floor, visits)
@@ -303,15 +307,6 @@ def in_order(plan: ShopSchedule) -> Rule:
                 yield due.trial, due.shard, slot
 
     return rule
-
-
-def _visits(plan: ShopSchedule) -> _Visits:
-    """Start, shard and slot of each trial's visits, in the plan's order."""
-    visits: dict[int, list[tuple[Seconds, int, int]]] = {}
-    for unit in plan.units:
-        visit = (unit.start, unit.shard, unit.slot)
-        visits.setdefault(unit.trial, []).append(visit)
-    return visits
 
 
 def _first_due(floor: Floor, visits: _Visits) -> dict[int, _Due]:

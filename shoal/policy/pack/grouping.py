@@ -321,8 +321,13 @@ def exact(members: Members, room: GiB, most: int, cost: CostOf) -> Groups:
     """
     _check_few(len(members))
     price = _prices(members, room, most, cost)
+    best = [0.0]  # of each set: what its cheapest division costs,
+    taken = [0]  # and the group of its first member there
+    for members_left in range(1, len(price)):
+        least, group = _cheapest_with_first(members_left, price, best)
+        best.append(least)
+        taken.append(group)
     # The groups of the whole set, each that of the first member that is left.
-    taken = _first_groups(price)
     groups = []
     left = len(taken) - 1
     while left:
@@ -338,17 +343,6 @@ def _check_few(members: int) -> None:
             f"an exact division of {members} members takes too long; "
             f"{MOST_EXACT} at most: use contiguous"
         )
-
-
-def _first_groups(price: Sequence[Seconds]) -> list[int]:
-    """Of each set, the group of its first member in the set's cheapest division."""
-    best = [0.0]  # of each set: what its cheapest division costs,
-    taken = [0]  # and the group of its first member there
-    for members_left in range(1, len(price)):
-        least, group = _cheapest_with_first(members_left, price, best)
-        best.append(least)
-        taken.append(group)
-    return taken
 
 
 def _prices(members: Members, room: GiB, most: int, cost: CostOf) -> list[Seconds]:

@@ -232,7 +232,11 @@ class Forming:
         if not fresh:
             return packs
         packs = [list(pack) for pack in packs]
-        waiting = self._waiting(packs)
+        # Packs that do not run, by key; the first trial of a pack stands for it.
+        waiting: Waiting = {}
+        for pack in packs:
+            if pack[0] not in self.view.running:
+                waiting.setdefault(self._key(pack[0]), []).append(pack)
         crowds = self._crowds(fresh, waiting)
         for trial in fresh:
             kind = self._kind(trial)
@@ -252,14 +256,6 @@ class Forming:
     def _key(self, trial: TrialId) -> Hashable:
         """What must be equal for trials of one pack."""
         return self.order(trial), state(self.view, trial)
-
-    def _waiting(self, packs: Packs) -> Waiting:
-        """Packs that do not run, by key; the first trial of a pack stands for it."""
-        waiting: Waiting = {}
-        for pack in packs:
-            if pack[0] not in self.view.running:
-                waiting.setdefault(self._key(pack[0]), []).append(pack)
-        return waiting
 
     def _crowds(self, fresh: Together, waiting: Waiting) -> set[Kind]:
         """Keys with forms of which as many as may be packed go faster together.

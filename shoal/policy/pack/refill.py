@@ -59,7 +59,14 @@ class Refill:
         """The pack's trials and those that join it: one by one, then all of its form at once."""
         lanes = list(gang.trials)
         first = lanes[0]
-        suits = self._suiting(first, waits)
+        # Those that may share a slot with this trial.
+        view = self.figures.view
+        wanted = graph(view, first, self.same)
+        suits = []
+        for trial in waits:
+            fewest = view.trials[trial].widths[0]
+            if fewest == 1 and graph(view, trial, self.same) == wanted:
+                suits.append(trial)
         # Of the trials that were not looked at, as large a part suits.
         waiting = len(suits) * (1 + self.behind / max(1, len(waits)))
         # How many one pack may have, that no slot with others of its form stands idle for it.
@@ -87,17 +94,6 @@ class Refill:
         if form is None:
             return []
         return [trial for trial in trials if self.figures.form(trial) == form]
-
-    def _suiting(self, first: TrialId, waits: Trials) -> list[TrialId]:
-        """Those that may share a slot with this trial."""
-        view = self.figures.view
-        wanted = graph(view, first, self.same)
-        suits = []
-        for trial in waits:
-            fewest = view.trials[trial].widths[0]
-            if fewest == 1 and graph(view, trial, self.same) == wanted:
-                suits.append(trial)
-        return suits
 
     def _nearest(self, first: TrialId, suits: Trials) -> list[TrialId]:
         """The few most like it in configuration, in the order given."""
@@ -129,7 +125,11 @@ class Refill:
         # How long it takes at these rates until the first trial is through.
         left = self.figures.left
         seconds = min(left(trial) / rate for trial, rate in rates.items())
-        lost = self._lost(runs, figures.gang(slot, lanes), more)
+        fewer = figures.gang(slot, lanes)
+        profile = self.figures.view.profile
+        lost = profile.switch(runs, more)
+        if len(fewer.lanes) > len(runs.lanes):
+            lost -= profile.switch(runs, fewer)  # some join already, and pay for that
         return after * seconds > before * (seconds + lost)
 
     def _have_room(self, slot: Slot, trials: Trials) -> bool:
@@ -137,14 +137,6 @@ class Refill:
         if slot.memory == inf:
             return True
         return self.figures.memory(trials) <= slot.memory
-
-    def _lost(self, runs: Gang, fewer: Gang, more: Gang) -> Seconds:
-        """What it costs to go from `fewer` trials to `more`; the slot runs `runs` now."""
-        profile = self.figures.view.profile
-        lost = profile.switch(runs, more)
-        if len(fewer.lanes) > len(runs.lanes):
-            lost -= profile.switch(runs, fewer)  # some join already, and pay for that
-        return lost
 
 
 class Running:

@@ -16,7 +16,7 @@ import numpy as np
 from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
-from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.policy.arguments import check_one_of
 from shoal.policy.width.ask import Ask, Rung, Widths, all_widths, asks, ends_by_itself, room
 from shoal.policy.width.hysteresis import GAIN
@@ -440,36 +440,24 @@ def until_through(
         if sum(sum(group.values()) for group in groups) < busy or not groups:
             rest = [replace(asks[trial], left=more) for trial, more in left.items()]
             groups = form(rest, capacity)
-        paces = _joint_paces(groups, asks)
+        # Samples/s of each trial of these groups.
+        paces: dict[TrialId, float] = {}
+        for group in groups:
+            rates = [asks[t].left / asks[t].seconds_at(width) for t, width in group.items()]
+            paces |= dict.fromkeys(group, min(rates))
         if not paces:
             break  # nobody fits
         step = min(left[trial] / pace for trial, pace in paces.items())
         now += step
-        ended = _ended(left, paces, step)
+        # Train for so long.
+        ended = {trial for trial, pace in paces.items() if left[trial] <= pace * step * (1 + 1e-9)}
+        for trial, pace in paces.items():
+            left[trial] -= pace * step
+        for trial in ended:
+            del left[trial]
         groups = [_without(group, ended) for group in groups]
         groups = [group for group in groups if group]
     return now
-
-
-def _joint_paces(groups: Sequence[Widths], asks: Mapping[TrialId, Ask]) -> dict[TrialId, float]:
-    """Samples/s of each trial of these groups."""
-    paces: dict[TrialId, float] = {}
-    for group in groups:
-        rates = [asks[t].left / asks[t].seconds_at(width) for t, width in group.items()]
-        paces |= dict.fromkeys(group, min(rates))
-    return paces
-
-
-def _ended(
-    left: dict[TrialId, Samples], paces: Mapping[TrialId, float], step: Seconds
-) -> set[TrialId]:
-    """Train for so long: what is `left` gets less. Returns the trials that are through."""
-    ended = {trial for trial, pace in paces.items() if left[trial] <= pace * step * (1 + 1e-9)}
-    for trial, pace in paces.items():
-        left[trial] -= pace * step
-    for trial in ended:
-        del left[trial]
-    return ended
 
 
 def _without(group: Widths, ended: Set[TrialId]) -> Widths:
