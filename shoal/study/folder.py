@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -280,15 +281,21 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
-    found = {"python": platform.python_version()}
+@cache
+def _installed() -> Mapping[str, str]:
+    """Read once: that takes as long as the rest of a small study's beginning."""
+    found = {}
     for name in ("shoal", "torch", "numpy", "ray"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
     return found
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers."""
+    return {"python": platform.python_version(), **_installed()}
 
 
 def last_head(lines: Sequence[Line]) -> Mapping[str, Any]:
