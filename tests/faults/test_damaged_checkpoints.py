@@ -259,32 +259,41 @@ def test_a_damaged_mark_of_the_newest_run_is_written_again(
 
 @needs_ray
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["fifo", "hop", "hop-wide"])
 def test_damaged_checkpoints_on_ray(
-    tmp_path: Path, undisturbed: dict[str, shoal.Study], policy: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, shoal.Study]
 ) -> None:
-    """At the begin of a run: of trials on one slot, of trials that hop, and of wide lanes."""
+    """At the begin of a run of trials that hop; the run before was a local one."""
     folder = tmp_path / "s"
-    options: dict[str, Any] = {"policy": policy, **RAY}
-    recipe: dict[str, Any] = {}
-    if policy == "hop-wide":
-        options |= {"policy": "waterfill", "widths": [2, 2]}
-        recipe = {"dropout": 0.0}  # slots draw numbers of their own
+    _, names = paused(folder, monkeypatch)
+    check_damaged(folder, names, {"slow": 0.0}, policy="hop", checkpoint_every=0, **RAY)
+    check_equal(shoal.load_study(folder), undisturbed["hop"])
+
+
+@needs_ray
+@pytest.mark.slow
+def test_damaged_checkpoints_of_wide_lanes_on_ray(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    options: dict[str, Any] = {"policy": "waterfill", "widths": [2, 2], **RAY}
+    recipe = {"dropout": 0.0}  # slots draw numbers of their own
     with Driver(folder, recipe, checkpoint_every=0, **options) as first:
         first.until(lambda: first.visits() >= 12, "some visits")
         first.kill()
     state = shoal.load_study(folder).state
     newest = {trial: kept.name for trial, kept in state.kept.items() if trial in state.trials}
+    check_damaged(folder, newest)
+    check_equal(shoal.load_study(folder))
+
+
+def check_damaged(folder: Path, newest: dict[TrialId, str], *recipe: Any, **options: Any) -> None:
+    """Damage these checkpoints; the next run goes on from former ones."""
     assert newest
     for name in newest.values():
         flip(folder / "checkpoints" / name)
-    with Driver(folder) as second:
-        code, said = second.end()
+    with Driver(folder, *recipe, **options) as run:
+        code, said = run.end()
         assert code == 0 and "goes on from" in said, said
-        second.vanish()
-    study = shoal.load_study(folder)
-    assert {fell.trial for fell in falls(study)} == set(newest)
-    check_equal(study, undisturbed.get(policy))
+        run.vanish()
+    assert {fell.trial for fell in falls(shoal.load_study(folder))} == set(newest)
 
 
 @needs_ray

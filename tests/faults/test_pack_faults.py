@@ -180,7 +180,7 @@ def test_kill_9_of_a_packed_search_on_ray(
 
 @needs_ray
 @pytest.mark.nightly  # packs that stay and single trials that hop are met in each run
-def test_kill_9_of_packs_that_hop(tmp_path: Path, hopped: shoal.Study) -> None:
+def test_kill_9_of_packs_that_hop_on_ray(tmp_path: Path, hopped: shoal.Study) -> None:
     endure(
         tmp_path / "s",
         HOPS,
@@ -196,7 +196,7 @@ def test_kill_9_of_packs_that_hop(tmp_path: Path, hopped: shoal.Study) -> None:
 
 @needs_ray
 @pytest.mark.slow
-def test_kill_9_of_fused_packs(tmp_path: Path) -> None:
+def test_kill_9_of_fused_packs_on_ray(tmp_path: Path) -> None:
     """In one step, or alone while the company is gone: no trial is lost, and rounding changes
     no score by half a point.
     """
@@ -228,7 +228,7 @@ def test_kill_9_of_fused_packs(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("hops", [False, True])
-def test_20_kills_of_packed_searches(
+def test_20_kills_of_packed_searches_on_ray(
     tmp_path: Path, request: pytest.FixtureRequest, hops: bool, seed: int
 ) -> None:
     """8 studies with 20 kills in all, of packs and of packs that hop."""

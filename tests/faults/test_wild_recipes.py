@@ -227,7 +227,7 @@ def children(driver: Driver) -> list[int]:
 @pytest.mark.parametrize(
     "killed", [pytest.param("nothing", marks=pytest.mark.nightly), "slot", "driver"]
 )
-def test_no_child_of_a_recipe_is_left(tmp_path: Path, killed: str) -> None:
+def test_no_child_of_a_recipe_is_left_on_ray(tmp_path: Path, killed: str) -> None:
     options: dict[str, Any] = {"backend": "ray", "slots": 2, "policy": "hop"}
     given = {"deed": "children", "slow": 0.02}
     with Driver(tmp_path / "s", given, checkpoint_every=EVERY, **options) as driver:
