@@ -54,6 +54,7 @@ gc.disable()  # ten thousand tests are collected, and none of them is garbage: a
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # what is collected in a test is only that test's
     gc.enable()
 
 

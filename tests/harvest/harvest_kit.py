@@ -20,6 +20,7 @@ import shoal
 from shoal.core.event import Joined, Left
 
 RECIPE = Path(__file__).parent / "harvested_recipe.py"
+EPOCHS = 20  # minutes of steps as long as they are before `finish`
 LONG = 240.0  # seconds that a study may take on a busy machine
 
 
@@ -30,11 +31,10 @@ def ray_folders() -> set[Path]:
 
 @dataclass
 class Harvest:
-    """`shoal harvest` of a study in this folder. `step`: seconds that each step takes."""
+    """`shoal harvest` of a study in this folder, which does not end before `hurry`."""
 
     lab: SlurmLab
     folder: Path
-    step: float = 0.1
     process: "subprocess.Popen[bytes] | None" = None
     daemons: set[int] = field(default_factory=set)
     others: set[Path] = field(default_factory=ray_folders)
@@ -42,11 +42,13 @@ class Harvest:
     def start(self, *options: str, target: Path = RECIPE) -> None:
         """Start it; the output goes to files beside the study."""
         self.daemons = self.daemons or set(self.lab.processes())
+        self.step.write_text("0.3")
         words = [sys.executable, "-m", "shoal.cli", "harvest", str(target)]
         words += ["--slurm", "--partition", "scavenger", "--ip", "127.0.0.10"]
         words += ["--tick", "1", *options]
         if target == RECIPE:
             words += ["--storage", str(self.folder), "--checkpoint-every", "1"]
+            words += ["--max-epochs", str(EPOCHS)]
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 words,
@@ -56,6 +58,11 @@ class Harvest:
                 stderr=output,
                 start_new_session=True,
             )
+
+    @property
+    def step(self) -> Path:
+        """Says how many seconds a step takes."""
+        return self.folder.parent / f"{self.folder.name}.step"
 
     @property
     def output(self) -> Path:
@@ -76,6 +83,11 @@ class Harvest:
             return found
 
         wait_for(what, there, LONG, every=0.3)  # a look replays the journal
+
+    def finish(self) -> None:
+        """Have steps take no time, and see the study end well."""
+        self.step.unlink()
+        assert self.end() == 0, self.said()
 
     def end(self, number: int | None = None, patience: float = LONG) -> int:
         """Wait for its end, after this signal if any; its exit status."""
@@ -165,9 +177,9 @@ def orphans(before: set[str]) -> set[str]:
 
 
 @contextmanager
-def harvest(lab: SlurmLab, folder: Path, step: float = 0.1) -> Iterator[Harvest]:
+def harvest(lab: SlurmLab, folder: Path) -> Iterator[Harvest]:
     """A harvest that does not outlive the test."""
-    made = Harvest(lab, folder, step)
+    made = Harvest(lab, folder)
     try:
         yield made
     finally:
@@ -188,10 +200,10 @@ def weights(folder: Path) -> Weights:
     return {trial.config["width"]: study.load_model(trial).state_dict() for trial in study.trials}
 
 
-def undisturbed(folder: Path, epochs: int | None = None) -> Weights:
+def undisturbed(folder: Path) -> Weights:
     """The weights of the same study, trained in this process."""
     study = shoal.create_study(Slow(), storage=folder)
-    study.optimize(policy="fifo", max_epochs=epochs, progress=False)
+    study.optimize(policy="fifo", max_epochs=EPOCHS, progress=False)
     return weights(folder)
 
 

@@ -3,6 +3,8 @@
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ import shoal
 
 
 class Slow(shoal.Recipe):
-    """Steps take SHOAL_TEST_STEP seconds. The weights are of 64 bits: rounding stays small on
-    several slots, too.
+    """Steps take as many seconds as the file SHOAL_TEST_STEP says, until it is gone. The weights
+    are of 64 bits: rounding stays small on several slots, too.
     """
 
     search_space = {"width": shoal.grid([4, 5, 6, 7])}
@@ -33,7 +35,8 @@ class Slow(shoal.Recipe):
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def training_step(self, model: nn.Module, batch: Any) -> Any:
-        time.sleep(float(os.environ.get("SHOAL_TEST_STEP", "0")))
+        with suppress(OSError):
+            time.sleep(float(Path(os.environ.get("SHOAL_TEST_STEP", "")).read_text()))
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     def validation_step(self, model: nn.Module, batch: Any) -> Any:

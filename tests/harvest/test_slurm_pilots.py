@@ -66,15 +66,15 @@ def test_a_main_job_preempts_pilots_and_is_not_raced(slurm: SlurmLab) -> None:
 
 
 def test_pilots_fit_the_window_of_a_planned_node(slurm: SlurmLab) -> None:
-    first = slurm.submit("-w", "n1", "-t", "4", command=["sleep", "600"])
+    first = slurm.submit("-w", "n1", "-t", "30", command=["sleep", "600"])
     wait_for("a main job", lambda: slurm.state(first) == "RUNNING")
-    second = slurm.submit("-N4", "-t", "9", command=["true"])
+    second = slurm.submit("-N4", "-t", "60", command=["true"])
     wait_for("its plan", lambda: "SchedNodeList" in slurm.times(second))
 
     with harvesting(slurm, Observer(shortest=1)):
         wait_for("pilots", lambda: sorted(running(slurm)) == ["n2", "n3", "n4"])
         limits = slurm.run("squeue", "-h", "-p", "scavenger", "-o", "%l").split()
-        assert set(limits) <= {"3:00", "2:00"}
+        assert all(20 < int(each.removesuffix(":00")) < 30 for each in limits)
         slurm.run("scancel", first)
         # The plan moved: the job begins at once, and Slurm ends the pilots for it.
         wait_for("the second job", lambda: slurm.state(second) == "COMPLETED")

@@ -393,7 +393,11 @@ def _all_asked(path: Path, *_: object) -> None:
 
 
 def _without_others() -> None:
-    """No server, no Slurm and no Ray are started: what comes before is what is tried."""
+    """No server, no Slurm and no Ray are started: what comes before is what is tried.
+
+    Nor is a holder on another machine watched for as long as it may be silent.
+    """
+    from shoal.engine import lock
     from shoal.harvest.scheduler import SchedulerError
     from shoal.harvest.slurm import Slurm
     from shoal.ui import serve
@@ -401,6 +405,7 @@ def _without_others() -> None:
     def no_slurm(self: Slurm) -> None:
         raise SchedulerError("there is no Slurm here")
 
+    lock.WATCHED = 0.3
     serve.serve = _all_asked
     Slurm.check = no_slurm  # type: ignore[method-assign]
     with contextlib.suppress(ModuleNotFoundError):

@@ -217,20 +217,24 @@ def test_what_a_run_cannot_go_on_with_is_said_before_work(
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_small_files_that_say_anything(stage: Stage, name: str) -> None:
-    """Each field is missing, or has a value that it may not have."""
+@pytest.mark.parametrize("each", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_small_files_that_say_anything(stage: Stage, each: bool, name: str) -> None:
+    """Each field is missing, or has a value that it may not have. `each`: for each command, not by
+    turns.
+    """
+    commands = ("status", "stop", "repair")
     sound = SMALL[name]
     values = (None, [1], 10**30, -1e308, 1e308, "a\n\x1b[2J", {"a": "b"})
     said = [{k: v for k, v in sound.items() if k != field} for field in sound]
     said += [{**sound, field: value} for field in sound for value in values]
-    for each in said:
-        for command in ("status", "stop", "repair"):
+    for number, about in enumerate(said):
+        for command in commands if each else (commands[number % len(commands)],):
             folder = stage.folder()
             if name == "slots.json":  # its run goes on
                 lines = (folder / "journal.jsonl").read_text().splitlines(True)
                 (folder / "journal.jsonl").write_text("".join(lines[:8]))
-            (folder / name).write_text(json.dumps(each))
-            answer = stage.check(command, folder, f"{name} as {each}")
+            (folder / name).write_text(json.dumps(about))
+            answer = stage.check(command, folder, f"{name} as {about}")
             assert "\x1b" not in answer.out + answer.err
 
 

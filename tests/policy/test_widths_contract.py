@@ -68,9 +68,15 @@ POLICIES: dict[str, Callable[[], Policy[Any]]] = {
 }
 
 
+# Studies that each policy is tried on. They are the same ones each time: more of them are tried
+# before a release.
+EXAMPLES = pytest.mark.parametrize("examples", [5, pytest.param(40, marks=pytest.mark.nightly)])
+
+
+@EXAMPLES
 @pytest.mark.parametrize("name", POLICIES)
-def test_contract(name: str) -> None:
-    check_policy(POLICIES[name], examples=15)
+def test_contract(name: str, examples: int) -> None:
+    check_policy(POLICIES[name], examples=examples)
 
 
 @dataclass(frozen=True)
@@ -109,12 +115,13 @@ def wide_worlds(draw: st.DrawFn) -> World:
     return replace(world, table=table, searcher=Widened(world.searcher, tuple(widths)))
 
 
+@EXAMPLES
 @pytest.mark.parametrize("name", POLICIES)
-def test_contract_with_widths(name: str) -> None:
+def test_contract_with_widths(name: str, examples: int) -> None:
     one_slot = any(word in name for word in ("hop", "fifo", "fallback-of-units"))
 
     @settings(
-        max_examples=15,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,
@@ -172,10 +179,11 @@ def test_policies_survive_being_described() -> None:
         assert rebuild(json.loads(json.dumps(describe(policy)))) == policy
 
 
+@EXAMPLES
 @pytest.mark.parametrize("name", [n for n in POLICIES if "explore" not in n])
-def test_asked_again_at_once_it_changes_nothing(name: str) -> None:
+def test_asked_again_at_once_it_changes_nothing(name: str, examples: int) -> None:
     @settings(
-        max_examples=15,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,

@@ -72,7 +72,7 @@ CUTS = st.lists(st.integers(1, 200), min_size=1, max_size=4)
 NOISE = st.lists(st.floats(0, 1), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(CUTS, NOISE)
 def test_halving_and_hyperband_send_on_as_many_as_their_rungs_say(
     cuts: list[int], noise: list[float]

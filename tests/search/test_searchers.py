@@ -38,7 +38,7 @@ def empty() -> View:
     ],
 )
 def test_contract(make: Any) -> None:
-    check_searcher(make, 10, settled=True)
+    check_searcher(make, 5, settled=True)
 
 
 def test_grid_is_every_combination_once() -> None:

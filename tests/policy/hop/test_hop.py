@@ -26,10 +26,11 @@ S = list(SHARDS)
 W = [SlotId(f"w{i}") for i in range(3)]
 
 
+@pytest.mark.parametrize("examples", [12, pytest.param(60, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("barrier", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_contract(rule: str, barrier: bool) -> None:
-    check_policy(lambda: Hop(rule, seed=3, barrier=barrier))  # type: ignore[arg-type]
+def test_contract(rule: str, barrier: bool, examples: int) -> None:
+    check_policy(lambda: Hop(rule, seed=3, barrier=barrier), examples)  # type: ignore[arg-type]
 
 
 def test_no_such_rule() -> None:

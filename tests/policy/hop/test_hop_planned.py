@@ -28,7 +28,7 @@ SIZE = 64
 
 
 def test_contract():
-    check_policy(lambda: Hop("quick4"), examples=40)
+    check_policy(lambda: Hop("quick4"), examples=12)
 
 
 def test_described_and_rebuilt():
@@ -235,7 +235,7 @@ def test_visits_are_those_of_the_journal():
 
 
 def test_early_contract():
-    check_policy(lambda: Hop("early"), examples=40)
+    check_policy(lambda: Hop("early"), examples=12)
 
 
 def test_early_ends_most_trials_sooner_and_the_last_no_later():

@@ -24,7 +24,7 @@ SHARDS = {ShardId("all"): 6000}
 @pytest.mark.parametrize("grouping", ["contiguous", "nearest", "random", "batch_size"])
 @pytest.mark.parametrize("refill", [True, False])
 def test_contract(grouping, refill):
-    check_policy(lambda: Pack(grouping, refill=refill), examples=15)
+    check_policy(lambda: Pack(grouping, refill=refill), examples=6)
 
 
 @pytest.mark.parametrize(
