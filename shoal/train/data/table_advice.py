@@ -221,25 +221,20 @@ def _of_missing(name: str, column: Any, setup: TableSetup, unread: _Need | None)
         if how is None and not pa.types.is_nested(kind):
             kind = pa.float64()
     filling = setup.fill_of(name, kind)
-    why = _misfit(name, filling, kind, setup)
+    why = ""
     if filling is None:
         which = "label" if name == setup.label else "column"
         why = f"{which} {name} lacks {column.null_count} of {len(column)} values"
         if not column.null_count:
             why = f"{which} {name} then lacks these values"
+    elif name in setup.encode:
+        pass  # its encoder gets the filling
+    elif pa.types.is_nested(kind):
+        why = f"column {name} holds lists, which cannot be filled"
+    elif of_numbers(kind) and not is_number(filling) and filling not in FITTED:
+        why = f'fill of column {name} must be a number, "mean" or "median"; got {filling!r}'
     if why:
         yield _Need(why, _remedy(name, column, kind, setup, how))
-
-
-def _misfit(name: str, filling: Any, kind: Any, setup: TableSetup) -> str:
-    """Why the filling is not of the column's kind; empty if it is, or if an encoder gets it."""
-    if name in setup.encode:
-        return ""
-    if pa.types.is_nested(kind):
-        return f"column {name} holds lists, which cannot be filled"
-    if of_numbers(kind) and not is_number(filling) and filling not in FITTED:
-        return f'fill of column {name} must be a number, "mean" or "median"; got {filling!r}'
-    return ""
 
 
 def _remedy(name: str, column: Any, kind: Any, setup: TableSetup, how: Any) -> dict[str, Any]:

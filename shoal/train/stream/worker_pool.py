@@ -97,21 +97,17 @@ class Workers:
             if not self._workers:
                 return None
             self._listen(0)
-            self._wait_for(keys)
-            chunk = self._ready.pop(keys[0], None)
+            first = keys[0]
+            while any(worker.is_ready for worker in self._workers):
+                if first in self._ready or first in self._refused:
+                    break
+                self._give_out(keys, awaited=first)
+                self._listen(None)
+            chunk = self._ready.pop(first, None)
             self.given += chunk is not None
-            self._refused.discard(keys[0])
+            self._refused.discard(first)
             self._give_out(keys[1:])
             return chunk
-
-    def _wait_for(self, keys: Sequence[Asked]) -> None:
-        """Have chunks made until the first is ready, or no worker can make it now."""
-        first = keys[0]
-        while any(worker.is_ready for worker in self._workers):
-            if first in self._ready or first in self._refused:
-                return
-            self._give_out(keys, awaited=first)
-            self._listen(None)
 
     def made(self, seconds: Seconds) -> None:
         """The slot made a chunk in so many seconds per sample. Starts the workers if that pays."""
@@ -207,7 +203,11 @@ class Workers:
         there = under_way | self._refused | self._ready.keys()
         wanted = [key for key in keys if key not in there]
         coming = len(under_way) + min(len(wanted), self.most)
-        self._drop_others(set(keys), coming)
+        for key in [*self._ready]:
+            if len(self._ready) + coming <= self.most:
+                break
+            if key not in keys:  # not wanted any more; the oldest go first
+                del self._ready[key]
         room = self.most - len(under_way) - len(self._ready)
         for anew in (False, True):
             for key in list(wanted):
@@ -220,14 +220,6 @@ class Workers:
                     self._count += 1
                     worker.give(key, f"{self._names}-{self._count}", self.handed(key))
                     self._homes[home_of(key, self._data)] = worker
-
-    def _drop_others(self, keys: set[Asked], coming: int) -> None:
-        """Drop ready chunks that are not wanted any more, oldest first, to make room."""
-        for key in list(self._ready):
-            if len(self._ready) + coming <= self.most:
-                return
-            if key not in keys:
-                del self._ready[key]
 
     def _choose(self, key: Asked, anew: bool) -> Worker | None:
         """Who is to make the chunk. None: it waits until its worker has time.

@@ -41,12 +41,6 @@ def check_names(recipe: Recipe, dimensions: Collection[str]) -> None:
     `dimensions`.
     """
     read = names_read(recipe)
-    _check_attributes(recipe, read)
-    _check_dimensions(recipe, set(dimensions) - read)
-
-
-def _check_attributes(recipe: Recipe, read: Collection[str]) -> None:
-    """Raise ValueError if an attribute that is not `read` looks misspelt."""
     kind = type(recipe).__name__
     known = [name for name in vars(Recipe) if not name.startswith("_")]
     for name in _own_attributes(recipe).difference(read):
@@ -56,13 +50,8 @@ def _check_attributes(recipe: Recipe, read: Collection[str]) -> None:
                 f"{kind} has an attribute {name!r}, which Shoal does not know: did you mean "
                 f"{meant!r}? If the attribute is your own, read it in a method, or rename it"
             )
-
-
-def _check_dimensions(recipe: Recipe, dimensions: Collection[str]) -> None:
-    """Raise ValueError if one of these dimensions looks misspelt."""
-    kind = type(recipe).__name__
     known = [field.name for field in fields(Settings)]
-    for name in dimensions:
+    for name in set(dimensions) - read:
         meant = near(name, known)
         if meant is not None:
             raise ValueError(
