@@ -1,4 +1,4 @@
-"""What users do with a study of several recipes: the command line, results, going on."""
+"""Studies of several recipes by name: the command line, results, going on."""
 
 import subprocess
 import sys
