@@ -129,8 +129,14 @@ class AskTellLoop:
                     isfinite(each.get(self._metric, nan)) for each in scores
                 ):
                     how = "diverged"
+            ends: dict[str, Entry] = {
+                "finished": Finished(name),
+                "retired": Retired(name),
+                "diverged": Failed(name, "diverged: none of its scores was finite"),
+                "failed": Failed(name, "told to have failed"),
+            }
             if name in study.state.trials:
-                entries.append(_ending(name, how))
+                entries.append(ends[how])
             study.note(entries)
             self._out.pop(name, None)
 
@@ -305,17 +311,6 @@ def _end(trial: TrialId, values: Any, state: Any) -> str:
     return how
 
 
-def _ending(trial: TrialId, how: str) -> Entry:
-    """What ends the trial."""
-    if how == "finished":
-        return Finished(trial)
-    if how == "retired":
-        return Retired(trial)
-    if how == "diverged":
-        return Failed(trial, "diverged: none of its scores was finite")
-    return Failed(trial, "told to have failed")
-
-
 class LoopJournal:
     """The study, which no other process can open between `take` and `leave`.
 
@@ -413,7 +408,9 @@ class LoopJournal:
         lines = self.setup.folder.lines()
         self.state = replay(lines)
         self._repeats = RepeatWarner(self.state.known.values())
-        self.begun = _trials_that_had_a_slot(lines)
+        planned = [line.entry for line in lines if isinstance(line.entry, Planned)]
+        # The trials that ever had a slot.
+        self.begun = {trial for each in planned for gang in each.start for trial in gang.trials}
         if self._run == 0 or self.state.run != self._run:
             self._begin(lines)
 
@@ -458,16 +455,6 @@ def _head(setup: Setup, data: Any, deciders: Deciders, before: Head) -> dict[str
     if function_in(setup.recipe) is nothing:
         now["recipe"] = {"name": "own loop", "file": None, "sha256": None}
     return now
-
-
-def _trials_that_had_a_slot(lines: Sequence[Line]) -> set[TrialId]:
-    """The trials that ever had a slot."""
-    found: set[TrialId] = set()
-    for _, entry in lines:
-        if isinstance(entry, Planned):
-            for gang in entry.start:
-                found.update(gang.trials)
-    return found
 
 
 # A searcher that was given no number of samples has 10 to the power of so many at first.
@@ -545,19 +532,15 @@ class SearcherWithRoom:
         samples = 10 ** max(DIGITS, len(str(len(state.known))))
         asked = (trials, samples)
         if asked not in self._made:
-            self._made[asked] = self._changed(trials, samples)
+            changes: dict[str, Any] = {}  # where these numbers were left open
+            if hasattr(self._core, "max_concurrent"):
+                changes["max_concurrent"] = trials
+            if getattr(self._core, "num_samples", 0) is None:
+                changes["num_samples"] = samples
+            self._made[asked] = self._searcher
+            if changes:
+                self._made[asked] = with_core(self._searcher, replace(self._core, **changes))
         return self._made[asked]
-
-    def _changed(self, trials: int, samples: int) -> Searcher[Any]:
-        """The searcher, with these numbers where they were left open."""
-        changes: dict[str, Any] = {}
-        if hasattr(self._core, "max_concurrent"):
-            changes["max_concurrent"] = trials
-        if getattr(self._core, "num_samples", 0) is None:
-            changes["num_samples"] = samples
-        if not changes:
-            return self._searcher
-        return with_core(self._searcher, replace(self._core, **changes))
 
 
 class AskedTrial(ObjectiveTrial):

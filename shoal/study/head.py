@@ -197,10 +197,13 @@ def check_same_study(before: Head, now: Head, state: State) -> None:
     if not state.known and state.stopped is None:  # the run before raised, and trained nothing
         return
     if before["data"]["fingerprint"] != now["data"]["fingerprint"]:
+        parts, own = (each["data"].get("recipes", {}) for each in (before, now))
+        names = sorted(name for name in {*parts, *own} if parts.get(name) != own.get(name))
+        whose = f" of recipe {', '.join(names)}" if names else ""
         was = before["data"]["fingerprint"][:12]
         is_now = now["data"]["fingerprint"][:12]
         raise StudyError(
-            f"the data{_changed(before, now)} changed since this study began "
+            f"the data{whose} changed since this study began "
             f"(fingerprint {was}, now {is_now}): restore the data, or start a new study with "
             "another storage="
         )
@@ -227,15 +230,6 @@ def check_same_study(before: Head, now: Head, state: State) -> None:
             f"trials go on with the code as it is now{stay if failed else ''}",
             stacklevel=5,
         )
-
-
-def _changed(before: Head, now: Head) -> str:
-    """Whose data changed, of several recipes."""
-    was, own = (each["data"].get("recipes", {}) for each in (before, now))
-    names = sorted(name for name in {*was, *own} if was.get(name) != own.get(name))
-    if not names:
-        return ""
-    return f" of recipe {', '.join(names)}"
 
 
 def _is_other_code(before: Head, now: Head) -> bool:

@@ -79,7 +79,10 @@ def replayed(
             the code makes another model than the one that was trained.
     """
     check_callable(setup)
-    _check_seed(setup)
+    seed = setup.folder.head().get("seed", setup.seed)
+    if seed != setup.seed:
+        both = f"begun with seed={seed}, and is opened with seed={setup.seed}"
+        raise StudyError(f"this study was {both}: open it with the same, or load_study")
     if not state.kept:
         raise StudyError(f"nothing durable of any trial in {setup.folder.path}: none to replay")
     chosen = trials
@@ -119,14 +122,6 @@ def check_callable(setup: Setup) -> None:
             f"the trials in {setup.folder.path} were trained by a loop of your own, which Shoal "
             "cannot call again: none to replay"
         )
-
-
-def _check_seed(setup: Setup) -> None:
-    """Raise StudyError if the study was begun with another seed than it is opened with."""
-    seed = setup.folder.head().get("seed", setup.seed)
-    if seed != setup.seed:
-        both = f"begun with seed={seed}, and is opened with seed={setup.seed}"
-        raise StudyError(f"this study was {both}: open it with the same, or load_study")
 
 
 class _CheckpointsUnseen(Exception):  # noqa: N818
@@ -185,7 +180,12 @@ def _row(
         verdict = Verdict("missing", inf, why)
     except (TrialError, *NO_SUCH_MODEL) as error:
         if former:
-            raise _other_code(setup, trial, f"{type(error).__name__}: {error}") from error
+            raise StudyError(
+                f"the code differs from the one that trained {trial}, and makes another model "
+                f"({type(error).__name__}: {error}): replay needs the code that trained it, whose "
+                f"text is in {setup.folder.path / 'recipe'}; give the file as it was, or train the "
+                "code as it is now in a new study, with another storage="
+            ) from error
         verdict = Verdict("differs", inf, f"trained again it raised: {error}")
     if former and verdict.verdict == "differs":
         verdict = verdict._replace(
@@ -203,15 +203,6 @@ def _row(
         "fused": fused,
         "wide": wide,
     }
-
-
-def _other_code(setup: Setup, trial: TrialId, why: str) -> StudyError:
-    return StudyError(
-        f"the code differs from the one that trained {trial}, and makes another model ({why}): "
-        f"replay needs the code that trained it, whose text is in {setup.folder.path / 'recipe'}; "
-        "give the file as it was, or train the code as it is now in a new study, with another "
-        "storage="
-    )
 
 
 # -- recipes ---------------------------------------------------------------------------------------
@@ -232,10 +223,14 @@ class RecipeReplay:
         self._data = data
         self._slot = slot_setup(setup, options)
         self._vault = Checkpoints(setup.folder.checkpoints, state.run)
-        gangs = list(_gangs(lines))
+        entries = [line.entry for line in lines]
+        gangs = [gang for each in entries if isinstance(each, Planned) for gang in each.start]
         self._fused = _with_copies(_fused(gangs), state)
         self._wide = _with_copies(_wide(gangs), state)
-        self._names = _names_kept(lines)
+        # After how many visits each durable state of each trial came.
+        self._names = {
+            (each.trial, each.name): each.visits for each in entries if isinstance(each, Kept)
+        }
         self._best = Retention(self._vault, setup.aim)
         self._best.learn(lines)
 
@@ -471,22 +466,6 @@ class _Path:
     def mean(self) -> float:
         """The mean over the visits, as a norm."""
         return sum(self._moves) / max(len(self._moves), 1)
-
-
-def _names_kept(lines: Iterable[Line]) -> dict[tuple[TrialId, str], int]:
-    """After how many visits each durable state of each trial came."""
-    found = {}
-    for _, entry in lines:
-        if isinstance(entry, Kept):
-            found[entry.trial, entry.name] = entry.visits
-    return found
-
-
-def _gangs(lines: Iterable[Line]) -> Iterable[Gang]:
-    """All gangs that were started."""
-    for line in lines:
-        if isinstance(line.entry, Planned):
-            yield from line.entry.start
 
 
 def _fused(gangs: Iterable[Gang]) -> set[TrialId]:

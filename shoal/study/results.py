@@ -13,8 +13,8 @@ from shoal.core.state import Score, State
 from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.engine.journal import Line
 from shoal.reporting.tally import TRAINING, Tally
+from shoal.study.arguments import check_recipe_type
 from shoal.study.checkpoint_retention import Retention
-from shoal.study.code.arguments import check_recipe_type
 from shoal.study.setup import Setup, data_of, explain_missing_data
 from shoal.train.data.data import Data
 from shoal.train.function.checkpoint import unpacked
@@ -101,28 +101,20 @@ def result_of(setup: Setup, state: State, trial: Trial) -> TrialResult:
     """What came of this trial; the caller may change what it holds."""
     name = trial.id
     scores = state.scores[name]
-    last, best = _values(*setup.aim(trial.config), scores)
+    metric, mode = setup.aim(trial.config)
+    # No value has the empty name.
+    values = [found[metric or ""] for _, found in scores if (metric or "") in found]
+    better = max if mode == "max" else min
     return TrialResult(
         id=name,
         config=dict(trial.config),
         status=state.ended.get(name, "running"),
         epochs=len(state.visits[name]) / max(len(trial.shards), 1),
         samples=state.done[name],
-        value=last,
-        best_value=best,
+        value=[nan, *values][-1],
+        best_value=better(filter(isfinite, values), default=nan),
         scores=tuple((epoch, dict(found)) for epoch, found in scores),
     )
-
-
-def _values(metric: str | None, mode: str, scores: Sequence[Score]) -> tuple[float, float]:
-    """The last value of the metric, and the best; nan if there is none."""
-    name = metric or ""  # no value has the empty name
-    values = [found[name] for _, found in scores if name in found]
-    better = min
-    if mode == "max":
-        better = max
-    best = better(filter(isfinite, values), default=nan)
-    return [nan, *values][-1], best
 
 
 def ranked(setup: Setup, state: State) -> list[TrialResult]:

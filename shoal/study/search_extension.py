@@ -14,7 +14,7 @@ from shoal.core.errors import StudyError
 from shoal.core.event import Opened
 from shoal.core.ports import Searcher
 from shoal.core.state import State
-from shoal.core.trial import Trial, TrialId, Value
+from shoal.core.trial import Trial, TrialId
 from shoal.core.visits import EPS
 from shoal.engine.journal import Line, plain
 from shoal.engine.plain_files import remove_file
@@ -65,7 +65,8 @@ def with_history(searcher: Searcher[Any], before: Head, state: State) -> Searche
         return searcher
     if plain(describe(last))["space"] == former["space"] and not former.get("first"):
         return searcher
-    return with_core(searcher, replace(last, first=_former_configs(state)))
+    ordered = sorted(_numbered(state), key=lambda trial: int(trial.id[1:]))
+    return with_core(searcher, replace(last, first=tuple(trial.config for trial in ordered)))
 
 
 def _levels(described: Head) -> list[Head]:
@@ -94,12 +95,6 @@ def _numbered(state: State) -> list[Trial]:
     """The searcher's own trials."""
     known = state.known.values()
     return [trial for trial in known if NUMBERED.fullmatch(trial.id)]
-
-
-def _former_configs(state: State) -> tuple[Mapping[str, Value], ...]:
-    """The configurations of the searcher's trials, in the order of their numbers."""
-    ordered = sorted(_numbered(state), key=lambda trial: int(trial.id[1:]))
-    return tuple(trial.config for trial in ordered)
 
 
 # -- what may not change -------------------------------------------------------------------------

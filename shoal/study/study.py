@@ -19,10 +19,10 @@ from shoal.options import Options, SearchArguments, check_names, check_used, che
 from shoal.reporting.format import plural, printable
 from shoal.search import is_searcher
 from shoal.study import control, results
+from shoal.study.arguments import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
 from shoal.study.ask_tell import AskedTrial, AskTellLoop
 from shoal.study.backends import at_holders
 from shoal.study.checks import check_one_slot
-from shoal.study.code.arguments import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
 from shoal.study.code.recipe_file import code_name, function_in, parts_of
 from shoal.study.code.recipe_store import UnreadRecipe, load
 from shoal.study.folder import Folder

@@ -80,7 +80,7 @@ def recipe_of(file: str) -> "Recipe":
     Raises:
         ValueError: the recipe's class takes arguments without defaults.
     """
-    from shoal.study.code.arguments import as_recipe
+    from shoal.study.arguments import as_recipe
     from shoal.train.adapt.lightning import recipe_in
     from shoal.train.recipe.recipe import Recipe
 

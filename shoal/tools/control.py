@@ -1,7 +1,6 @@
 """What the commands do that ask something of a study beside its searcher."""
 
 from pathlib import Path
-from typing import Any
 
 import shoal
 from shoal.core.errors import StudyError
@@ -18,59 +17,33 @@ def add(
     cold: bool,
     trust: bool,
     as_json: bool,
-    **wishes: Any,
+    max_epochs: int | None,
+    widths: tuple[int, int] | None,
+    priority: float | None,
 ) -> None:
-    """Add a trial to a study. `wishes`: its max_epochs, widths and priority.
+    """Add a trial to a study: a new one, or a copy.
 
     Raises:
         StudyError: an option does not go with the others.
     """
     study = shoal.load_study(directory, trust=trust)
     config = parse_config(values or [])
-    if copy is None:
-        name = _enqueue(study, config, cold, **wishes)
-    else:
-        name = _clone(study, copy, config, cold, **wishes)
-    show({"trial": name}, as_json, lambda found: [f"added:   {found['trial']}"])
-
-
-def _enqueue(
-    study: "shoal.Study",
-    config: dict[str, Any],
-    cold: bool,
-    *,
-    max_epochs: int | None,
-    widths: tuple[int, int] | None,
-    priority: float | None,
-) -> str:
-    """Add a new trial, and return its name."""
-    if cold or not config:
-        raise StudyError(
-            "a new trial needs its configuration, NAME=VALUE …; a copy needs --from TRIAL, "
-            "and may be --cold"
-        )
-    if priority is None:
-        priority = 1.0
-    return study.enqueue(config, max_epochs=max_epochs, widths=widths, priority=priority)
-
-
-def _clone(
-    study: "shoal.Study",
-    copy: str,
-    config: dict[str, Any],
-    cold: bool,
-    *,
-    max_epochs: int | None,
-    widths: tuple[int, int] | None,
-    priority: float | None,
-) -> str:
-    """Add a copy of a trial, and return its name."""
-    if widths is not None or priority is not None:
+    if copy is not None and (widths is not None or priority is not None):
         raise StudyError(
             "a copy has widths and priority of the trial that it is made from: leave them out, "
             "or --from"
         )
-    return study.clone(copy, config, warm_start=not cold, max_epochs=max_epochs)
+    if copy is None and (cold or not config):
+        raise StudyError(
+            "a new trial needs its configuration, NAME=VALUE …; a copy needs --from TRIAL, "
+            "and may be --cold"
+        )
+    if copy is None:
+        priority = 1.0 if priority is None else priority
+        name = study.enqueue(config, max_epochs=max_epochs, widths=widths, priority=priority)
+    else:
+        name = study.clone(copy, config, warm_start=not cold, max_epochs=max_epochs)
+    show({"trial": name}, as_json, lambda found: [f"added:   {found['trial']}"])
 
 
 @errors()

@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -57,6 +58,9 @@ def examined(folder: Path) -> dict[str, Any]:
 
     `folder`: where studies are to be stored.
     """
+    memory = None
+    with suppress(AttributeError, OSError, ValueError):  # where the system does not say
+        memory = machine_memory()
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -68,7 +72,7 @@ def examined(folder: Path) -> dict[str, Any]:
             for device in (f"cuda:{number}" for number in range(gpus()))
         ],
         "cpus": cpus_here(),
-        "memory_gib": _memory(),
+        "memory_gib": memory,
         "disk": _disk(folder),
         "ray": _ray(),
         "slurm": {name: shutil.which(name) for name in SLURM},
@@ -82,14 +86,6 @@ def _version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
-        return None
-
-
-def _memory() -> float | None:
-    """GiB of main memory; None where the system does not say."""
-    try:
-        return machine_memory()
-    except (AttributeError, OSError, ValueError):
         return None
 
 

@@ -18,7 +18,7 @@ from shoal.core.errors import StudyError
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.core.visits import next_visit
 from shoal.options import Options
-from shoal.study.code.arguments import check_recipe_type
+from shoal.study.arguments import check_recipe_type
 from shoal.study.setup import data_of
 from shoal.train.lane.device import device_of
 from shoal.train.lane.training_metrics import add_sums

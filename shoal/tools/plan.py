@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import shoal
 from shoal import reporting
 from shoal.backend.sim.sim import Sim
 from shoal.backend.sim.units import SimulatedRecipe
@@ -57,18 +56,13 @@ if TYPE_CHECKING:
     from shoal.train.data.data import Data
 
 
-def _samples(study: "shoal.Study", given: int | None) -> int | None:
-    """How many configurations to draw: as typed, else as the recipe says."""
-    return given or getattr(study.recipe, "num_samples", None)
-
-
 @errors()
 def plan(file: str, space: list[str] | None, seed: int, as_json: bool, **wanted: Any) -> None:
     """Predict how long a search would take. `wanted`: what else `forecast` takes, and options."""
     study = open_study(file, None, space, None, None, seed)
     check_driven(study.recipe, "plan")
     wanted["policies"] = tuple(wanted.pop("policy") or ())
-    wanted["num_samples"] = _samples(study, wanted["num_samples"])
+    wanted["num_samples"] = wanted["num_samples"] or getattr(study.recipe, "num_samples", None)
     names = ("backend", "slots", "threads", "device")
     options = {name: wanted.pop(name) for name in names}
     with at_holders(wanted.pop("address"), teller(as_json)) as perform:

@@ -379,23 +379,18 @@ class Kind:
         return len(rates)
 
     def figures(self) -> dict[str, Any]:
-        """The figures as JSON can hold them."""
+        """The figures as JSON can hold them. Efficiency: of what so many slots make at best."""
+        alone = self.widths[1]["rate"] if 1 in self.widths else None
         return {
             "signature": self.signature,
             "configs": self.configs,
             "figures": self.costs,
             "widths": {
-                width: row | {"efficiency": self._efficiency(width)}
+                width: row | {"efficiency": row["rate"] / (width * alone) if alone else 1.0}
                 for width, row in sorted(self.widths.items())
             },
             "failed": self.failed,
         }
-
-    def _efficiency(self, width: int) -> float:
-        """The rate, as a part of what so many slots would make at best."""
-        if 1 not in self.widths:
-            return 1.0
-        return float(self.widths[width]["rate"] / (width * self.widths[1]["rate"]))
 
 
 def kinds_of(slots: ProfileSlots, trials: Sequence[Trial]) -> list[Kind]:
@@ -610,10 +605,11 @@ def slots_of(
     with TemporaryDirectory() as folder:
         try:
             for number in range(max(slots, feeders)):
+                place = f"cuda:{number}" if device == "cuda" else device
                 timed = TimedSetup(
                     user,
                     str(Path(folder) / "lock"),
-                    _place(number, slots, device),
+                    place if number < slots else "cpu",
                     threads,
                     setup.seed,
                     setup.metric,
@@ -639,12 +635,3 @@ def _started(setup: TimedSetup) -> tuple[Any, Any]:
         process.start()
     theirs.close()
     return ours, process
-
-
-def _place(number: int, slots: int, device: str) -> str:
-    """The device of a process; those that only feed have the CPU."""
-    if number >= slots:
-        return "cpu"
-    if device == "cuda":
-        return f"cuda:{number}"
-    return device
