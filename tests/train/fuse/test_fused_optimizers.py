@@ -128,12 +128,15 @@ def grouped(row: list[Any], x: float) -> Any:
     return [{"params": row[:2], "lr": x / 2, "weight_decay": 0.1 * x}, {"params": row[2:]}]
 
 
-@pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "by columns"])
+@pytest.fixture(params=[True, False], ids=["by rows", "by columns"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam by torch's kernel for each row, and by the formula."""
+    monkeypatch.setattr(stacked, "ADAM_ROWS", request.param)
+
+
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", MADE)
-def test_steps_are_those_of_torch(
-    name: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stacked, "ADAM_ROWS", by_rows)
+def test_steps_are_those_of_torch(name: str) -> None:
     pair = Pair(MADE[name]).fuse()
     for _ in range(5):
         pair.step()
@@ -149,15 +152,12 @@ def test_float32_agrees_to_rounding(name: str) -> None:
     assert pair.gap() < 2e-6
 
 
-@pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "by columns"])
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", ["dampened", "adam", "adamw", "adagrad", "rmsprop all"])
-def test_groups_ages_and_unused_parameters(
-    name: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_ages_and_unused_parameters(name: str) -> None:
     """Groups with numbers of their own; lanes that have made steps before; parameters without a
     gradient at times.
     """
-    monkeypatch.setattr(stacked, "ADAM_ROWS", by_rows)
     pair = Pair(MADE[name], groups=True)
     pair.step(lanes=(1,))
     pair.step(lanes=(1, 2))
@@ -179,15 +179,12 @@ MIXTURES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "by columns"])
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("names", MIXTURES, ids=" & ".join)
-def test_optimizers_of_several_formulas(
-    names: tuple[str, ...], by_rows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_optimizers_of_several_formulas(names: tuple[str, ...]) -> None:
     """Next to each other or not; with groups, ages and unused parameters; alone in between, and
     after.
     """
-    monkeypatch.setattr(stacked, "ADAM_ROWS", by_rows)
     pair = Pair(lambda p, x: MADE[names[RATES.index(x)]](p, x), groups=True)
     pair.step(lanes=(1,))
     pair.fuse()
