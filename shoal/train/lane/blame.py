@@ -1,4 +1,4 @@
-"""What a unit's seconds went to, and whose fault it is when something raises."""
+"""Whose fault it is when something raises: the recipe's, and so its trial's, or the study's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import traceback
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from time import perf_counter
 
 import torch
 
-from shoal.core.trial import Seconds
 from shoal.train.data.columns import DataError
 from shoal.train.lane import device
 from shoal.train.lane.checkpoints import StaleRun
@@ -23,39 +21,6 @@ from shoal.train.recipe.unit import RAISED, DeviceLost, Diverged, OutOfMemory, O
 
 # The folder of this package.
 SHOAL = str(Path(__file__).parents[2]) + os.sep
-
-
-class Spent:
-    """Seconds by what they were spent on.
-
-    They are taken by the clock; without `clocked` only those count that are added.
-    """
-
-    def __init__(self, clocked: bool) -> None:
-        self._clocked = clocked
-        self._open: dict[str, Seconds] = {}
-        self.worked: Seconds = 0.0  # what the loss of the state would cost again
-
-    @contextmanager
-    def on(self, name: str) -> Iterator[None]:
-        """The seconds spent within count as `name`."""
-        begin = perf_counter()
-        try:
-            yield
-        finally:
-            if self._clocked:
-                self.add(name, perf_counter() - begin)
-
-    def add(self, name: str, seconds: Seconds) -> None:
-        """Count so many seconds as `name`."""
-        self._open[name] = self._open.get(name, 0.0) + seconds
-        if name in ("data", "train"):
-            self.worked += seconds
-
-    def take(self) -> dict[str, Seconds]:
-        """The seconds spent since the last call."""
-        spent, self._open = self._open, {}
-        return spent
 
 
 @contextmanager

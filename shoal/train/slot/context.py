@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
+from time import perf_counter
 from typing import Protocol
 
 import torch
 
 from shoal.core.cluster import ShardId
-from shoal.core.trial import TrialId
+from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import next_visit
 from shoal.train.data.data import Data
-from shoal.train.lane.blame import Spent
 from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.device import memory_of
 from shoal.train.lane.measure import Meter
@@ -42,6 +43,39 @@ class RemoteValidation(Protocol):
         recipe's code raised there, and DataError if a part is nowhere to be read.
         """
         ...
+
+
+class Stopwatch:
+    """The seconds of a unit, by what they were spent on.
+
+    They are taken by the clock; without `clocked` only those count that are added.
+    """
+
+    def __init__(self, clocked: bool) -> None:
+        self._clocked = clocked
+        self._open: dict[str, Seconds] = {}
+        self.worked: Seconds = 0.0  # what the loss of the state would cost again
+
+    @contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        """The seconds spent within count as `name`."""
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            if self._clocked:
+                self.add(name, perf_counter() - begin)
+
+    def add(self, name: str, seconds: Seconds) -> None:
+        """Count so many seconds as `name`."""
+        self._open[name] = self._open.get(name, 0.0) + seconds
+        if name in ("data", "train"):
+            self.worked += seconds
+
+    def take(self) -> dict[str, Seconds]:
+        """The seconds spent since the last call."""
+        spent, self._open = self._open, {}
+        return spent
 
 
 @dataclass(frozen=True)
@@ -96,6 +130,6 @@ class SlotContext:
         if torch.get_num_threads() != self.setup.options.threads:
             torch.set_num_threads(self.setup.options.threads)
 
-    def stopwatch(self) -> Spent:
+    def stopwatch(self) -> Stopwatch:
         """Measures a unit's seconds by the clock; with a pace it counts only what is added."""
-        return Spent(self.setup.clocked)
+        return Stopwatch(self.setup.clocked)

@@ -15,12 +15,12 @@ from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds, TrialId
 from shoal.train.data.columns import Columns
 from shoal.train.fuse.fused import Fused
-from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import Record, Scoring, evaluate, scoring
 from shoal.train.recipe.hooks import validates
 from shoal.train.recipe.unit import RAISED, OutOfMemory, TrialError
-from shoal.train.slot.context import Records, RemoteValidation, SlotContext
+from shoal.train.slot.context import Records, RemoteValidation, SlotContext, Stopwatch
 from shoal.train.slot.fusion import LaneStacks
 from shoal.train.slot.passes import Pass
 from shoal.train.stream.stream import Stream
@@ -72,7 +72,7 @@ class Evaluation:
         """Whether there is something to score the lane with."""
         return validates(lane.recipe, self._context.data_of(lane.recipe))
 
-    def of(self, lane: TrainingLane, spent: Spent) -> Scores:
+    def of(self, lane: TrainingLane, spent: Stopwatch) -> Scores:
         """The scores of one lane alone.
 
         Raises:

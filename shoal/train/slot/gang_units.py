@@ -12,12 +12,11 @@ from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId, Visit
 from shoal.profile.pace import ALIKE_STEPS
 from shoal.profile.widths import AT
-from shoal.train.lane.blame import Spent
 from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter, all_reduce_figures, whole_batches
 from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.seat import Orders, Rescale, Seat
 from shoal.train.recipe.unit import Done, Made, OutOfMemory, Reached, TrialError, Unit
-from shoal.train.slot.context import SlotContext
+from shoal.train.slot.context import SlotContext, Stopwatch
 from shoal.train.slot.lane_cache import CachedLane, LaneCache
 from shoal.train.slot.pack_loop import PackLoop
 from shoal.train.slot.passes import Pass
@@ -143,7 +142,7 @@ class GangUnits:
 
     # -- a unit --------------------------------------------------------------------------------
 
-    def _take(self, unit: Unit, orders: Orders, joins: bool, spent: Spent) -> GangUnit:
+    def _take(self, unit: Unit, orders: Orders, joins: bool, spent: Stopwatch) -> GangUnit:
         """The unit where it was left, or a new one."""
         trial = unit.trial.id
         known = self._gang_units.get(trial)
@@ -157,7 +156,7 @@ class GangUnits:
         self._lanes.restore(trial, known.cached)
         return known
 
-    def _begin(self, unit: Unit, orders: Orders, joins: bool, spent: Spent) -> GangUnit:
+    def _begin(self, unit: Unit, orders: Orders, joins: bool, spent: Stopwatch) -> GangUnit:
         """Begin a unit. `joins`: other processes are at it already."""
         before = self._lanes.current(unit.trial.id)
         same = before is not None and before.lane.visits == unit.visits
@@ -192,7 +191,7 @@ class GangUnits:
         cached.wide.begin(reader, whole=whole, same=same, follow=visit.widths)
         return GangUnit(replace(unit, source=None), cached, cached.wide)
 
-    def _train(self, gang_unit: GangUnit, seat: Seat, spent: Spent, on: OnStep | None) -> bool:
+    def _train(self, gang_unit: GangUnit, seat: Seat, spent: Stopwatch, on: OnStep | None) -> bool:
         """Make the pass; whether it was made: if not, this process left on order."""
         wide = gang_unit.wide
         self._context.set_threads()
@@ -214,7 +213,7 @@ class GangUnits:
                 samples = sum(map(self._context.data.size, gang_unit.unit.visit.shards))
                 spent.add("train", pace(gang_unit.unit.trial, samples))
 
-    def _report(self, gang_unit: GangUnit, spent: Spent) -> Done:
+    def _report(self, gang_unit: GangUnit, spent: Stopwatch) -> Done:
         """Evaluate, keep and report the unit, as rank 0 does after the pass.
 
         Raises:

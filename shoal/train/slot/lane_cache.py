@@ -16,12 +16,12 @@ from math import isfinite
 from time import perf_counter
 
 from shoal.core.trial import Seconds, TrialId
-from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.blame import blaming
 from shoal.train.lane.checkpoints import Damaged
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.trunk import Trunks, shared_bytes
 from shoal.train.recipe.unit import StateLost, Tree, TrialError, Unit
-from shoal.train.slot.context import SlotContext
+from shoal.train.slot.context import SlotContext, Stopwatch
 from shoal.train.slot.fusion import LaneStacks
 from shoal.train.slot.lane_builder import LaneBuilder
 from shoal.train.wide.lane import WideLane
@@ -137,7 +137,7 @@ class LaneCache:
 
     # -- before a unit -------------------------------------------------------------------------
 
-    def ready(self, unit: Unit, spent: Spent) -> CachedLane:
+    def ready(self, unit: Unit, spent: Stopwatch) -> CachedLane:
         """The trial's lane, in the state before the visit.
 
         Raises:
@@ -159,7 +159,7 @@ class LaneCache:
         self._lanes.move_to_end(trial)
         return cached
 
-    def in_any_state(self, unit: Unit, spent: Spent) -> CachedLane:
+    def in_any_state(self, unit: Unit, spent: Stopwatch) -> CachedLane:
         """The trial's lane in whatever state: another process will send the right one."""
         trial = unit.trial.id
         self._over.pop(trial, None)
@@ -222,7 +222,7 @@ class LaneCache:
         cached = self.current(trial)
         if cached is not None and self._context.vault is not None:
             cached.durable = True
-            return self.saved.save(trial, cached.lane, Spent(False))
+            return self.saved.save(trial, cached.lane, Stopwatch(False))
         name = self.saved.adopt(trial)
         if name is None:
             raise LookupError(f"trial {trial} is not held here, or there is no vault to keep it in")
@@ -377,7 +377,7 @@ class SavedStates:
             raise LookupError(f"checkpoint {source} was asked for, but this station has no vault")
         return self._vault.restore(source)
 
-    def save(self, trial: TrialId, lane: TrainingLane, spent: Spent) -> str:
+    def save(self, trial: TrialId, lane: TrainingLane, spent: Stopwatch) -> str:
         """Make the lane's state durable; returns the checkpoint's name.
 
         Raises:
@@ -401,7 +401,7 @@ class SavedStates:
         if self._vault is None:
             return False
         try:
-            name = self.save(trial, lane, Spent(False))
+            name = self.save(trial, lane, Stopwatch(False))
         except TrialError:  # the trial itself fails when its own unit saves it
             return False
         self._aside.add(name)

@@ -12,9 +12,9 @@ from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.train.fuse.gauge import evenly
-from shoal.train.lane.blame import Spent
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.unit import Part, TrialError, Unit
+from shoal.train.slot.context import Stopwatch
 from shoal.train.stream.stream import Batches
 
 
@@ -24,7 +24,7 @@ class Pass:
 
     unit: Unit
     lane: TrainingLane
-    spent: Spent
+    spent: Stopwatch
     # sums of the values that its steps noted
     totals: dict[str, Sum] = field(default_factory=dict)
     # for chunks of data
@@ -36,7 +36,7 @@ class Pass:
     evaluate: bool = False
 
     @classmethod
-    def begun(cls, unit: Unit, lane: TrainingLane, spent: Spent, samples: int) -> Pass:
+    def begun(cls, unit: Unit, lane: TrainingLane, spent: Stopwatch, samples: int) -> Pass:
         """The visit of so many samples, about to be made."""
         each = cls(unit, lane, spent, evaluate=unit.evaluate)
         steps = _steps_in(samples, lane)

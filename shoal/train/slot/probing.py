@@ -22,12 +22,12 @@ from time import perf_counter
 
 from shoal.core.trial import Seconds, Trial, TrialId, Visit
 from shoal.train.lane.batch_size_search import batch_of, bytes_of_step
-from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import STEPS, is_compiled
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import OutOfMemory, PackRefused, TrialError, Unit
-from shoal.train.slot.context import SlotContext
+from shoal.train.slot.context import SlotContext, Stopwatch
 from shoal.train.slot.fusion import Fusion
 from shoal.train.slot.lane_builder import LaneBuilder
 from shoal.train.slot.lane_cache import LaneCache, state_of
@@ -124,7 +124,7 @@ class FirstPacks:
     def _lane(self, unit: Unit) -> TrainingLane | None:
         """The trial's lane before the unit; None if it cannot be built: it fails when it trains."""
         try:
-            cached = self._lanes.ready(unit, Spent(False))
+            cached = self._lanes.ready(unit, Stopwatch(False))
         except OutOfMemory:
             raise
         except TrialError:
@@ -229,7 +229,7 @@ class Probing:
         Raises:
             TrialError, DataError: as `SlotTrainer.train`.
         """
-        spent = Spent(True)
+        spent = Stopwatch(True)
         unit = first_unit(self._context, trial)
         lane = self._lanes.ready(unit, spent).lane
         if self._meter.wants(lane.signature):
@@ -237,7 +237,7 @@ class Probing:
         self._lanes.forget(trial.id)
         return lane.signature, self._meter.news(lane.signature)
 
-    def _measure(self, trial: TrialId, lane: TrainingLane, spent: Spent) -> None:
+    def _measure(self, trial: TrialId, lane: TrainingLane, spent: Stopwatch) -> None:
         """Time the lane's steps, its validation, a hop, and the saving of its state."""
         steps = islice(self._endless(lane), STEPS)
         with blaming(), lane.rng:

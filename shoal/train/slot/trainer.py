@@ -9,7 +9,7 @@ import torch
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId
 from shoal.train.data.data import Data
-from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.blame import blaming
 from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.lane.device import use
 from shoal.train.lane.measure import Meter
@@ -17,7 +17,7 @@ from shoal.train.private import delay_compiler, keep_freed
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Done, OutOfMemory, PackRefused, Part, Tree, TrialError, Unit
-from shoal.train.slot.context import Records, RemoteValidation, SlotContext, nobody
+from shoal.train.slot.context import Records, RemoteValidation, SlotContext, Stopwatch, nobody
 from shoal.train.slot.evaluation import Scores, ScoresByTrial, validation_records
 from shoal.train.slot.gang_units import GangUnits
 from shoal.train.slot.lane_builder import LaneBuilder
@@ -229,7 +229,7 @@ class SlotTrainer:
         Raises:
             TrialError, LookupError: as `train`.
         """
-        cached = self.lanes.ready(unit, Spent(False))
+        cached = self.lanes.ready(unit, Stopwatch(False))
         cached.current = True
 
     def keep(self, trial: TrialId) -> str:
@@ -265,7 +265,7 @@ class SlotTrainer:
             if cached is None:
                 raise LookupError(f"trial {trial} is not held here")
             unit = first_unit(self.context, Trial(trial, 1.0))
-            passes.append(Pass(unit, cached.lane, Spent(False)))
+            passes.append(Pass(unit, cached.lane, Stopwatch(False)))
             scores[trial] = {}
         return scores | self.pack.evaluation.scores(passes)
 

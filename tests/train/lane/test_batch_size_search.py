@@ -13,9 +13,9 @@ import shoal
 from shoal.backend.local import Local
 from shoal.core.event import Commanded, Measured
 from shoal.policy import Fifo, Pack
-from shoal.train.lane.blame import Spent
 from shoal.train.lane.checkpoints import Checkpoints
 from shoal.train.recipe.unit import Done, TrialError, Unit
+from shoal.train.slot.context import Stopwatch
 from shoal.train.tools.check import check_recipe
 from shoal.train.tools.verify import compare, differences
 
@@ -88,7 +88,7 @@ def test_without_limit_a_cpu_takes_1024() -> None:
     data = recipe.data()
     lane = (
         slot_trainer(recipe, data)
-        .lanes.ready(Unit(trial("a", 1, data), (), plan(data, 1)[0]), Spent(False))
+        .lanes.ready(Unit(trial("a", 1, data), (), plan(data, 1)[0]), Stopwatch(False))
         .lane
     )
     assert lane.found_size == lane.settings.batch_size == 1024
@@ -103,7 +103,7 @@ def test_within_the_memory_of_the_slot() -> None:
         trainer = slot_trainer(recipe, data, slot_memory_gb=memory)
         sizes.append(
             trainer.lanes.ready(
-                Unit(trial("a", 1, data, model="cnn"), (), plan(data, 1)[0]), Spent(False)
+                Unit(trial("a", 1, data, model="cnn"), (), plan(data, 1)[0]), Stopwatch(False)
             ).lane.settings.batch_size
         )
     assert sizes[1] < sizes[0] < sizes[2] == 512
