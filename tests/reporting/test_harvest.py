@@ -3,16 +3,13 @@
 from pathlib import Path
 
 import pytest
+from report_kit import A, B, Timed, W, gang, joined, journal, trained
 
 from shoal import reporting
-from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import (
-    Advanced,
     Ended,
-    Entry,
     Fell,
     Finished,
-    Joined,
     Kept,
     Left,
     Measured,
@@ -20,59 +17,42 @@ from shoal.core.event import (
     Planned,
     Submitted,
 )
-from shoal.core.plan import Gang, Lane
-from shoal.core.trial import Trial, TrialId
+from shoal.core.trial import Trial
 from shoal.engine.journal import Line
 from shoal.reporting.harvest import Harvest, Yield
 from shoal.reporting.slot_charts import harvest as drawing
 from shoal.simulate.run import run_spec
 from shoal.simulate.spec import load_spec
 
-A, B = TrialId("a"), TrialId("b")
-W = tuple(SlotId(f"w{i}") for i in range(3))
 # 10 samples/s on one slot, 18 on two, 24 on three
 SPEEDS = [{"config": {}, "figures": {"rate": 10.0, "rate@2": 18.0, "rate@3": 24.0, "up": 2.0}}]
 
 
-def there(*slots: SlotId) -> Joined:
-    return Joined(tuple(Slot(slot, "n1") for slot in slots))
+def begun(*entries: Timed, given: bool = True, **head: object) -> list[Line]:
+    """The journal of a trial; `given`: its speeds are."""
+    speeds = {"given": SPEEDS} if given else {}
+    submitted = Submitted(Trial(A, 1000.0, {}, widths=(1, 3)))
+    return journal((0.0, submitted), *entries, head={**speeds, **head})
 
 
-def on(trial: TrialId, since: int, *slots: SlotId) -> Gang:
-    return Gang((Lane(trial, slots),), since=since)
-
-
-def journal(*entries: tuple[float, Entry], given: bool = True) -> list[Line]:
-    head = {"given": SPEEDS} if given else {}
-    begin: list[tuple[float, Entry]] = [
-        (0.0, Opened(1, {}, head)),
-        (0.0, Submitted(Trial(A, 1000.0, {}, widths=(1, 3)))),
-    ]
-    return [Line(time, entry) for time, entry in (*begin, *entries)]
-
-
-def made(trial: TrialId, samples: float, **spent: float) -> Advanced:
-    return Advanced({trial: samples}, spent={trial: spent})
-
-
-def harvest(*entries: tuple[float, Entry], given: bool = True) -> Harvest:
-    found = reporting.account(journal(*entries, given=given)).harvest
+def harvest(*entries: Timed, given: bool = True) -> Harvest:
+    found = reporting.account(begun(*entries, given=given)).harvest
     assert found is not None
     return found
 
 
 # One slot for 40 s, of which the first 10 s before the trial; a second one from 10 s to 30 s. The
 # trial grows at 10 s, stands for 2 s, and loses the second slot at 30 s.
-GROWS: list[tuple[float, Entry]] = [
-    (0.0, there(W[0])),
-    (0.0, Planned((), (on(A, 1, W[0]),))),
-    (10.0, made(A, 100.0, train=10.0)),
-    (10.0, there(W[1])),
-    (10.0, Planned((on(A, 1, W[0]),), (on(A, 2, *W[:2]),))),
-    (12.0, made(A, 0.0, switch=2.0)),
-    (30.0, made(A, 324.0, train=18.0)),
+GROWS: list[Timed] = [
+    (0.0, joined(W[0])),
+    (0.0, Planned((), (gang(A, W[0], since=1),))),
+    (10.0, trained(A, 100.0, train=10.0)),
+    (10.0, joined(W[1])),
+    (10.0, Planned((gang(A, W[0], since=1),), (gang(A, *W[:2], since=2),))),
+    (12.0, trained(A, 0.0, switch=2.0)),
+    (30.0, trained(A, 324.0, train=18.0)),
     (30.0, Left(frozenset({W[1]}))),
-    (40.0, made(A, 100.0, train=10.0)),
+    (40.0, trained(A, 100.0, train=10.0)),
     (40.0, Finished(A)),
 ]
 
@@ -117,16 +97,16 @@ def test_bins_are_of_equal_length() -> None:
 def test_what_a_trial_loses_with_its_only_slot() -> None:
     """It was durable at 10 s, reported at 20 s, and its slot leaves at 25 s."""
     found = harvest(
-        (0.0, there(W[0])),
-        (0.0, Planned((), (on(A, 1, W[0]),))),
-        (10.0, made(A, 100.0, train=10.0)),
+        (0.0, joined(W[0])),
+        (0.0, Planned((), (gang(A, W[0], since=1),))),
+        (10.0, trained(A, 100.0, train=10.0)),
         (10.0, Kept(A, 0, 100.0)),
-        (20.0, made(A, 100.0, train=10.0)),
+        (20.0, trained(A, 100.0, train=10.0)),
         (25.0, Left(frozenset({W[0]}), died=True)),
         (25.0, Fell(A, 0, 100.0)),
-        (35.0, there(W[1])),
-        (35.0, Planned((), (on(A, 2, W[1]),))),
-        (40.0, made(A, 50.0, train=5.0)),
+        (35.0, joined(W[1])),
+        (35.0, Planned((), (gang(A, W[1], since=2),))),
+        (40.0, trained(A, 50.0, train=5.0)),
     )
     assert found.whole.offered == pytest.approx(30.0)
     assert found.whole.slots == pytest.approx(0.75)
@@ -141,8 +121,8 @@ def test_work_lost_in_a_crash_of_the_run_is_not_lost_to_preemption() -> None:
         *GROWS[:7],
         (31.0, Opened(2, {}, {})),
         (31.0, Fell(A, 0, 0.0)),
-        (31.0, there(W[0])),
-        (35.0, made(A, 0.0)),
+        (31.0, joined(W[0])),
+        (35.0, trained(A, 0.0)),
     )
     assert found.whole.preempted == 0.0
     assert found.whole.useful == pytest.approx(0.0)
@@ -150,46 +130,40 @@ def test_work_lost_in_a_crash_of_the_run_is_not_lost_to_preemption() -> None:
 
 def test_idle_slots_are_offered_and_not_used() -> None:
     found = harvest(
-        (0.0, there(W[0])),
-        (0.0, Planned((), (on(A, 1, W[0]),))),
-        (10.0, there(W[1])),
-        (20.0, made(A, 200.0, train=20.0)),
-        (20.0, Ended(on(A, 1, W[0]))),
+        (0.0, joined(W[0])),
+        (0.0, Planned((), (gang(A, W[0], since=1),))),
+        (10.0, joined(W[1])),
+        (20.0, trained(A, 200.0, train=20.0)),
+        (20.0, Ended(gang(A, W[0], since=1))),
         (20.0, Finished(A)),
-        (30.0, made(B, 0.0)),
+        (30.0, trained(B, 0.0)),
     )
     assert (found.whole.offered, found.whole.used) == (50.0, 20.0)
     # after the trial's end nobody could have used dedicated slots either
     assert found.whole.reference == pytest.approx(20 * (1 + 0.8 * 2 / 3))
 
 
-def stood(address: str | None, *entries: tuple[float, Entry]) -> list[Line]:
+def stood(address: str | None, *entries: Timed) -> list[Line]:
     """The journal of a real run on slots of its own (None), of a cluster or of a pool."""
-    opened = Opened(1, {}, {"given": SPEEDS, "options": {"address": address}})
-    begin = (0.0, opened), (0.0, Submitted(Trial(A, 1000.0, {}, widths=(1, 3))))
-    return [Line(time, entry) for time, entry in (*begin, *entries)]
-
-
-def at(node: str, *slots: SlotId) -> Joined:
-    return Joined(tuple(Slot(slot, node) for slot in slots))
+    return begun(*entries, options={"address": address})
 
 
 # A second node is there from 100 s to 300 s of 400 s.
-NODES: list[tuple[float, Entry]] = [
-    (0.0, at("n1", W[0])),
-    (0.0, Planned((), (on(A, 1, W[0]),))),
-    (100.0, made(A, 100.0, train=100.0)),
-    (100.0, at("n2", W[1])),
+NODES: list[Timed] = [
+    (0.0, joined(W[0], node="n1")),
+    (0.0, Planned((), (gang(A, W[0], since=1),))),
+    (100.0, trained(A, 100.0, train=100.0)),
+    (100.0, joined(W[1], node="n2")),
     (300.0, Left(frozenset({W[1]}))),
-    (400.0, made(A, 300.0, train=300.0)),
+    (400.0, trained(A, 300.0, train=300.0)),
 ]
 # The second slot of a node is opened 5 s after the first, and dies 100 s before the end.
-OPENED: list[tuple[float, Entry]] = [
-    (0.0, at("n1", W[0])),
-    (0.0, Planned((), (on(A, 1, W[0]),))),
-    (5.0, at("n1", W[1])),
+OPENED: list[Timed] = [
+    (0.0, joined(W[0], node="n1")),
+    (0.0, Planned((), (gang(A, W[0], since=1),))),
+    (5.0, joined(W[1], node="n1")),
     (300.0, Left(frozenset({W[1]}), died=True)),
-    (400.0, made(A, 400.0, train=400.0)),
+    (400.0, trained(A, 400.0, train=400.0)),
 ]
 
 
@@ -205,7 +179,7 @@ OPENED: list[tuple[float, Entry]] = [
     ],
 )
 def test_only_nodes_of_a_joined_cluster_are_harvested(
-    address: str | None, entries: list[tuple[float, Entry]], is_one: bool
+    address: str | None, entries: list[Timed], is_one: bool
 ) -> None:
     """No U and no share that was lost in other studies, whose slots come and go as they want."""
     lines = stood(address, *entries)
@@ -221,13 +195,13 @@ def test_only_nodes_of_a_joined_cluster_are_harvested(
 
 
 def test_slots_that_stay_are_no_harvest() -> None:
-    stays = journal(*GROWS[:3], (20.0, made(A, 100.0, train=10.0)))
+    stays = begun(*GROWS[:3], (20.0, trained(A, 100.0, train=10.0)))
     assert reporting.account(stays).harvest is None
-    again = journal(
+    again = begun(
         *GROWS[:3],
         (12.0, Left(frozenset({W[0]}), died=True)),
-        (15.0, there(W[0])),  # its process was started anew
-        (20.0, made(A, 0.0)),
+        (15.0, joined(W[0])),  # its process was started anew
+        (20.0, trained(A, 0.0)),
     )
     assert reporting.account(again).harvest is None
     assert 'id="harvest"' not in reporting.page(stays, "study")
@@ -238,7 +212,7 @@ def test_without_speeds_there_is_no_u() -> None:
     found = harvest(*GROWS, given=False)
     assert found.whole.efficiency is None and found.whole.returned is None
     assert found.whole.slots == pytest.approx(1.5)
-    page = reporting.page(journal(*GROWS, given=False), "study")
+    page = reporting.page(begun(*GROWS, given=False), "study")
     assert 'id="harvest"' in page
 
 
@@ -252,10 +226,10 @@ def test_the_return_is_drawn_if_there_is_one() -> None:
     lost = (
         *GROWS[:3],
         (20.0, Left(frozenset({W[0]}), died=True)),
-        (30.0, made(B, 0.0)),
+        (30.0, trained(B, 0.0)),
     )
     for told, wanted in ((GROWS, True), (lost, False)):
-        figure = drawing(reporting.account(journal(*told)))
+        figure = drawing(reporting.account(begun(*told)))
         assert figure is not None
         names = {trace["name"] for trace in figure["data"]}
         assert "U" in names and ("return" in names) is wanted
@@ -265,10 +239,10 @@ def test_the_return_is_drawn_if_there_is_one() -> None:
 def test_a_long_study_has_bins_of_six_hours() -> None:
     hour = 3600.0
     found = harvest(
-        (0.0, there(W[0])),
-        (0.0, Planned((), (on(A, 1, W[0]),))),
-        (10 * hour, there(W[1])),
-        (25 * hour, made(A, 250 * hour, train=25 * hour)),
+        (0.0, joined(W[0])),
+        (0.0, Planned((), (gang(A, W[0], since=1),))),
+        (10 * hour, joined(W[1])),
+        (25 * hour, trained(A, 250 * hour, train=25 * hour)),
     )
     assert [each.end / hour for each in found.bins] == [6, 12, 18, 24, 25]
     offered = [each.offered / hour for each in found.bins]
@@ -277,7 +251,7 @@ def test_a_long_study_has_bins_of_six_hours() -> None:
 
 
 def test_the_page_the_summary_and_the_status_show_it() -> None:
-    lines = journal(*GROWS)
+    lines = begun(*GROWS)
     page = reporting.page(lines, "study")
     assert "<h2>Harvest</h2>" in page and '"harvest"' in page
     assert "94 %" in page and "in bins of 10 s" in page

@@ -4,63 +4,46 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from report_kit import A, B, C, Timed, W, gang, joined, journal, trained
 
 from shoal import reporting
-from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import (
-    Advanced,
     Decided,
-    Entry,
     Finished,
-    Joined,
-    Opened,
     Planned,
     Remembered,
     Submitted,
 )
-from shoal.core.plan import Gang, Lane
-from shoal.core.trial import Trial, TrialId
+from shoal.core.trial import Trial
 from shoal.engine.journal import Line
-
-A, B, C = map(TrialId, "abc")
-W = tuple(SlotId(f"w{i}") for i in range(2))
-
-
-def gang(trial: TrialId, *slots: SlotId, since: int = 0) -> Gang:
-    return Gang((Lane(trial, slots),), since=since)
-
-
-def trained(trial: TrialId, seconds: float) -> Advanced:
-    return Advanced({trial: 1.0}, spent={trial: {"train": seconds}})
 
 
 def study(policy: str, within: Callable[[Any], Any] = lambda memory: memory) -> list[Line]:
     """`within`: what the policy that has the flotillas remembers of them."""
     first = gang(A, W[0]), gang(B, W[1])
-    second = gang(B, *W, since=1)
-    last = gang(C, *W, since=2)
-    entries: list[tuple[float, Entry]] = [
-        (0.0, Opened(1, {}, {"policy": {"name": policy}})),
-        (0.0, Joined(tuple(Slot(slot, "n") for slot in W))),
+    second = gang(B, *W[:2], since=1)
+    last = gang(C, *W[:2], since=2)
+    entries: list[Timed] = [
+        (0.0, joined(*W[:2])),
         *((0.0, Submitted(Trial(name, 100.0, {}))) for name in (A, B, C)),
         (0.0, Remembered("policy", within({"paces": None, "tried": {}}))),
         (0.0, Planned((), (gang(C, W[0]), gang(B, W[1], since=9)))),
-        (4.0, trained(B, 4.0)),
-        (4.0, trained(C, 4.0)),
+        (4.0, trained(B, 1.0, train=4.0)),
+        (4.0, trained(C, 1.0, train=4.0)),
         (4.0, Remembered("policy", within({"paces": {"a": 1.0}, "tried": {}}))),
         (4.0, Planned((gang(C, W[0]), gang(B, W[1], since=9)), first)),
-        (10.0, Advanced({A: 10.0}, spent={A: {"train": 4.0, "save": 2.0}})),
+        (10.0, trained(A, 10.0, train=4.0, save=2.0)),
         (10.0, Finished(A)),
-        (12.0, trained(B, 8.0)),
+        (12.0, trained(B, 1.0, train=8.0)),
         (12.0, Planned((first[1],), (second,))),
-        (16.0, trained(B, 4.0)),
+        (16.0, trained(B, 1.0, train=4.0)),
         (16.0, Finished(B)),
         (16.0, Planned((), (last,))),
-        (20.0, trained(C, 4.0)),
+        (20.0, trained(C, 1.0, train=4.0)),
         (20.0, Finished(C)),
         (20.0, Decided(0.5)),
     ]
-    return [Line(time, entry) for time, entry in entries]
+    return journal(*entries, head={"policy": {"name": policy}})
 
 
 def test_shares_of_deciding_profiling_checkpointing_and_waiting() -> None:
