@@ -115,8 +115,11 @@ class Local:
         Raises:
             PlanError: a lane of the gang has several slots.
         """
-        if after is not None:
-            _check_narrow(after)
+        if after is not None and any(len(lane.slots) > 1 for lane in after.lanes):
+            raise PlanError(
+                f"the local backend has one slot; got lanes {after.lanes}: "
+                "use another policy, or the ray backend"
+            )
         run = self._run
         if before is not None and run is not None and run.gang == before:
             if after is not None and goes_on(before, after):
@@ -302,12 +305,3 @@ class Local:
                     name = self.trainer.keep(trial)
                     events.append(self.course.keep(trial, name))
         return events
-
-
-def _check_narrow(gang: Gang) -> None:
-    """Check that each lane of the gang has one slot."""
-    if any(len(lane.slots) > 1 for lane in gang.lanes):
-        raise PlanError(
-            f"the local backend has one slot; got lanes {gang.lanes}: "
-            "use another policy, or the ray backend"
-        )

@@ -194,7 +194,8 @@ class Measurements:
         if room == inf:
             room = max(total, *self._memory.values(), LITTLE)
         reports: list[Measured] = []
-        for signature, trial in _one_each(signatures).items():
+        one_each = {signature: trial for trial, signature in signatures.items() if signature}
+        for signature, trial in one_each.items():
             share = 2.0 * room * needs[signature] / total
             self._memory[signature] = min(room, share)
             figures = {"crowded": self._memory[signature]}
@@ -212,15 +213,6 @@ class Measurements:
         for signature, need in zip(signatures, believed, strict=True):
             needs[signature] = need or guess
         return needs
-
-
-def _one_each(signatures: Mapping[TrialId, str]) -> dict[str, TrialId]:
-    """One trial of each signature, of those trials whose signature is known."""
-    trials: dict[str, TrialId] = {}
-    for trial, signature in signatures.items():
-        if signature:
-            trials[signature] = trial
-    return trials
 
 
 @dataclass(slots=True)
@@ -354,17 +346,14 @@ class Positions:
         self.positions[trial.id] = at
         return at.lost(self._state.visits.get(trial.id, ()))
 
-    def _resumed(self, trial: Trial, kept: Kept) -> Position:
-        """Where the durable state is that an earlier run left."""
-        visits = self._state.visits.get(trial.id, ())
-        former = self._state.former.get(trial.id)
-        return Position(trial, visits[: kept.visits], kept.samples, kept=kept, former=former)
-
     def _first(self, trial: Trial) -> Position:
         """Where a trial begins that this run does not know yet."""
         kept = self._state.kept.get(trial.id)
         if kept is not None:
-            return self._resumed(trial, kept)
+            # The durable state that an earlier run left.
+            visits = self._state.visits.get(trial.id, ())[: kept.visits]
+            former = self._state.former.get(trial.id)
+            return Position(trial, visits, kept.samples, kept=kept, former=former)
         if trial.start is not None:
             return self._child(trial, *trial.start)
         return Position(trial)

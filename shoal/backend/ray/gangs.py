@@ -240,21 +240,17 @@ class NextRounds:
         """The trials' units after those that these calls give."""
         units: Units = {}
         for trial in trials:
-            given = [call.units[trial] for call in calls]
-            self._ahead.positions[trial] = self._position_after(trial, given)
+            at = self._work.at(trial)
+            visits = list(at.visits)
+            samples = at.samples
+            for call in calls:
+                visit = call.units[trial].visit
+                size = self._course.sizes[visit.shard]
+                visits.append(visit._replace(samples=size))
+                samples += size
+            self._ahead.positions[trial] = Position(at.trial, tuple(visits), samples)
             units[trial] = self._ahead.unit(run, trial, None, carry=False)
         return units
-
-    def _position_after(self, trial: TrialId, given: Sequence[Unit]) -> Position:
-        """Where the trial is once these units are made."""
-        at = self._work.at(trial)
-        visits = list(at.visits)
-        samples = at.samples
-        for unit in given:
-            size = self._course.sizes[unit.visit.shard]
-            visits.append(unit.visit._replace(samples=size))
-            samples += size
-        return Position(at.trial, tuple(visits), samples)
 
 
 def rated_before(units: Mapping[TrialId, Unit], rated: Collection[str]) -> frozenset[str] | None:
@@ -416,7 +412,10 @@ class OneSlotGangs:
         call.measure_way(outcomes)
         events: Events = []
         failed: dict[TrialId, TrialError] = {}
-        lost = _fall(self._course, here)
+        # The trials whose states are gone go on from what is durable, and can be read.
+        lost = fallen(self._course, here)
+        gone = [trial for trial, outcome in here.items() if isinstance(outcome, Lost)]
+        lost |= {trial: self._course.fall(trial) for trial in gone}
         for trial, outcome in here.items():
             if trial in lost:
                 continue
@@ -477,7 +476,9 @@ class OneSlotGangs:
             return events
 
         process.stopping = True
-        out = self._given_out(process)
+        out: set[TrialId] = set()  # trials that still have rounds out
+        for call in process.calls:
+            out |= (call.units.keys() - call.dropped) & self._work.unfinished
         self._work.active.difference_update(before - out)
         if not out:
             return events
@@ -488,13 +489,6 @@ class OneSlotGangs:
         run.gang = rest or run.gang
         fell = [self._course.fall(trial) for trial in sorted(out)]
         return [*fell, *events]
-
-    def _given_out(self, process: SlotProcess) -> set[TrialId]:
-        """The trials that still have rounds out."""
-        trials: set[TrialId] = set()
-        for call in process.calls:
-            trials |= call.units.keys() - call.dropped
-        return trials & self._work.unfinished
 
     def _trained(
         self, process: SlotProcess, call: Call, trial: TrialId, outcome: Trained
@@ -513,15 +507,6 @@ class OneSlotGangs:
             call.dropped.add(trial)
             if call.dropped.issuperset(call.units):
                 process.call_off(call)
-
-
-def _fall(course: Positions, outcomes: Outcomes) -> dict[TrialId, Event]:
-    """The trials whose states are gone go on from what is durable, and can be read."""
-    lost = fallen(course, outcomes)
-    for trial, outcome in outcomes.items():
-        if isinstance(outcome, Lost):
-            lost[trial] = course.fall(trial)
-    return lost
 
 
 def _counting(run: GangRun, call: Call, outcomes: Outcomes) -> Outcomes:

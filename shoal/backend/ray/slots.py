@@ -229,7 +229,8 @@ class Slots:
         self._listen(process)
         if self._assembled:
             joined = self.shards.again(self.ready, [process])
-            return [*joined, *_damaged(process, hello)]
+            damaged = hello.damaged.items()  # shards that cannot be read at the slot's node
+            return [*joined, *(Unread(process.id, shard, why) for shard, why in damaged)]
         return []
 
     def assembled(self) -> tuple[Slot, ...]:
@@ -273,12 +274,15 @@ class Slots:
             # It may only be out of reach, and holds what the next one needs.
             self._fleet.kill(process.actor)
 
-        there = not _never_ran(error) and process.node in self._fleet.nodes()
+        # There was no process if its node is gone, though Ray may not have noticed yet.
+        never_ran = isinstance(error, ActorUnschedulableError) or "never ran" in str(error)
+        there = not never_ran and process.node in self._fleet.nodes()
         if not there:
             # should it be there after all, it is new
             self._nodes.pop(process.node, None)
         died = there or not self._fleet.taken_back(process.node)
-        events = self._without(process, died, why=_why(error))
+        why = str(error) if isinstance(error, TimeoutError) else ""
+        events = self._without(process, died, why)
         tries = process.tries + 1 if process.slot is None else 1
         if tries > TRIES:
             _go_on_without(process, error, self.ready)
@@ -325,18 +329,6 @@ def _go_on_without(
     warnings.warn(f"{why}: going on without it", stacklevel=2)
 
 
-def _never_ran(error: BaseException) -> bool:
-    """Whether there was no process: its node is gone, though Ray may not have noticed yet."""
-    return isinstance(error, ActorUnschedulableError) or "never ran" in str(error)
-
-
-def _why(error: BaseException) -> str:
-    """What the journal says of a slot's end, beside that it died."""
-    if isinstance(error, TimeoutError):
-        return str(error)
-    return ""
-
-
 def _room(suited: Iterable[Node], processes: Iterable[SlotProcess]) -> list[str]:
     """The nodes that have room for more slots, once for each."""
     used = Counter(process.node for process in processes)
@@ -344,9 +336,3 @@ def _room(suited: Iterable[Node], processes: Iterable[SlotProcess]) -> list[str]
     for node in suited:
         places += [node.id] * (node.room - used[node.id])
     return places
-
-
-def _damaged(process: SlotProcess, hello: Hello) -> Events:
-    """The shards that should lie at the slot's node, and cannot be read there."""
-    about = hello.damaged.items()
-    return [Unread(process.id, shard, why) for shard, why in about]

@@ -1,6 +1,6 @@
 """Waiting for the answer of a process, as long as it lives."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -199,8 +199,12 @@ class States:
 
         Those stored longest ago come first.
         """
-        stored = self._stored()
-        excess = sum(state.size for state, _ in stored) - self._room()
+        stored: list[tuple[Stored, TrialId]] = []
+        for trial, at in self._course.positions.items():
+            if isinstance(at.carried, Stored):
+                stored.append((at.carried, trial))
+        room = min(self._store, self._room_gb * GIB * len(self._slots.ready))
+        excess = sum(state.size for state, _ in stored) - room
         if excess <= 0 or not self._slots.ready:
             return
 
@@ -212,18 +216,6 @@ class States:
                 excess -= state.size
                 self._put_away(trial)
 
-    def _stored(self) -> list[tuple[Stored, TrialId]]:
-        """What lies in the object store, and whose it is."""
-        stored: list[tuple[Stored, TrialId]] = []
-        for trial, at in self._course.positions.items():
-            if isinstance(at.carried, Stored):
-                stored.append((at.carried, trial))
-        return stored
-
-    def _room(self) -> float:
-        """Bytes of the object store that states at rest may take."""
-        return min(self._store, self._room_gb * GIB * len(self._slots.ready))
-
     def _put_away(self, trial: TrialId) -> None:
         """Let the object store forget the state, once it is durable."""
         at = self._course.positions[trial]
@@ -231,7 +223,9 @@ class States:
             at.carried = None
         elif trial not in self.saving:
             self.saving.add(trial)
-            saved = self._save(trial, at, _maker(at, self._slots.ready))
+            ready = self._slots.ready  # best the one that stored it
+            maker = next((each for each in ready if each.id == at.carried.slot), ready[0])
+            saved = self._save(trial, at, maker)
             self._fleet.follow(saved, partial(self._saved, trial, at.visits, at.samples))
 
     def _save(self, trial: TrialId, at: Position, process: SlotProcess) -> Any:
@@ -313,11 +307,6 @@ def with_way(done: Done, way: Seconds) -> Done:
 def carries(run: GangRun) -> bool:
     """Whether the trial may go on at another slot after each unit: its state must be returned."""
     return run.left is not None or run.quota is not None
-
-
-def _maker(at: Position, ready: Sequence[SlotProcess]) -> SlotProcess:
-    """The slot that stored the state, or else another one."""
-    return next((each for each in ready if each.id == at.carried.slot), ready[0])
 
 
 def _is_doubtful(at: Position, process: SlotProcess) -> bool:
