@@ -28,12 +28,19 @@ from functools import cache
 from time import monotonic
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import typer.testing
 
 import shoal
 from shoal.engine.process import STOPPING
+
+# No test fails because the machine is busy.
+hypothesis.settings.register_profile(
+    "any speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any speed")
 
 # Seconds that a quick test may take: longer ones are marked slow. Machines of CI differ by two.
 QUICK = 5.0

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("ray", reason="the ray backend needs Ray")
@@ -223,6 +223,7 @@ def test_every_trial_makes_each_visit_once(kinds: Sequence[str], seed: int) -> N
 
 
 @in_any_order
+@example(seed=2000024)  # a unit that was given up is made all the same, in a lane without a slot
 def test_also_where_processes_die(kinds: Sequence[str], seed: int) -> None:
     study = FakeStudy(seed, kinds)
     study.fleet.faults = [study.fleet.kill_any] * 4
@@ -242,6 +243,7 @@ def test_also_where_slots_nodes_and_plans_come_and_go(kinds: Sequence[str], seed
 
 
 @in_any_order
+@example(seed=2000115)  # a lane is to go on at a slot that is about to leave its unit
 def test_slots_that_are_asked_to_leave_do_so_in_good_order(kinds: Sequence[str], seed: int) -> None:
     study = FakeStudy(seed, kinds)
     study.fleet.faults = [study.remove_any] * 2

@@ -481,15 +481,14 @@ class WideGangs:
             if lane.run.gang.joint and lane.unit is None and process in lane.members
         ]
         lost: list[TrialId] = []
+        events: Events = []
         for gang_run in list(self._gang_runs):
             rest = prune(gang_run.run.gang, slots=frozenset((process.id,)))
             if rest is not None:
                 gang_run.run.gang = rest
             for lane in list(gang_run.lanes.values()):
-                if self._leave_slot(lane, process):
-                    lost.append(lane.trial)
+                events += self._leave_slot(lane, process, lost)
 
-        events: Events = []
         for lane in waits:  # a shard has lost its reader before the unit began
             gang = lane.run.gang
             self._drop(lane)
@@ -518,28 +517,33 @@ class WideGangs:
 
         return lost, events
 
-    def _leave_slot(self, lane: WideLane, process: SlotProcess) -> bool:
-        """Take the slot from the lane; returns whether its trial lost a unit by it.
+    def _leave_slot(self, lane: WideLane, process: SlotProcess, lost: list[TrialId]) -> Events:
+        """Take the slot from the lane; if its trial lost a unit by it, that is noted in `lost`.
 
         Of a lane without another slot, processes that are still at its unit elsewhere make it to
-        the end.
+        the end if one of them had the trial's state for certain. Otherwise it is halted; but they
+        may have made it by then, so that what they have is not what the trial goes on from.
         """
         if process not in lane.members:
-            return False
+            return []
         lane.members = [each for each in lane.members if each is not process]
         if lane.members:
-            return False
+            return []
         del lane.gang_run.lanes[lane.trial]
         self._drop_empty(lane.gang_run)
         others = [each for each in lane.at_unit if each is not process]
         if lane.unit is not None and not lane.sure.isdisjoint(others):
             self._let_end(lane, others)
-            return False
+            return []
 
-        lost = lane.unit is not None
+        events: Events = []
+        if lane.unit is not None and others:
+            events.append(self._back(lane))
+        elif lane.unit is not None:
+            lost.append(lane.trial)
         self._halt(lane)
         self._drop(lane)
-        return lost
+        return events
 
     # -- what comes back -----------------------------------------------------------------------
 
@@ -612,9 +616,9 @@ class WideGangs:
         at = self._work.at(lane.trial)
         if isinstance(at.carried, Resident) and len(at.carried.processes) > 1:
             at.carried = at.carried.without(process)
-        if process in lane.members and not lane.gone and not process.leaving:
-            # By now it is to come back.
-            self._order(lane, _usable(lane.members))
+        wanted = _usable(lane.members)
+        if process in wanted and not lane.gone and not lane.sure.isdisjoint(wanted):
+            self._order(lane, wanted)  # by now it is to come back
 
     def _without_shard(self, lane: WideLane, process: SlotProcess, about: Unreadable) -> Events:
         """A shard cannot be read there: all lanes of the gang lose their units, and it ends."""
