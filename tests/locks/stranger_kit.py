@@ -317,10 +317,12 @@ class Typist:
         self._home = home
 
     def _start(self) -> subprocess.Popen[bytes]:
+        import preloaded
+
         env = {**os.environ, "HOME": str(self._home), "OMP_NUM_THREADS": "1"}
         env["XDG_STATE_HOME"] = str(self._home / ".state")
         env.pop("SLURM_JOB_ID", None)
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             self._words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
