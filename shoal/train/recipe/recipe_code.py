@@ -6,7 +6,7 @@ import dis
 import sys
 from collections.abc import Callable, Collection, Iterator
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from itertools import takewhile
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -186,11 +186,17 @@ def functions_of_users(value: Any) -> Iterator[FunctionType]:
                 yield function
 
 
+@lru_cache(4096)
+def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+    """What the code does. Several questions are asked of each function of a recipe."""
+    return tuple(dis.get_instructions(code))
+
+
 def globals_in(code: CodeType) -> set[str]:
     """Names of global variables that the code, and functions that it defines, read or set."""
     names = {
         str(instruction.argval)
-        for instruction in dis.get_instructions(code)
+        for instruction in _instructions(code)
         if instruction.opname in OF_GLOBALS
     }
     return names.union(*map(globals_in, _inner(code)))
@@ -206,7 +212,7 @@ def is_only_added_to(name: str, codes: Collection[CodeType]) -> bool:
 
 def _only_adds(name: str, code: CodeType) -> bool:
     """As `is_only_added_to`, without functions that the code defines."""
-    steps = [i for i in dis.get_instructions(code) if i.opname != "EXTENDED_ARG"]
+    steps = [i for i in _instructions(code) if i.opname != "EXTENDED_ARG"]
     loads = [
         at
         for at, each in enumerate(steps)
@@ -287,7 +293,7 @@ def names_in(code: CodeType) -> set[str]:
 
 def _names_of(code: CodeType) -> Iterator[str]:
     """Names and texts that the code's own instructions read."""
-    for instruction in dis.get_instructions(code):
+    for instruction in _instructions(code):
         stores = instruction.opname.startswith(("STORE", "DELETE"))
         if not stores and isinstance(instruction.argval, str):
             yield instruction.argval
@@ -296,7 +302,7 @@ def _names_of(code: CodeType) -> Iterator[str]:
 def attributes_in(code: CodeType) -> set[str]:
     """Names of attributes that the code reads, of whatever object; with getattr, texts, too."""
     found = set()
-    for instruction in dis.get_instructions(code):
+    for instruction in _instructions(code):
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             found.add(str(instruction.argval))
     if "getattr" in code.co_names:
@@ -323,7 +329,7 @@ def keys_in(code: CodeType) -> set[str]:
     attribute or a global variable, as of self.defaults["lr"] and DEFAULTS.get("lr").
     """
     found: set[str] = set()
-    steps = [each for each in dis.get_instructions(code) if each.opname not in SKIPPED]
+    steps = [each for each in _instructions(code) if each.opname not in SKIPPED]
     for at, step in enumerate(steps):
         value = step.argval
         following = steps[at + 1].opname if at + 1 < len(steps) else ""
@@ -361,7 +367,7 @@ def subscripts(code: CodeType) -> set[str]:
     """The texts in square brackets, as "lr" in config["lr"]: they are read without a default."""
     found: set[str] = set()
     before: Any = None
-    for instruction in dis.get_instructions(code):
+    for instruction in _instructions(code):
         if _is_subscript(instruction) and isinstance(before, str):
             found.add(before)
         before = instruction.argval if instruction.opname == "LOAD_CONST" else None
@@ -374,7 +380,7 @@ def subscripts(code: CodeType) -> set[str]:
 def spreads(code: CodeType) -> bool:
     """Whether the code spreads a dict, as f(**config) does: then its keys go anywhere."""
     inner = [part for part in code.co_consts if isinstance(part, CodeType)]
-    own = any(each.opname in SPREADS for each in dis.get_instructions(code))
+    own = any(each.opname in SPREADS for each in _instructions(code))
     return own or any(spreads(part) for part in inner)
 
 

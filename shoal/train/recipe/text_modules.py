@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import decode_source, spec_from_loader
@@ -289,19 +290,21 @@ def _bound(each: ast.stmt) -> set[str]:
 # -- imports -----------------------------------------------------------------------------------
 
 
-def modules_read(content: bytes | str, package: str) -> Iterator[str]:
+@lru_cache(1024)
+def modules_read(content: bytes | str, package: str) -> tuple[str, ...]:
     """Names of modules that the text imports anywhere, and of what it may import from them.
 
     `package`: that the text's module lies in, for relative imports; empty if in none.
     """
+    found: list[str] = []
     for each in ast.walk(ast.parse(content)):
         if isinstance(each, ast.Import):
-            yield from (alias.name for alias in each.names)
+            found += (alias.name for alias in each.names)
         elif isinstance(each, ast.ImportFrom):
             base = _base(each, package)
             if base:
-                yield base
-                yield from (f"{base}.{alias.name}" for alias in each.names)
+                found += (base, *(f"{base}.{alias.name}" for alias in each.names))
+    return tuple(found)
 
 
 def _base(each: ast.ImportFrom, package: str) -> str:
