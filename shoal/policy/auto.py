@@ -369,7 +369,7 @@ def _halved(view: View, memory: Mapping[str, Any]) -> bool:
 
 
 def _news(view: View, memory: Mapping[str, Any]) -> bool:
-    """Half as many kinds more are measured than at the last choice, or a figure is another one.
+    """Whether half as many kinds more are measured than at the last choice, or a figure changed.
 
     The means of few figures swing as others join them. Hence at least as much must have been
     trained since the last choice as before it.

@@ -184,7 +184,7 @@ class _Reader:
         return self.completed(call.func.id.replace("_", "-"), given)
 
     def completed(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """With what a short name stands for, and what is usual."""
+        """The policy's description, with what a short name stands for and what is usual."""
         short: Mapping[str, Any] = {}
         if name in POLICIES:
             short = POLICIES[name].given

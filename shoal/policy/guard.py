@@ -61,11 +61,11 @@ class Deficit:
 
     @classmethod
     def of(cls, plain: Sequence[float] | None) -> "Deficit":
-        """Back from `plain`."""
+        """The deficit that `plain` wrote down; none for None."""
         return cls(*plain) if plain else NO_DEFICIT
 
     def plain(self) -> list[float]:
-        """As JSON holds it."""
+        """The deficit as a list, for a memory in the journal."""
         return [self.lost, self.loss, self.now]
 
     def at(self, now: Seconds) -> Seconds:
@@ -73,7 +73,7 @@ class Deficit:
         return self.lost + self.loss * (now - self.now)
 
     def updated(self, now: Seconds, seen: Comparison) -> "Deficit":
-        """The same at this time, and what is lost from then on; itself if that is as before.
+        """The deficit at this time, and what is lost from then on; itself if that is as before.
 
         How much quicker what runs is than the simple plan does not matter: nothing changes by it.
         """

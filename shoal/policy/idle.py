@@ -29,7 +29,7 @@ def idle_trials(view: View, most: int | None = None) -> list[TrialId]:
 
 
 def waiting(view: View) -> Iterator[TrialId]:
-    """As `idle_trials`, one by one: whoever stops after a few does not pay for the others."""
+    """The trials of `idle_trials`, one by one: who stops early does not pay for the others."""
     known, running = view.queues, view.running
     if known.trials is not view.trials or known.running is not running:
         return (name for name in queue(view) if name not in running)

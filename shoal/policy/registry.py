@@ -163,7 +163,7 @@ def entry_of(text: str) -> Entry | None:
 
 
 def suiting(names: Sequence[str], view: "View") -> tuple[str, ...]:
-    """Those of the candidates that suit the slots, the shards and the trials; the usual one first.
+    """The candidates that suit the slots, the shards and the trials; the usual one first.
 
     | what        | suits                                              | comes first           |
     | ----------- | -------------------------------------------------- | --------------------- |

@@ -123,7 +123,7 @@ class Sums:
     how: AllReduce = quickest
 
     def seconds(self, width: int) -> Seconds:
-        """Of a step's sums, if nothing hides them."""
+        """Seconds of a step's sums, if nothing hides them."""
         return self.how(width, self.model, self.link)
 
     def alone(self, width: int, rate: float) -> float:

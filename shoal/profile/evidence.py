@@ -78,7 +78,7 @@ def _twice(widths: Sequence[int], place: int) -> int:
 
 
 def kind_of(profile: Profile, trial: TrialId) -> Hashable:
-    """Equal for trials that go at one speed, as far as is known."""
+    """The trial's kind: equal for trials that go at one speed, as far as is known."""
     if not isinstance(profile, Belief):
         return trial
     return _kind(profile, trial)

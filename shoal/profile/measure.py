@@ -150,7 +150,7 @@ class Belief:
         self._costs: dict[tuple[int, Hashable], Cost] = {}
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Belief":
-        """The same measurements, for these trials (a simulation's, say)."""
+        """A belief from the same measurements for these trials (a simulation's, say)."""
         made = copy(self)  # with what it has computed already
         made.known = known
         made._found = {}
@@ -218,7 +218,7 @@ class Belief:
         return not samples or sum(samples) / len(samples) >= WORTH_FUSING * batch
 
     def _form(self, trial: TrialId) -> Hashable:
-        """Equal for trials of one form, as far as it is known."""
+        """The trial's form, as far as it is known."""
         return self.signatures.form(self.signatures.key(trial, self.known))
 
     def _alone(self, lane: Lane) -> float:
@@ -347,7 +347,7 @@ class Belief:
         return self._figures(trial).get(name, self._mean.get(name, 0.0))
 
     def _speed(self, trial: TrialId) -> float:
-        """Of the trial alone on one slot, without what it waits for data."""
+        """Samples/s of the trial alone on one slot, without what it waits for data."""
         own = self._figures(trial)
         return (
             self._own_rate(trial, own)
@@ -376,7 +376,7 @@ class Belief:
         return wider[width] / (self._speedups.get(width) or width**WIDER)
 
     def _figures(self, trial: TrialId) -> Figures:
-        """What is believed of this trial, by name: as looked up, and as given."""
+        """The figures of this trial, by name: as looked up, and as given."""
         found = self._found.get(trial)
         if found is None:
             found = self._believed(trial)
@@ -392,7 +392,7 @@ class Belief:
         return found
 
     def _said(self, trial: TrialId) -> Figures:
-        """What is given of this trial."""
+        """The figures that are given of this trial."""
         if trial not in self.known:
             return self.given({})
         return self.given(self.known[trial].config)

@@ -35,7 +35,7 @@ class Given:
         return cls(tuple((row.config, _all_figures(row)) for row in rows))
 
     def __call__(self, config: Mapping[str, Value]) -> Figures:
-        """What is given of a trial with this configuration."""
+        """The figures that are given of a trial with this configuration."""
         for values, figures in self.rows:
             if values.items() <= config.items():
                 return figures

@@ -243,7 +243,7 @@ class Packs:
     known: Mapping[TrialId, Trial] = field(default_factory=dict)
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Packs":
-        """The same figures, for these trials."""
+        """The profile of the same figures for these trials."""
         if known is self.known:
             return self
         return Packs(

@@ -146,7 +146,7 @@ class Signatures:
         return [name for other in near.kinds for name in sorted(self.kinds[other])]
 
     def form(self, key: Key) -> Key | str:
-        """Equal for configurations of one form, as far as it is known."""
+        """The configuration's form, as far as it is known: equal for those that may be fused."""
         name = self.seen.get(key)
         if name is not None:
             return name[:FORM]

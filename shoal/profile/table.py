@@ -117,7 +117,7 @@ class Table:
             raise ValueError(f"profile {path}: {str(error)[:500]}") from error
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Table":
-        """The same figures, for these trials."""
+        """A table of the same figures for these trials."""
         if known is self.known:
             return self
         made = Table(self.rows, self.speeds, known)

@@ -78,7 +78,7 @@ class Draws:
 
 
 def draws(space: Space | None, seed: int | None, sampling: str | None = SOBOL) -> Draws:
-    """Without a space there is nothing to draw from; without a seed it is 0."""
+    """What configurations are drawn by; without a space there is nothing to draw, the seed is 0."""
     return Draws(space or {}, seed or 0, sampling)
 
 

@@ -290,7 +290,7 @@ def optuna() -> Any:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without Optuna's log lines and warnings of what is experimental."""
+    """A context without Optuna's log lines and warnings of what is experimental."""
     log = getLogger("optuna")
     level = log.level
     log.setLevel(CRITICAL)

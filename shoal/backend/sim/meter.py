@@ -59,7 +59,7 @@ class Measuring:
         return 1.0 + drawn.uniform(-self.off, self.off)
 
     def gain(self, signature: str, name: str, more: float) -> float:
-        """What is believed of a gain that is `more` times in truth."""
+        """The gain that is believed where it is `more` times in truth."""
         return float(more ** self.error(signature, name))
 
 
@@ -323,7 +323,7 @@ class SimulatedMeter:
 
 
 def signature_of(trial: Trial) -> str:
-    """Equal for trials that cost the same, as on the real backends; its beginning is the form.
+    """The cost signature: equal for trials that cost the same; its beginning is the form.
 
     Neither has in it what only changes what is learnt, such as the learning rate.
     """

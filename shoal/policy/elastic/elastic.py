@@ -259,7 +259,7 @@ def problem_of(rule: Elastic, view: View, horizon: Seconds, lanes: Lanes) -> Pro
 
 
 def _problem(rule: Elastic, view: View, horizon: Seconds, rows: _Rows | None) -> Problem | None:
-    """What is to be decided of the trials in these rows."""
+    """The problem of the trials in these rows."""
     if rows is None or int(rows.most.max()) < 1:
         return None
     columns = max(int(rows.most.max()), int(rows.held.max())) + 1

@@ -168,7 +168,7 @@ def watched(view: View, before: Seen) -> dict[str, Any]:
 
 
 def _noted(since: Seconds, departures: int, slots: tuple[str, ...]) -> dict[str, Any]:
-    """The same as plain data."""
+    """The departures as plain data, for a policy's memory."""
     return {
         "since": since,
         "departures": departures,

@@ -91,7 +91,7 @@ class Spatial:
 
     @property
     def by_cohort(self) -> bool:
-        """It matters which nodes joined together."""
+        """Whether it matters which nodes joined together."""
         return self.table is not None
 
     def near(self, racks: NDArray[np.float64], cohorts: Stock) -> Near:
@@ -284,7 +284,7 @@ def _without(pool: list[SlotId], taken: Slots) -> list[SlotId]:
 
 
 def paying(claims: Claims, moved: Moved, slots: Known, makes: Makes) -> Moved:
-    """The same without slots that do not pay for the trials that take them before they leave.
+    """The moves, without slots that do not pay for the trials that take them before they leave.
 
     Counts were decided as if each trial could have the slots that last longest. Of what a trial
     really gets, it takes as many as make most. What others gave up for nothing, they keep.
@@ -440,7 +440,7 @@ ByAlike = dict[Alike, list[Claim]]
 
 
 def _alike(claim: Claim) -> Alike:
-    """Equal for trials that gain alike and hold as many slots."""
+    """A key that is equal for trials that gain alike and hold as many slots."""
     return claim.kind, len(claim.held)
 
 

@@ -143,7 +143,7 @@ class Hop:
         return with_more(view, [*units, *whole]), memory
 
     def order(self, memory: Memory, trial: TrialId) -> object:
-        """What is equal for trials that visit shards in the same order.
+        """A key, equal for trials that visit shards in the same order.
 
         None where the rule fixes no order, or has not fixed this trial's yet.
         """
@@ -161,7 +161,7 @@ def _unit(view: View, choice: Choice) -> Gang:
 
 
 def at_the_barrier(view: View, trials: Trials) -> Trials:
-    """Those of the trials that are in the earliest epoch of all."""
+    """The trials, of these, that are in the earliest epoch of all."""
     epoch = {t: epoch_of(view.visits[t], len(view.trials[t].shards)) for t in view.trials}
     first = min(epoch.values(), default=0)
     return [t for t in trials if epoch[t] == first]

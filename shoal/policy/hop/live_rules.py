@@ -222,7 +222,7 @@ class Outlook(NamedTuple):
         return max((*self.trials.values(), *self.slots.values()), default=0.0)
 
     def urgent(self, trials: Trials) -> Trials:
-        """Those of the trials that have no slack."""
+        """The trials, of these, that have no slack."""
         tight = self.horizon / MARGIN
         return [t for t in trials if self.trials[t] >= tight]
 
@@ -244,7 +244,7 @@ def by_slack(view: View, slots: Sequence[Slot], trials: Trials) -> Iterator[Choi
 
 
 def _choice(trials: Trials, left: Outlook) -> TrialId:
-    """Of trials without slack the one with the most work left, else the one with the least."""
+    """The trial with the most work left of those without slack; else the one with the least."""
     seconds = left.trials.__getitem__
     urgent = left.urgent(trials)
     if urgent:

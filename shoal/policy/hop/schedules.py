@@ -228,7 +228,7 @@ def along(orders: Sequence[Sequence[int]]) -> Rule:
 
 
 def by_matching(floor: Floor, slots: Slots) -> Picks:
-    """As many idle slots as can be served, the most critical slots and trials first.
+    """A rule: as many idle slots as can be are served, the most critical slots and trials first.
 
     A maximum-weight matching. What is critical is the work left, against the most that any trial or
     slot has left.
@@ -470,7 +470,7 @@ def insertion(times: Sequence[Row], beam: int = 8) -> ShopSchedule:
 
 
 def _best_by_slots(paths: Iterable[Path]) -> list[Path]:
-    """Of the paths through the same slots the best one."""
+    """The best path of each set of slots seen."""
     best: dict[int, Path] = {}
     for path in paths:
         if path < best.get(path.seen, NEVER):

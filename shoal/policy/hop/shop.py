@@ -131,7 +131,7 @@ class Shop:
 
     @cached_property
     def speeds(self) -> Floats:
-        """Of each slot: passes in a second, in the mean; 0 where it holds nothing."""
+        """Passes that each slot makes in a second, in the mean; 0 where it holds nothing."""
         passes = np.isfinite(self.seconds)
         seconds = np.where(passes, self.seconds, 0.0).sum(axis=(0, 1))
         found: Floats = passes.sum(axis=(0, 1)) / np.maximum(seconds, EPS)

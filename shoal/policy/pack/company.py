@@ -28,7 +28,7 @@ def by_key(trials: Trials, key: Callable[[TrialId], K]) -> dict[K, Together]:
 
 
 def state(view: View, trial: TrialId) -> tuple[Any, ...]:
-    """Equal for trials that can go on together."""
+    """The trial's state: equal for trials that can go on together."""
     known = view.trials[trial]
     made = len(view.visits[trial])
     return made, view.pending[trial], known.shards, known.widths
@@ -40,7 +40,7 @@ def must_be_alone(view: View, trial: TrialId) -> bool:
 
 
 def form(view: View, trial: TrialId) -> Hashable:
-    """Equal for trials that may train in one fused step; None: nothing is known."""
+    """The trial's form: equal for those that may train in one fused step; None: not known."""
     return view.profile.cost(trial).form
 
 

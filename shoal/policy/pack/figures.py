@@ -106,11 +106,11 @@ class Figures:
         return self._cost[trial]
 
     def form(self, trial: TrialId) -> Hashable:
-        """Equal for trials that may train in one fused step; None: nothing is known."""
+        """The trial's form: equal for those that may train in one fused step; None: not known."""
         return self.cost(trial).form
 
     def number(self, trial: TrialId) -> int:
-        """Equal for trials with equal figures."""
+        """A number that is equal for trials with equal figures."""
         if trial not in self._number:
             # The number of the trial's figures: the next one where they are new.
             figures = (self.left(trial), self.rate(trial), self.cost(trial))
@@ -124,7 +124,7 @@ class Figures:
         return MemoryTogether(map(self.cost, trials)).now
 
     def company(self, slot: Slot, trials: Trials) -> Company:
-        """Equal for packs with equal figures."""
+        """A key that is equal for packs with equal figures."""
         return slot.id, tuple(sorted(map(self.number, trials)))
 
     def speed(self, slot: Slot, trials: Trials) -> float:

@@ -134,7 +134,7 @@ def nearest(
 
 
 def _by_distance(members: Members, drawn: int, others: Group, within: float) -> Group:
-    """The others no further than `within` from the member drawn, the nearest first."""
+    """The other members no further than `within` from the member drawn, the nearest first."""
     place = members[drawn].place
     far = {i: distance(place, members[i].place) for i in others}
     near = [i for i in others if far[i] <= within]

@@ -20,7 +20,7 @@ Names = Sequence[str]
 
 
 def graph(view: View, trial: TrialId, same: Names) -> Graph:
-    """Equal for trials that may share a slot; `same`: the names that tell, in a configuration."""
+    """A key, equal for trials that may share a slot; `same`: the names in a config that tell."""
     if must_be_alone(view, trial):
         return (trial,)
     config = view.trials[trial].config
@@ -28,7 +28,7 @@ def graph(view: View, trial: TrialId, same: Names) -> Graph:
 
 
 def distance(one: Mapping[str, Value], other: Mapping[str, Value]) -> int:
-    """In how many values the configurations differ: what is much alike gains most by company."""
+    """The number of values that differ: configurations much alike gain most by company."""
     return sum(1 for name, value in other.items() if one.get(name) != value)
 
 
@@ -156,7 +156,7 @@ class _KindsOfGraph:
         return kind
 
     def _with_gain(self, trial: TrialId) -> Kind | None:
-        """Of the nearest kinds, the first whose first trial gains by this one's company."""
+        """The nearest kind whose first trial gains by this one's company."""
         slot = any_slot(self.figures.view)
         for kind in self._nearest(trial):
             if self.figures.gains(slot, (kind[0], trial)):

@@ -94,7 +94,7 @@ class PacksAsTrials:
         return one_for_each_slot(view, packs)
 
     def _order(self, inner: Any, trial: TrialId) -> object:
-        """What is equal for trials that visit shards in the same order, from the policy's memory.
+        """A key, equal for trials that visit shards in the same order, from the policy's memory.
 
         None where the policy fixes no order, or has not fixed this trial's yet.
         """
@@ -159,7 +159,7 @@ def _parted(view: View, pack: Together) -> Packs:
 
 
 def _company(view: View, trial: TrialId) -> tuple[Any, ...]:
-    """Equal for trials of one pack that stay together: in one gang, or with the same visits."""
+    """A key, equal for trials of a pack that stay together: in one gang, or of the same visits."""
     gang = view.running.get(trial)
     if gang is not None:
         return gang.since, gang.trials[0]

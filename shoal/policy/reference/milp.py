@@ -48,7 +48,7 @@ class Effort(NamedTuple):
     limit: Seconds | None = None
 
     def options(self) -> dict[str, Any]:
-        """The same as SciPy's `milp` takes it."""
+        """The constraints as SciPy's `milp` takes them."""
         found: dict[str, Any] = {"mip_rel_gap": self.gap}
         if self.nodes is not None:
             found["node_limit"] = self.nodes
@@ -397,7 +397,7 @@ def count_milp(
     free: int,
     effort: Effort = UNBOUNDED,
 ) -> Solved:
-    """The same problem over counts only: the fair opponent of `knapsack.best_counts`.
+    """The best counts by a MILP over counts only: the fair opponent of `knapsack.best_counts`.
 
     Args:
         curve: O_j(n), as in `table.gains`.

@@ -64,12 +64,12 @@ class Ask:
         return self.rates[above] > self.rates[rung]
 
     def only(self, rungs: Sequence[int]) -> "Ask":
-        """The same with these of its rungs."""
+        """The ask with only these of its rungs."""
         widths = tuple(self.widths[rung] for rung in rungs)
         return replace(self, widths=widths, rates=tuple(self.rates[r] for r in rungs))
 
     def upto(self, count: int) -> "Ask":
-        """The same with so many of its rungs."""
+        """The ask with only the first so many of its rungs."""
         return replace(self, widths=self.widths[:count], rates=self.rates[:count])
 
 
@@ -159,7 +159,7 @@ def _ask(view: View, trial: TrialId, widths: tuple[int, ...], left: Samples) -> 
 
 
 def paying(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list[Ask]:
-    """As `asks`, without widths that do not pay as far as was measured.
+    """The trials' asks without widths that do not pay as far as was measured.
 
     A running trial is asked to change only to widths that save more time than it stands still.
     """

@@ -20,7 +20,7 @@ from shoal.policy.width.doubling import placed
 
 
 def equal_shares(wanting: Sequence[Ask], capacity: int) -> dict[TrialId, int]:
-    """The same share for all trials, and what is over to those with least left.
+    """Widths by equal shares for all trials; what is over goes to those with least left.
 
     If not all trials fit, those with least left get the slots.
     """

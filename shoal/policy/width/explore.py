@@ -94,7 +94,7 @@ class Explore:
         return self.seconds / len(ask.widths)
 
     def _next(self, view: View, ask: Ask, seen: Stamps) -> Stamps:
-        """With a further stamp if a width is to be begun, or its time is over."""
+        """The stamps, with a further one if a width is to be begun, or its time is over."""
         begun, _, width = _last(seen)
         now = int(width)
         measured = _measured(view, ask)

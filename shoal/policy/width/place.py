@@ -282,7 +282,7 @@ class _Pool:
         return got
 
     def _best(self, need: int, used: set[str]) -> str | None:
-        """Of the unused nodes, the one that just holds so many; else the one with the most."""
+        """The unused node that just holds so many slots; else the one with the most."""
         sizes = sorted(self.sizes)
         enough = [size for size in sizes if size >= need]
         too_few = [size for size in reversed(sizes) if size < need]
