@@ -125,6 +125,7 @@ def test_names_like_nothing_have_no_hint(study: shoal.Study) -> None:
         ("scheduler", "did you mean searcher='asha'?"),
         ("direction", "did you mean create_study(direction=)?"),
         ("thread", "did you mean threads"),
+        ("retry_fail", "did you mean retry_failed"),
     ],
 )
 def test_misnomers_of_arguments(tmp_path: Path, blobs: Any, name: str, says: str) -> None:
