@@ -617,8 +617,11 @@ class WideGangs:
         if isinstance(at.carried, Resident) and len(at.carried.processes) > 1:
             at.carried = at.carried.without(process)
         wanted = _usable(lane.members)
-        if process in wanted and not lane.gone and not lane.sure.isdisjoint(wanted):
-            self._order(lane, wanted)  # by now it is to come back
+        if process in wanted and not lane.gone:
+            # By now it is to come back, unless only others have the state, who make the unit.
+            able = lane.sure.intersection(lane.at_unit)
+            if not able or not able.isdisjoint(wanted):
+                self._order(lane, wanted)
 
     def _without_shard(self, lane: WideLane, process: SlotProcess, about: Unreadable) -> Events:
         """A shard cannot be read there: all lanes of the gang lose their units, and it ends."""
