@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
+import one_cluster
 import preloaded
 import pytest
 
@@ -46,3 +48,42 @@ def test_variables_that_count_at_the_begin_get_a_process_of_their_own() -> None:
     env = {**os.environ, "PYTHONOPTIMIZE": "1"}
     done = preloaded.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.stdout.split() == ["1", "False"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shared_ray")
+def test_a_worker_of_ray_begins_with_torch_loaded_and_ends_with_its_cluster() -> None:
+    import ray
+
+    @ray.remote(num_cpus=0)
+    class Worker:
+        def about(self) -> tuple[bool, str | None, str, int]:
+            loaded = "torch" in sys.modules
+            return loaded, os.environ.get("OMP_NUM_THREADS"), os.getcwd(), os.getpid()
+
+    worker = Worker.remote()
+    loaded, threads, folder, pid = ray.get(worker.about.remote())
+    assert (loaded, threads, folder) == (True, os.environ["OMP_NUM_THREADS"], os.getcwd())
+    assert pid != os.getpid()
+    one_cluster.leave()
+    assert not ray.is_initialized()
+    end = time.monotonic() + 60
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("context", "language", "plain"),
+    [
+        ("{}", "PYTHON", True),
+        ('{"py_executable": "python3", "env_vars": {}}', "PYTHON", True),
+        ('{"env_vars": {"A": "1"}}', "PYTHON", False),
+        ("{}", "JAVA", False),
+    ],
+)
+def test_workers_in_other_environments_are_rays_own(
+    context: str, language: str, plain: bool
+) -> None:
+    words = ["w.py", f"{one_cluster.RUNTIME_ENV}{context}", f"{one_cluster.LANGUAGE}{language}"]
+    assert one_cluster._is_plain(words) is plain

@@ -64,7 +64,7 @@ def test_without_its_own_cluster_a_run_pauses(
     tmp_path: Path, undisturbed: shoal.Study, name: str, sign: signal.Signals
 ) -> None:
     folder = tmp_path / "s"
-    with Driver(folder, {"slow": 0.3}, policy="hop", **RAY) as driver:
+    with Driver(folder, {"slow": 0.15}, policy="hop", **RAY) as driver:
         driver.until(lambda: driver.visits() >= 3 and len(driver.slots()) == 2, "visits")
         (victim,) = driver.rays(name)
         os.kill(victim, sign)

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import preloaded
 import pytest
+from command_kit import RECIPE, Commands, ended, until
 
 import shoal
 from shoal.core.event import Finished, Joined, Left, Submitted
@@ -29,58 +29,15 @@ pytest.importorskip("ray", reason="a pool needs Ray")
 from shoal.pool.folder import SlotClaim
 from shoal.pool.pool import SILENT, Attendance
 
-RECIPE = """
-import os, time
-import numpy as np, torch, shoal
-
-class Slow(shoal.Recipe):
-    batch_size = 20
-    def data(self):
-        x = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
-        return shoal.Data.arrays(x, (x[:, 0] > 0).astype("int64"), shards=2, validation=0.2)
-    def configure_model(self, config):
-        return torch.nn.Linear(8, 2)
-    def configure_optimizers(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=config["lr"])
-    def training_step(self, model, batch):
-        time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
-        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
-"""
-HERE = Path(shoal.__file__).parents[1]
-Shoal = Callable[..., subprocess.Popen[str]]
-
 
 @pytest.fixture
-def shoal_(tmp_path: Path) -> Iterator[Shoal]:
-    """Starts `shoal` with these arguments; what still runs at the end is ended."""
-    started: list[subprocess.Popen[str]] = []
-    (tmp_path / "recipe.py").write_text(RECIPE)
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        step_seconds = "0" if arguments[0] == "replay" else "0.1"
-        process = preloaded.Popen(
-            [sys.executable, "-m", "shoal.cli", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(HERE), "STEP_SECONDS": step_seconds},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-    for process in started:
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
+def shoal_(tmp_path: Path) -> Iterator[Commands]:
+    commands = Commands(tmp_path)
+    yield commands
+    commands.close()
 
 
-def study(start: Shoal, name: str, trials: int, *more: str) -> subprocess.Popen[str]:
+def study(start: Commands, name: str, trials: int, *more: str) -> subprocess.Popen[str]:
     values = ",".join(str((i + 1) / 10) for i in range(trials))
     return start(
         *("run", "recipe.py", "--space", f"lr=grid([{values}])", "--policy", "fifo"),
@@ -89,22 +46,9 @@ def study(start: Shoal, name: str, trials: int, *more: str) -> subprocess.Popen[
     )
 
 
-def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.1)
-
-
 def has(pool: PoolFolder, study: str) -> int:
     """How many slots the study says that it has."""
     return sum(each.slots for each in pool.signs() if each.claim.study.startswith(study))
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    out, _ = process.communicate(timeout=180)
-    assert process.returncode == 0, out
-    return out
 
 
 def opened(path: Path) -> PoolFolder:
@@ -116,7 +60,7 @@ def opened(path: Path) -> PoolFolder:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
-    tmp_path: Path, shoal_: Shoal
+    tmp_path: Path, shoal_: Commands
 ) -> None:
     owner = shoal_("pool", "shared", "--slots", "3")
     pool = opened(tmp_path)
@@ -134,6 +78,7 @@ def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
     second.kill()
     second.wait()
     until(lambda: has(pool, "first") == 3)
+    shoal_.hurry()
     ended(first)
     ended(shoal_("resume", "second"))
     owner.send_signal(signal.SIGTERM)
@@ -150,11 +95,11 @@ def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Shoal) -> None:
+def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Commands) -> None:
     for number in (signal.SIGINT, signal.SIGKILL):
         owner = shoal_("pool", "shared", "--slots", "2")
         pool = opened(tmp_path)
-        only = study(shoal_, "only", 4) if number == signal.SIGINT else shoal_("resume", "only")
+        only = study(shoal_, "only", 8) if number == signal.SIGINT else shoal_("resume", "only")
         until(lambda: has(pool, "only") == 2)
         time.sleep(2.0)
         owner.send_signal(number)
@@ -166,6 +111,7 @@ def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Shoal)
         owner.wait(60)
         assert pool.opened() is None
 
+    shoal_.hurry()
     owner = shoal_("pool", "shared", "--slots", "2", "--until-empty")
     opened(tmp_path)
     ended(shoal_("resume", "only"))
@@ -173,7 +119,7 @@ def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Shoal)
     assert ended(shoal_("replay", "only"))
 
 
-def test_without_a_pool_one_clear_error(tmp_path: Path, shoal_: Shoal) -> None:
+def test_without_a_pool_one_clear_error(tmp_path: Path, shoal_: Commands) -> None:
     out, _ = study(shoal_, "lonely", 2).communicate(timeout=60)
     assert "there is no open pool in" in out
     assert "shoal pool" in out

@@ -1,17 +1,13 @@
 """`shoal slots`: a run gets more or fewer slots while it trains."""
 
-import os
 import platform
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import preloaded
 import pytest
+from command_kit import Commands, ended, until
 from fault_kit import Steady
 
 import shoal
@@ -24,26 +20,6 @@ from shoal.study import inbox
 from shoal.study.control import SlotResizer, slot_count, slot_entries
 from shoal.study.folder import Folder
 from shoal.study.watchers import SlotBoard
-
-RECIPE = """
-import time
-import numpy as np, torch, shoal
-
-class Slow(shoal.Recipe):
-    batch_size = 20
-    step_seconds = 0.1
-    def data(self):
-        x = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
-        return shoal.Data.arrays(x, (x[:, 0] > 0).astype("int64"), shards=2, validation=0.2)
-    def configure_model(self, config):
-        return torch.nn.Linear(8, 2)
-    def configure_optimizers(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=config["lr"])
-    def training_step(self, model, batch):
-        time.sleep(self.step_seconds)
-        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
-"""
-HERE = Path(shoal.__file__).parents[1]
 
 
 def with_slots(count: int) -> State:
@@ -157,51 +133,18 @@ def test_a_local_run_says_that_it_has_one_slot(tmp_path: Path) -> None:
 
 # -- on real slots -------------------------------------------------------------------------------
 
-Shoal = Callable[..., subprocess.Popen[str]]
-
 
 @pytest.fixture
-def shoal_(tmp_path: Path) -> Iterator[Shoal]:
-    """Starts `shoal` with these arguments; what still runs at the end is ended."""
-    started: list[subprocess.Popen[str]] = []
-    (tmp_path / "recipe.py").write_text(RECIPE)
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = preloaded.Popen(
-            [sys.executable, "-m", "shoal.cli", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(HERE)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(120)
-
-
-def ended(process: subprocess.Popen[str], code: int = 0) -> str:
-    out, _ = process.communicate(timeout=240)
-    assert process.returncode == code, out
-    return out
-
-
-def until(what: Callable[[], bool], seconds: float = 240.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.2)
+def shoal_(tmp_path: Path) -> Iterator[Commands]:
+    commands = Commands(tmp_path)
+    yield commands
+    commands.close()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(platform.system() != "Linux", reason="slots of Ray on Linux")
-def test_slots_are_added_and_removed_while_a_study_trains(tmp_path: Path, shoal_: Shoal) -> None:
+def test_slots_are_added_and_removed_while_a_study_trains(tmp_path: Path, shoal_: Commands) -> None:
     pytest.importorskip("ray", reason="more than one slot needs Ray")
     values = ",".join(str((i + 1) / 20) for i in range(16))
     study = shoal_(
@@ -223,6 +166,7 @@ def test_slots_are_added_and_removed_while_a_study_trains(tmp_path: Path, shoal_
     ended(shoal_("slots", "s", "set", "1"))
     until(lambda: there() == 1)
     assert ended(shoal_("status", "s")).count(": gone;") == 2
+    shoal_.hurry()
     ended(study)
 
     entries = [line.entry for line in folder.lines()]
