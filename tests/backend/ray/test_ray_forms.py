@@ -52,7 +52,7 @@ FED = {
 }
 ONE_SHARD = {"DataLoader, weighted", "DataLoader, own sampler"}
 # Looked at with each change; the others go the same ways.
-OFTEN = {"DataLoader", "carried state", "two optimizers", "csv"}
+OFTEN = {"DataLoader", "carried state", "csv"}
 # Points out of files: trials hop with them as with those of other forms.
 FILES = {"csv", "arrow", "images", "tar", "mapped arrays", "files"}
 
@@ -143,9 +143,14 @@ WIDE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("shared_ray")
-@pytest.mark.parametrize("form", WIDE)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param("collate", marks=pytest.mark.slow),
+        pytest.param("lightning", marks=pytest.mark.nightly),  # each slot imports it for long
+    ],
+)
 def test_a_trial_may_have_several_slots(form: str, tmp_path: Path) -> None:
     recipe = WIDE[form]()
     slots = {"backend": "ray", "slots": 2, "widths": (2, 2)}

@@ -34,10 +34,12 @@ def searched(folder: Path, name: str, **options: Any) -> shoal.Study:
     return study
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "trials", "epochs"),
-    [("halving(reduction_factor=2)", 5, 4), ("pbt(perturbation_interval=1)", 2, 2)],
+    [
+        pytest.param("halving(reduction_factor=2)", 5, 4, marks=pytest.mark.nightly),
+        pytest.param("pbt(perturbation_interval=1)", 2, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_widened_trials_go_on_and_score_as_on_one_slot(
     tmp_path: Path, name: str, trials: int, epochs: int

@@ -45,7 +45,7 @@ class Unlike(Tiny):
         return super().training_step(model, batch)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # plans for slots of unlike speed are tested in the simulator
 def test_a_slow_slot_is_found_out_and_planned_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Unlike(tmp_path))
     trials = trials_of(bench.data, [4, 8, 12, 16], 3)

@@ -29,12 +29,11 @@ def studied(recipe: Exact, widths: list[int]) -> shoal.Study:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [
-        "elastic",
-        "flotilla",
+        pytest.param("elastic", marks=pytest.mark.slow),
+        pytest.param("flotilla", marks=pytest.mark.nightly),
         *(
             pytest.param(policy, marks=pytest.mark.soak)
             for policy in ("doubling", "equi", "waterfill")
