@@ -84,6 +84,8 @@ def _group(item: pytest.Item) -> str:
         return "slurm"
     if not _is_slow(item):
         return "quick"
+    if "shared_ray" in item.fixturenames:
+        return "ray"
     return next((name for name, ray in GROUPS.items() if ray.search(item.nodeid)), "slow")
 
 

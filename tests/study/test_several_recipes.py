@@ -293,6 +293,7 @@ def test_copies_are_for_one_recipe(tmp_path: Path) -> None:
         trained(both(), tmp_path / "s", searcher="pbt(mutate=['recipe.lr'])", num_samples=4)
 
 
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pack(grouping=random)", "hop"])
 def test_on_ray_each_equals_its_visits_made_again_alone(tmp_path: Path, policy: str) -> None:

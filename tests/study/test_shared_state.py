@@ -592,6 +592,7 @@ def test_lightning_modules_are_looked_at(tmp_path: Path) -> None:
     assert told == ", ".join(sorted([f"{kind}.losses", f"{__name__}.HISTORY"]))
 
 
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.slow
 def test_slots_of_ray_look_too_and_the_study_says_so(tmp_path: Path, blobs: Any) -> None:
     class Recipe(Late, blobs):  # type: ignore[misc,valid-type]

@@ -598,11 +598,11 @@ def test_events_come_in_the_order_that_backends_owe(tmp_path: Path, blobs: Any) 
     assert json.loads(json.dumps(study.lines()[0].entry.head))["recipe"]["name"] == "Blobs"
 
 
+@pytest.mark.usefixtures("shared_ray")
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["equi", "doubling", "elastic", "waterfill", "hop-lrw"])
 def test_policies_of_the_papers_drive_real_slots(tmp_path: Path, blobs: Any, policy: str) -> None:
     """No policy knows where it runs: the objects that the simulator runs train for real."""
-    pytest.importorskip("ray")
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     study.optimize(policy=policy, backend="ray", slots=2, progress=False)
     assert finished(study)
