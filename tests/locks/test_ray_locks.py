@@ -52,7 +52,7 @@ print(ray.get(ray.remote(lambda: "code ran").remote()))
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """Without what says anything about Ray, and with a folder for what is temporary."""
     own = {key: text for key, text in os.environ.items() if not key.startswith("RAY_")}
-    return {**own, "TMPDIR": str(folder), **more}
+    return {**own, "RAY_worker_niceness": "0", "TMPDIR": str(folder), **more}
 
 
 def run(code: str, *arguments: str, env: dict[str, str]) -> str:
