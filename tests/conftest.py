@@ -31,6 +31,11 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+
+try:
+    from _pytest.nodeid import coerce_node_id
+except ImportError:  # of an older pytest
+    coerce_node_id = str
 import typer.testing
 
 import shoal
@@ -60,11 +65,18 @@ typer.testing._get_command = cache(typer.testing._get_command)
 gc.disable()  # ten thousand tests are collected, and none of them is garbage: a tenth of the time
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()  # what is collected in a test is only that test's
     gc.enable()
+    for item in session.items:
+        # pytest-xdist 3.8 writes the groups where pytest 9.2 does not look for them any more.
+        grouped = item.__dict__.get("_nodeid", "")
+        if grouped.startswith(f"{item.nodeid}@"):
+            item._id = coerce_node_id(grouped)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist takes the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Longest first: Slurm's tests, and those that start Ray; then other slow ones; then the rest.
 
