@@ -41,7 +41,7 @@ def study(start: Commands, name: str, trials: int, *more: str) -> subprocess.Pop
     values = ",".join(str((i + 1) / 10) for i in range(trials))
     return start(
         *("run", "recipe.py", "--space", f"lr=grid([{values}])", "--policy", "fifo"),
-        *("--max-epochs", "12", "--storage", name, "--backend", "ray"),
+        *("--max-epochs", "40", "--storage", name, "--backend", "ray"),
         *("--address", "pool:shared", *more),
     )
 
@@ -99,7 +99,7 @@ def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Comman
     for number in (signal.SIGINT, signal.SIGKILL):
         owner = shoal_("pool", "shared", "--slots", "2")
         pool = opened(tmp_path)
-        only = study(shoal_, "only", 8) if number == signal.SIGINT else shoal_("resume", "only")
+        only = study(shoal_, "only", 4) if number == signal.SIGINT else shoal_("resume", "only")
         until(lambda: has(pool, "only") == 2)
         time.sleep(2.0)
         owner.send_signal(number)
