@@ -67,7 +67,6 @@ gc.disable()  # ten thousand tests are collected, and none of them is garbage: a
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.freeze()  # what is collected in a test is only that test's
     gc.enable()
     for item in session.items:
         # pytest-xdist 3.8 writes the groups where pytest 9.2 does not look for them any more.

@@ -352,11 +352,9 @@ def _loop(
     What it opens is closed by the `stack`, also after an error.
     """
     # The collector need not look at torch's and other modules' objects again and again. With
-    # thousands of tiny trials that takes a twentieth of the time. A program that has frozen its own
-    # objects keeps them so.
-    if not gc.get_freeze_count():
-        gc.freeze()
-        stack.callback(gc.unfreeze)
+    # thousands of tiny trials that takes a twentieth of the time.
+    gc.freeze()
+    stack.callback(gc.unfreeze)
     searcher, options = choice.deciders.searcher, choice.deciders.options
     folder, state, allocation = setup.folder, start.state, start.place.allocation
 

@@ -1,6 +1,5 @@
 """The door, on the local backend."""
 
-import gc
 import json
 import shutil
 import signal
@@ -648,19 +647,3 @@ def test_a_trial_is_named_by_its_id_or_is_one_of_those_listed(tmp_path: Path, bl
     for odd in (-1, "x", 1.5, None):
         with pytest.raises(StudyError, match="top must be a number of trials"):
             study.models(top=odd)  # type: ignore[arg-type]
-
-
-def test_what_a_program_has_frozen_stays_frozen(tmp_path: Path, blobs: Any) -> None:
-    """The collector looks at no object that was there before a run, and then as before."""
-    study = shoal.create_study(blobs(samples=30), storage=tmp_path / "s")
-    was = gc.get_freeze_count()
-    try:
-        gc.unfreeze()
-        study.optimize(max_epochs=1, progress=False)
-        assert gc.get_freeze_count() == 0
-        gc.freeze()
-        study.optimize(max_epochs=2, progress=False)
-        assert gc.get_freeze_count() > 0
-    finally:
-        if not was:
-            gc.unfreeze()
