@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One process more than cores: much of the tests' time is waiting for slots to start.
-TESTS := $(BIN)/pytest -n 3 --dist loadgroup
+# One process more than cores: much of the tests' time is waiting for slots to start. The longest
+# come first, as tests/conftest.py sorts them.
+TESTS := $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 # Tests start many processes: none of them compiles the package's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt

@@ -1,4 +1,10 @@
-"""The error that all rooms raise for what a user can mend."""
+"""The error that all rooms raise for what a user can mend, and the warning that they give."""
+
+import inspect
+import warnings
+
+# What stands between a caller and Shoal without being code of the caller's.
+_BETWEEN = ("shoal", "contextlib", "functools", "threading", "concurrent")
 
 
 class StudyError(RuntimeError):
@@ -6,3 +12,14 @@ class StudyError(RuntimeError):
 
     The message gives the rule, the values and the remedy.
     """
+
+
+def warn(text: str) -> None:
+    """Warn at the line of the user's code from which Shoal was called, however deep this call is.
+
+    In a process or thread of Shoal's own, where there is none, at the line of this call.
+    """
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level if frame else 2)

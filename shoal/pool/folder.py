@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import inf
@@ -17,6 +16,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
 
+from shoal.core.errors import warn
 from shoal.engine.files import whole, write_whole
 from shoal.engine.ownership import check_own_file, make_folder
 from shoal.engine.plain_files import (
@@ -190,10 +190,7 @@ class PoolFolder:
         while (opened := self.opened()) is None and self._is_opening():
             if not told:
                 told = True
-                warnings.warn(
-                    f"the pool in {self.path} is starting: waiting for it. Ctrl-C ends the wait",
-                    stacklevel=2,
-                )
+                warn(f"the pool in {self.path} is starting: waiting for it. Ctrl-C ends the wait")
             sleep(POLL)
         return opened
 
@@ -234,7 +231,7 @@ class PoolFolder:
                 if sign is not None:
                     signs.append(_named(sign, path.stem))
             except PoolError as error:
-                warnings.warn(str(error), stacklevel=2)
+                warn(str(error))
         return signs
 
     def bury(self) -> None:

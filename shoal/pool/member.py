@@ -3,7 +3,6 @@
 import os
 import platform
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic, time
@@ -11,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from shoal.core.errors import warn
 from shoal.core.event import Commanded, Entry, Failed, Finished, Retired, Submitted
 from shoal.core.profile import Profile
 from shoal.core.state import Figures, State
@@ -150,10 +150,9 @@ class PoolMember:
                 raise PoolError(f"the pool in {self._pool.path} closes: run again later")
             if not told and self._count > 3:
                 told = True
-                warnings.warn(
+                warn(
                     f"all slots of the pool in {self._pool.path} are taken: waiting for one. "
-                    "Ctrl-C ends the wait",
-                    stacklevel=2,
+                    "Ctrl-C ends the wait"
                 )
             self._over.wait(0.1)
         # The others may have to let go of theirs first: more come while it trains.

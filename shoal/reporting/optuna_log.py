@@ -5,7 +5,6 @@ subscriber of moments. Trials carry their Shoal name as the user attribute "tria
 """
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
@@ -13,6 +12,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from shoal.core.cluster import epoch_size
+from shoal.core.errors import warn
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submitted
 from shoal.core.masking import masked_config
 from shoal.core.state import State, having
@@ -220,7 +220,7 @@ def _release(lock: Path) -> None:
     while found is not None and _made(lock) == found:
         if monotonic() >= deadline:
             remove_file(lock)
-            warnings.warn(f"a killed process left the lock {lock}; it is taken away", stacklevel=2)
+            warn(f"a killed process left the lock {lock}; it is taken away")
         sleep(0.05)
 
 

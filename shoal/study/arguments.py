@@ -1,12 +1,11 @@
 """What a user gave to create a study: a recipe in one of several forms, a metric, a mode."""
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shoal.core.cluster import fits_utf8
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.core.trial import is_whole, shown
 from shoal.policy.width.convergence import more_is_better
 from shoal.train.function.command import CommandRecipe
@@ -129,10 +128,9 @@ def seed_in(seed: Any) -> int:
 def usual_mode(metric: str | None) -> str:
     """The mode of a study for which none was given; a warning says so if that looks wrong."""
     if metric is not None and more_is_better(metric):
-        warnings.warn(
+        warn(
             f"no mode was given, so that trials with the least {metric!r} count as the best: "
-            'give mode="max", or mode="min" if that is meant',
-            stacklevel=3,
+            'give mode="max", or mode="min" if that is meant'
         )
     return "min"
 

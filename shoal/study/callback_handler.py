@@ -1,6 +1,5 @@
 """Callbacks of a run: called after each moment, and never able to disturb it."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from shoal.backend.local import Local
 from shoal.callbacks.callback import METHODS, Callback
 from shoal.core.cluster import epoch_size
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Kept, Planned, Retired
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId, shown
@@ -310,6 +309,6 @@ def _warn(callback: Any, method: str, error: Exception) -> None:
         "it is not called again, and the trials go on"
     )
     try:
-        warnings.warn(text, stacklevel=2)
+        warn(text)
     except Warning:  # where warnings are errors; a callback ends no run
         return

@@ -1,12 +1,12 @@
 """Which checkpoints stay: the last two and the best of each trial, within a limit."""
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite, nan
 from typing import Any, Protocol
 
 from shoal.core.cluster import RECIPE
+from shoal.core.errors import warn
 from shoal.core.event import Entry, Evaluated, Failed, Fell, Finished, Kept, Retired, Submitted
 from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
@@ -289,9 +289,8 @@ class Retention:
         if self._warned:
             return
         self._warned = True
-        warnings.warn(
+        warn(
             f"checkpoints take {self._total / GIB:.3g} GiB, more than "
             f"max_checkpoint_gb={self.limit / GIB:g}: what is left are final weights and newest "
-            "states, which are not deleted; raise the limit or retire trials",
-            stacklevel=2,
+            "states, which are not deleted; raise the limit or retire trials"
         )

@@ -1,13 +1,12 @@
 """What is refused before a run begins: recipes, configurations, metrics, objectives are tried."""
 
 import sys
-import warnings
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 from shoal.core.cluster import RECIPE
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, shown
@@ -226,7 +225,7 @@ def _check_first(setup: Setup, config: Mapping[str, Any], values: Mapping[str, A
         keys.check_attributes(setup.recipe, watched)
     unread = keys.unread_dimensions(setup.recipe, varied, made, watched)
     if unread:
-        warnings.warn(keys.unread_text(setup.recipe, unread), stacklevel=3)
+        warn(keys.unread_text(setup.recipe, unread))
     return made
 
 

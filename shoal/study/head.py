@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from shoal import policy as policies
 from shoal import search
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.core.event import Advanced, Entry, Opened
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
@@ -225,10 +224,9 @@ def check_same_study(before: Head, now: Head, state: State) -> None:
     if _is_other_code(before["recipe"], now["recipe"]):
         failed = failed_trials(state)
         stay = f"; failed trials ({len(failed)}) stay failed unless retry_failed=True"
-        warnings.warn(
+        warn(
             "the recipe's file has changed since this study began; "
-            f"trials go on with the code as it is now{stay if failed else ''}",
-            stacklevel=5,
+            f"trials go on with the code as it is now{stay if failed else ''}"
         )
 
 
@@ -293,20 +291,18 @@ def warn_of_former_code(former: Iterable[TrialId], before: State, now: State) ->
     `former`: the trials that other code had trained until then.
     """
     if before.done == now.done and former:
-        warnings.warn(
+        warn(
             "nothing was trained: the code differs from the one that gave these scores. To train "
-            "it as it is now, begin a new study with another storage=",
-            stacklevel=5,
+            "it as it is now, begin a new study with another storage="
         )
         return
     stay = [x for x in former if before.done.get(x) == now.done.get(x)]
     if stay:
         verb = "was" if len(stay) == 1 else "were"
-        warnings.warn(
+        warn(
             f"{plural(len(stay), 'trial')} of {len(now.known)} {verb} not trained in this run, and "
             "kept the scores that former code gave: to train all of them with the code as it is "
-            "now, begin a new study with another storage=",
-            stacklevel=5,
+            "now, begin a new study with another storage="
         )
 
 

@@ -10,7 +10,6 @@ import json
 import re
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from shoal.core.errors import warn
 from shoal.core.event import Commanded, Entry, Event
 from shoal.core.fold import fold
 from shoal.core.masking import masked_config
@@ -131,9 +131,7 @@ class Inbox:
             except FileNotFoundError:  # the run has written it down, and removed it
                 continue
             except (ValueError, NotPlainFile, TooLarge) as error:
-                warnings.warn(
-                    f"{path} is not a note to a study, and was removed: {error}", stacklevel=2
-                )
+                warn(f"{path} is not a note to a study, and was removed: {error}")
                 self.remove([path])
         return notes
 
@@ -173,10 +171,7 @@ def note_entries(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Pat
             state = fold(state, more)
         except (*WRONG, RuntimeError) as error:
             asked = str(masked_config(asdict(note)))[:200]
-            warnings.warn(
-                f"the study was asked for {asked}, and cannot do it: {str(error)[:200]}",
-                stacklevel=2,
-            )
+            warn(f"the study was asked for {asked}, and cannot do it: {str(error)[:200]}")
             continue
         entries += more
     return list(notes), entries

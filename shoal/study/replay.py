@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import tempfile
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -12,7 +11,7 @@ from dataclasses import replace
 from math import inf, isclose, isnan
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.core.event import Kept, Opened, Planned
 from shoal.core.plan import Gang
 from shoal.core.state import State
@@ -107,10 +106,7 @@ def replayed(
             _replay_rows, setup, data, *arguments, needed, device=device
         )
     except _CheckpointsUnseen as error:
-        warnings.warn(
-            f"{error}, so trials are trained again in this process, and the nodes read for it",
-            stacklevel=2,
-        )
+        warn(f"{error}, so trials are trained again in this process, and the nodes read for it")
         rows = _replay_rows(setup, data, *arguments)
     return rows
 

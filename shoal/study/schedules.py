@@ -3,12 +3,11 @@
 The journal has that number. It stays: what a trial learns depends on it.
 """
 
-import warnings
 from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.core.ports import Searcher
 from shoal.core.state import State
 from shoal.core.visits import EPS
@@ -98,11 +97,10 @@ def check_schedules(setup: Setup, longest: int | None, before: Head, state: Stat
             "recipe's out"
         )
     elif longest < epochs:
-        warnings.warn(
+        warn(
             f"trials train for {longest} epochs, and their schedules are laid out for {epochs}, "
             f"the recipe's max_epochs: if the schedules are to end with the trials, give both the "
-            "same number",
-            stacklevel=6,
+            "same number"
         )
     return epochs
 

@@ -4,13 +4,12 @@ A search may grow as long as what is on record stays true. What it refuses, it s
 """
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
 from shoal.core.cluster import epoch_size
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.core.event import Opened
 from shoal.core.ports import Searcher
 from shoal.core.state import State
@@ -296,10 +295,9 @@ def _check_schedules(setup: Setup, state: State, trials: Sequence[Trial]) -> Non
             "its end: begin a new study with another storage="
         )
     if ends.reasons:
-        warnings.warn(
+        warn(
             f"{goes} with the learning rates of {', '.join(ends.reasons)}: if those depend on "
-            "max_epochs, the trials will not equal ones that train so long at once",
-            stacklevel=6,
+            "max_epochs, the trials will not equal ones that train so long at once"
         )
 
 
@@ -317,10 +315,9 @@ def retried_trials(setup: Setup, state: State) -> tuple[Trial, ...]:
         trial for trial in failed if trial in state.kept and state.kept[trial].name not in names
     ]
     if gone:
-        warnings.warn(
+        warn(
             f"{len(gone)} failed trials stay failed, because their checkpoints are gone "
-            f"({', '.join(gone[:5])}): copy them with warm_start=False",
-            stacklevel=5,
+            f"({', '.join(gone[:5])}): copy them with warm_start=False"
         )
     return tuple(state.known[trial] for trial in failed if trial not in gone)
 

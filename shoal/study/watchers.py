@@ -4,13 +4,13 @@ import json
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from shoal.core.cluster import RECIPE
+from shoal.core.errors import warn
 from shoal.core.event import Entry, Evaluated, Failed, Fell, Finished, Kept, Retired, Submitted
 from shoal.core.masking import masked_config
 from shoal.core.ports import Searcher
@@ -126,9 +126,7 @@ class DamageWarner:
         if self._count == FEW:
             more = "; further ones are in log.txt only"
         if self._count <= FEW:
-            warnings.warn(
-                f"{entry.why}: trial {entry.trial} goes on from {whence}{more}", stacklevel=2
-            )
+            warn(f"{entry.why}: trial {entry.trial} goes on from {whence}{more}")
 
 
 class RepeatWarner:
@@ -173,11 +171,10 @@ class RepeatWarner:
         )
         self._warned = True
         config = masked_config(trial.config)
-        warnings.warn(
+        warn(
             f"trial {trial.id} repeats {twin} exactly: both have {config!r} and the same seed. "
             "Name each value once, ask for fewer trials, or give the configurations a seed "
-            "of their own, as seed=randint(0, 1000) in the search space",
-            stacklevel=2,
+            "of their own, as seed=randint(0, 1000) in the search space"
         )
 
 
@@ -231,10 +228,9 @@ class MetricCheck:
             )
         if len(scores) >= FEW and recipe not in self._warned:
             self._warned.add(recipe)
-            warnings.warn(
+            warn(
                 f"{lack} so far; {gives}: the run waits for it until a trial has finished. If the "
-                "name is wrong, stop the run and set metric= to one of these",
-                stacklevel=2,
+                "name is wrong, stop the run and set metric= to one of these"
             )
 
 
@@ -269,12 +265,11 @@ class IdleWarner:
         if not any(isinstance(entry, Submitted) for entry in entries):
             return
         self._warned = True
-        warnings.warn(
+        warn(
             f"slots stood idle for {100 * self._idle / self._all:.0f} % of the time so far, since "
             "the searcher had fewer trials than slots (a rung smaller than that?): asha waits for "
             "no rung, hyperband(concurrent=True) fills the gaps, max_concurrent= may be too small, "
-            "or fewer slots would do",
-            stacklevel=2,
+            "or fewer slots would do"
         )
 
 

@@ -12,7 +12,7 @@ import typer
 
 from shoal import reporting
 from shoal.core.check import PlanError
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
 from shoal.harvest.head import HeadError
@@ -53,10 +53,10 @@ def errors() -> Iterator[None]:
         Exit: with 2 after such a line; with 130 or 143 after an interrupt.
     """
 
-    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         typer.echo(f"warning: {printable(as_typed(str(message)))}", err=True)
 
-    warnings.showwarning = warn
+    warnings.showwarning = show
     try:
         yield
     except MENDABLE as error:
@@ -170,10 +170,9 @@ def _report_of(study: "Study") -> str | None:
     try:
         return str(study.report())
     except OSError as error:
-        warnings.warn(
+        warn(
             f"the report was not written ({error}); everything else is there: mend this, and "
-            f"`shoal report {study.folder.path}` writes it",
-            stacklevel=2,
+            f"`shoal report {study.folder.path}` writes it"
         )
         return None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
+from shoal.core.errors import warn
 from shoal.core.trial import Seconds
 from shoal.engine.process import in_forks
 from shoal.train.private import frame_of, raise_in
@@ -183,10 +183,9 @@ def _is_recipes(frame: FrameType) -> bool:
 def _warn(call: _Call, frame: FrameType) -> None:
     """Tell of a call that cannot be ended."""
     place = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
-    warnings.warn(
+    warn(
         f"{_why(call)}. It cannot be ended from Python ({place}): end this "
-        "process. The study goes on from there, and sets a trial aside that stops it three times",
-        stacklevel=2,
+        "process. The study goes on from there, and sets a trial aside that stops it three times"
     )
 
 

@@ -1,6 +1,5 @@
 """How long the engine decides between two moments of a backend that lives in real time."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -21,6 +20,7 @@ from shoal.backend.ray.slots import Slots, check_known
 from shoal.backend.ray.states import States
 from shoal.backend.ray.wide_gangs import WideGangs, gradients
 from shoal.core.cluster import SlotId
+from shoal.core.errors import warn
 from shoal.core.event import Commanded, Decided, Event, Joined, Left
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
@@ -149,7 +149,7 @@ class NodeWait:
         """Say it once while the wait lasts."""
         if what != self._said:
             self._said = what
-            warnings.warn(f"{what}: waiting for nodes; Ctrl-C ends the run", stacklevel=2)
+            warn(f"{what}: waiting for nodes; Ctrl-C ends the run")
 
 
 Tell = Callable[[Seconds, str], None]

@@ -1,7 +1,6 @@
 """What the nodes of a Ray cluster find of the shards that lie there."""
 
 import pickle
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +20,7 @@ from ray.exceptions import (
 )
 
 from shoal.backend.ray import cluster
+from shoal.core.errors import warn
 from shoal.train.data.columns import DataError
 from shoal.train.data.node_shards import Survey
 from shoal.train.data.survey import (
@@ -125,7 +125,7 @@ def _check_away(away: Sequence[str], asked: Asked, there: Mapping[str, str], beg
     held = asked.catalogue.at(there)
     alone = [part for part in asked.catalogue.parts if part not in held]
     if begun and not alone:
-        warnings.warn(f"{text}; the others hold all shards", stacklevel=2)
+        warn(f"{text}; the others hold all shards")
         return
     if alone:
         text += f"; {', '.join(alone[:5])} lies nowhere else"

@@ -26,6 +26,7 @@ from shoal.backend.ray import cluster
 from shoal.backend.ray.cluster import Share
 from shoal.backend.ray.node_survey import survey_nodes
 from shoal.core.cluster import ShardId
+from shoal.core.errors import warn
 from shoal.core.trial import Seconds
 from shoal.train.data.catalogue import LOCAL, Catalogue
 from shoal.train.data.columns import Columns, DataError
@@ -212,7 +213,7 @@ def work_at(
             if kind == "begun":
                 tell(f"Working at {node.host} …")
             elif kind == "warned":
-                warnings.warn(content, stacklevel=2)
+                warn(content)
             elif kind == "raised":
                 raise content
             elif kind == "returned":
@@ -254,7 +255,7 @@ def _work(pickled: bytes) -> Iterator[tuple[str, Any]]:
 def _relayed(news: SimpleQueue[tuple[str, Any]], work: Callable[[], Any]) -> None:
     """Do the work. What it prints, warns of, and returns or raises is told."""
 
-    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         news.put(("warned", str(message)))
 
     with (
@@ -262,7 +263,7 @@ def _relayed(news: SimpleQueue[tuple[str, Any]], work: Callable[[], Any]) -> Non
         redirect_stderr(_RelayedText("stderr", news)),
         warnings.catch_warnings(),
     ):
-        warnings.showwarning = warn
+        warnings.showwarning = show
         try:
             came = "returned", work()
         except BaseException as error:  # noqa: BLE001 - whoever asked for the work gets it

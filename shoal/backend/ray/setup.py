@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ from shoal.backend.node.window import SHARE
 from shoal.backend.ray.shard_register import NodeShards, ShardRegister
 from shoal.backend.ray.silence import SilenceLimits
 from shoal.core.cluster import GiB
+from shoal.core.errors import warn
 from shoal.core.trial import Seconds
 from shoal.engine.process import cpus_here
 from shoal.options import Options
@@ -74,9 +74,7 @@ class RaySetup:
         """Warn if the user asked for feeders, and there will be none."""
         why = why_no_feeders(recipe, data)
         if self.options.feeders not in ("auto", 0) and why is not None:
-            warnings.warn(
-                f"feeders={self.options.feeders} has no effect, since {why}", stacklevel=2
-            )
+            warn(f"feeders={self.options.feeders} has no effect, since {why}")
 
     def resting_gb(self) -> GiB:
         """What models at rest may take in main memory, per slot."""

@@ -4,7 +4,6 @@ A slot that ends amid a unit loses this unit, and what only it holds. So it begi
 could not end and make durable.
 """
 
-import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from shoal.backend.positions import Positions
 from shoal.backend.ray.silence import SilenceLimits, Silences, WorkUnderWay, why_hung
 from shoal.backend.ray.slot_process import Call, Events, SlotProcess
 from shoal.core.cluster import SlotId
+from shoal.core.errors import warn
 from shoal.core.event import Advanced, Event
 from shoal.core.trial import Seconds, TrialId
 
@@ -108,11 +108,10 @@ def is_over(process: SlotProcess, now: Seconds, needed: Seconds) -> bool:
     if not process.ends and left < needed:
         process.ends = True
         if not process.worked:
-            warnings.warn(
+            warn(
                 f"{process.id} at {process.node} leaves unused: its node ends in {left:.0f} s, and "
                 f"a unit takes {needed:.0f} s with what makes it durable. Divide the data into "
-                "more shards, or have nodes for longer",
-                stacklevel=1,
+                "more shards, or have nodes for longer"
             )
     return process.ends
 

@@ -1,6 +1,5 @@
 """The slots of a run: started, followed, replaced when they die, and their shards registered."""
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.shard_register import NodeShards, ShardRegister
 from shoal.backend.ray.slot_process import Events, SlotProcess
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.errors import warn
 from shoal.core.event import Left, Unread
 from shoal.core.trial import Seconds, TrialId
 from shoal.train.recipe.unit import Reached
@@ -326,7 +326,7 @@ def _go_on_without(
     why = f"{process.id} died {TRIES} times while it started at {process.node}"
     if not others:
         raise OSError(f"{why}: {error}")
-    warnings.warn(f"{why}: going on without it", stacklevel=2)
+    warn(f"{why}: going on without it")
 
 
 def _room(suited: Iterable[Node], processes: Iterable[SlotProcess]) -> list[str]:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, warn
 from shoal.engine.files import write_durably
 from shoal.engine.ownership import make_folder, why_foreign
 from shoal.engine.plain_files import (
@@ -275,11 +274,10 @@ def _write(stored: StoredRecipe) -> None:
         if former is not None and standing == MADE and former.plain == stored.plain:
             return
     if key.secret is None:
-        warnings.warn(
+        warn(
             f"the key that marks your own recipes, {key.file}, cannot be used: {key.why}. This "
             "study is stored without a mark, so that to resume it in another process needs "
-            "--trust: mend this, or set XDG_STATE_HOME to a folder that stays",
-            stacklevel=2,
+            "--trust: mend this, or set XDG_STATE_HOME to a folder that stays"
         )
     make_folder(stored.place, stored.place.parent)
     stored.write(key, MADE)
@@ -564,7 +562,7 @@ def _current_texts(texts: list[Text]) -> tuple[list[Text], list[str]]:
         current.append(text)
     if changed:
         what = f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'}"
-        warnings.warn(f"{what} changed since the study began; {GONE_ON}", stacklevel=6)
+        warn(f"{what} changed since the study began; {GONE_ON}")
     return current, changed
 
 
@@ -579,10 +577,9 @@ def _changed_content(file: Path, hashed: str | None) -> bytes | None:
         return None
     foreign = why_foreign(found)
     if foreign is not None:
-        warnings.warn(
+        warn(
             f"{file} has changed since the study began, and {foreign}; going on with the code as "
-            "it was stored",
-            stacklevel=7,
+            "it was stored"
         )
         return None
     return content
@@ -599,10 +596,9 @@ def _is_own_folder(folder: str) -> bool:
     foreign = why_foreign(os.stat(place))
     if foreign is None:
         return True
-    warnings.warn(
+    warn(
         f"modules that the recipe's code asks for later are not imported from {place}, as "
-        f"{foreign}; put it on PYTHONPATH if that is right",
-        stacklevel=6,
+        f"{foreign}; put it on PYTHONPATH if that is right"
     )
     return False
 
@@ -646,7 +642,7 @@ def _renewed(recipe: Recipe, about: Mapping[str, Any]) -> Recipe:
     content = _changed_content(file, about.get("sha256"))
     if content is None:
         return recipe
-    warnings.warn(f"{file} has changed since the study began; {GONE_ON}", stacklevel=6)
+    warn(f"{file} has changed since the study began; {GONE_ON}")
     module = module_of(file, content)  # what was looked at, not what lies there by now
     name = str(about.get("name"))
     if function_in(recipe) is not None:

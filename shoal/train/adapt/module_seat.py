@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from shoal.core.errors import warn
 from shoal.train.adapt.lightning_classes import is_module
 from shoal.train.adapt.lightning_data import Terms
 from shoal.train.adapt.module_code import names_in_steps
@@ -252,10 +252,9 @@ class ModuleSeat:
             self.validation_log.add(name, value, 1.0, how)
         elif name not in _unkept:
             _unkept.add(name)
-            warnings.warn(
+            warn(
                 f"self.log({name!r}, …) is not kept: Shoal keeps what training_step, "
-                "on_train_batch_start, on_before_backward, validation and on_train_epoch_end log",
-                stacklevel=3,
+                "on_train_batch_start, on_before_backward, validation and on_train_epoch_end log"
             )
 
     def _log_in_validation(self, name: str, value: Any, how: str, batch_size: int | None) -> None:

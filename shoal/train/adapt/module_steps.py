@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from math import isclose
@@ -11,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from shoal.core.errors import warn
 from shoal.train.adapt.lightning_classes import is_metric, overrides
 from shoal.train.adapt.lightning_data import Terms, in_form, samples_in
 from shoal.train.adapt.module_log import one_number
@@ -79,7 +79,7 @@ def check_hooks(kind: type) -> None:
     ignored = [name for name in IGNORED if overrides(kind, name)]
     if ignored and kind not in _warned:
         _warned.add(kind)
-        warnings.warn(f"Shoal does not call {', '.join(ignored)} of {kind.__name__}", stacklevel=3)
+        warn(f"Shoal does not call {', '.join(ignored)} of {kind.__name__}")
 
 
 def unfusable(kind: type) -> str | None:
@@ -169,11 +169,10 @@ def _compare_loss(module: Any, logged: Any, outcome: Any) -> None:
     _compared.add(kind)
     told, returned = float(logged), float(loss_of(outcome).detach())
     if not isclose(told, returned, rel_tol=1e-3):
-        warnings.warn(
+        warn(
             f"{kind.__name__}.training_step logs {told:.4g} as 'loss' and returns "
             f"{returned:.4g}: among the scores, 'loss' is what it returns; log the other "
-            "value by a name of its own",
-            stacklevel=2,
+            "value by a name of its own"
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import random
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
 from shoal.core.cluster import ShardId
+from shoal.core.errors import warn
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError, Ragged
 from shoal.train.data.parts import (
@@ -293,12 +293,11 @@ def _repeats(dataset: Any, seed: int) -> bool:
     one, other = (_items(dataset, numbers, seed) for _ in range(2))
     for number, first, second in zip(numbers, one, other, strict=True):
         if _digest(first) != _digest(second):
-            warnings.warn(
+            warn(
                 f"two reads of item {number} of the dataset differ whatever the seed, so that "
                 "items are read once and kept: each epoch sees the same random transforms. Draw "
                 "from torch's, NumPy's or Python's global generators, or from one that the "
-                "dataset holds; or make the transforms in Recipe.augment, which varies each pass",
-                stacklevel=4,
+                "dataset holds; or make the transforms in Recipe.augment, which varies each pass"
             )
             return False
     return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from shoal.core.cluster import ShardId, proportional
+from shoal.core.errors import warn
 from shoal.core.install import install
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError, MappedArray, Ragged
@@ -309,10 +309,9 @@ def _warn_of_missing(array: Array, name: str) -> None:
     if array.dtype.kind not in "fc" or not array.size or not np.isnan(array.min()):
         return
     count = int(np.isnan(array).sum())
-    warnings.warn(
+    warn(
         f"column {name} has {count} values that are NaN, of {array.size}: losses become NaN unless "
-        "the step leaves these out; fill them, or leave the samples out",
-        stacklevel=2,
+        "the step leaves these out; fill them, or leave the samples out"
     )
 
 

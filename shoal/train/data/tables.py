@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shoal.core.errors import warn
 from shoal.train.data.arrays import from_arrays
 from shoal.train.data.columns import Array, DataError
 from shoal.train.data.parts import Division, Index, Parts, is_fraction
@@ -235,10 +235,9 @@ def _warn_of_lost_digits(name: str, column: Array) -> None:
     before = len(np.unique(column))
     after = len(np.unique(column.astype(np.float32)))
     if after < before:
-        warnings.warn(
+        warn(
             f"column {name} has {before} different whole numbers, e.g. {column.flat[0]}; as "
-            f'float32 {after} remain: leave it out by drop=["{name}"], or encode it',
-            stacklevel=2,
+            f'float32 {after} remain: leave it out by drop=["{name}"], or encode it'
         )
 
 
@@ -327,10 +326,9 @@ class TableForm:
                 continue
             unknown = encoder.unknown(read[name])
             if unknown and encoder.onehot:
-                warnings.warn(
+                warn(
                     f"column {name} has texts that the training part lacks "
-                    f"({', '.join(unknown[:3])}): their rows are all 0",
-                    stacklevel=4,
+                    f"({', '.join(unknown[:3])}): their rows are all 0"
                 )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from math import exp, floor, log
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 
+from shoal.core.errors import warn
 from shoal.core.trial import TrialId, Value, is_number, shown
 from shoal.search.sobol import Place, Source, source
 from shoal.search.space import LARGEST
@@ -141,10 +141,9 @@ class ObjectiveTrial:
         if found is not None:
             self.noted[key] = found
             return
-        warnings.warn(
+        warn(
             f"set_user_attr: a study keeps notes that are numbers, and {key!r} is "
-            f"{type(value).__name__}: it is not kept; put it into the checkpoint, or into a file",
-            stacklevel=2,
+            f"{type(value).__name__}: it is not kept; put it into the checkpoint, or into a file"
         )
 
     def drew(self, name: str) -> None:
@@ -231,8 +230,7 @@ def _warn_of_unasked(context: TrialContext, asked: Mapping[str, Any]) -> None:
     for name in sorted(ends & asked.keys()):
         full = next(each for each in unasked if each.endswith(f".{name}"))
         hint = f". What belongs to a value has its dimension's name in front: ask for {full!r}"
-    warnings.warn(
+    warn(
         f"the objective never asked for {', '.join(unasked)} of the search space, which is "
-        f"searched in vain; it asked for {', '.join(asked) or 'nothing'}{hint}",
-        stacklevel=2,
+        f"searched in vain; it asked for {', '.join(asked) or 'nothing'}{hint}"
     )

@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import traceback
-import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 
 from shoal.core.check import PlanError
+from shoal.core.errors import warn
 from shoal.core.trial import Seconds, TrialId, Value, shown
 from shoal.engine.files import current_folder
 from shoal.train.data.columns import DataError
@@ -419,10 +419,9 @@ class FunctionRun:
                 self._wake()
                 ended = self._came.acquire(timeout=GRACE)
             if not ended:
-                warnings.warn(
+                warn(
                     f"the function of trial {self.context.trial.id} was told to stop and goes on: "
-                    "it must not catch shoal's TrialStopped, nor wait in a finally block",
-                    stacklevel=2,
+                    "it must not catch shoal's TrialStopped, nor wait in a finally block"
                 )
         self._close()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import sys
-import warnings
 import zlib
 from collections import UserDict, UserList
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from shoal.core.errors import warn
 from shoal.train import private
 from shoal.train.lane import tree
 from shoal.train.lane.optimization import Schedule
@@ -239,10 +239,9 @@ def warn_of_undone(kind: type, names: Sequence[str]) -> None:
     if not names or kind in _warned:
         return
     _warned.add(kind)
-    warnings.warn(
+    warn(
         f"validation changes {', '.join(names)} of {kind.__name__}: Shoal undoes that, for how "
-        "often a trial is validated must not change what it learns",
-        stacklevel=2,
+        "often a trial is validated must not change what it learns"
     )
 
 

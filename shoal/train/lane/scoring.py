@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoal.core.errors import warn
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.lane.device import doubled
@@ -176,11 +176,10 @@ def _warn_of_count(recipe: type, name: str, value: float, samples: int) -> None:
     if not (1 < value <= samples and value % 1 == 0) or (recipe, name) in _counts:
         return
     _counts.add((recipe, name))
-    warnings.warn(
+    warn(
         f"validation gives {name!r} = {value:g} for a batch of {samples} samples, and it is taken "
         "for their mean. If it is a count or a sum, give one value for each sample, as "
-        "(predicted == y).float(), or divide by their number",
-        stacklevel=2,
+        "(predicted == y).float(), or divide by their number"
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterable
+
+from shoal.core.errors import warn
 
 OWN_STATE = (
     "keep what belongs to a trial on its model (model.name = …: a number, a tensor, a list), or "
@@ -72,10 +73,7 @@ def warn_of_shared(names: Iterable[str]) -> None:
     fresh = [name for name in names if name not in _warned]
     if fresh:
         _warned.update(fresh)
-        warnings.warn(
-            f"{changing(fresh)}: results must not depend on it; where they do, {OWN_STATE}",
-            stacklevel=2,
-        )
+        warn(f"{changing(fresh)}: results must not depend on it; where they do, {OWN_STATE}")
 
 
 def forget_shared() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import secrets
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from threading import Lock
 from typing import Any
 
 from shoal.core.cluster import GiB
+from shoal.core.errors import warn
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
@@ -177,18 +177,12 @@ class Workers:
         """Do without workers from now on."""
         self._is_off = True
         self._end()
-        warnings.warn(
-            f"chunks are made in this process alone, for workers cannot make them: {why}",
-            stacklevel=2,
-        )
+        warn(f"chunks are made in this process alone, for workers cannot make them: {why}")
 
     def _warn_of_refusal(self) -> None:
         """A worker could not make a chunk that this process could make."""
         if not self._is_warned:
-            warnings.warn(
-                f"a worker could not make a chunk, which this process then made: {self._why}",
-                stacklevel=2,
-            )
+            warn(f"a worker could not make a chunk, which this process then made: {self._why}")
         self._is_warned = True
         self._why = ""
 

@@ -8,12 +8,12 @@ to the others, and training goes on with the next batch (docs/decisions/0010).
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections.abc import Generator, Sequence
 
 from torch import nn
 
+from shoal.core.errors import warn
 from shoal.core.event import Sum
 from shoal.profile.all_reduce import GIB
 from shoal.train.lane.blame import blaming
@@ -187,7 +187,7 @@ class WideLane:
             self._state.warned = True  # of all ranks
             modules = lane.model.modules()
             if seat.rank == 0 and any(isinstance(module, BATCH_NORMS) for module in modules):
-                warnings.warn(f"trial {seat.lane}: {BATCH_NORM}", stacklevel=2)
+                warn(f"trial {seat.lane}: {BATCH_NORM}")
         self._pass.enter(width)
         self._pass.fit(lane, width)
         with blaming():
@@ -261,7 +261,7 @@ class WideLane:
         if len(set(self._group.gather(own))) > 1 and not self._state.warned_of_own:
             self._state.warned_of_own = True
             if self.seat.rank == 0:
-                warnings.warn(f"trial {self.seat.lane}: {OWN}", stacklevel=2)
+                warn(f"trial {self.seat.lane}: {OWN}")
 
     def _stepped(self, position: int) -> int:
         """Conclude the step that was made, up to that position; it cannot be undone any more.
