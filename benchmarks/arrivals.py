@@ -109,11 +109,7 @@ def measured(runs: Mapping[str, Found]) -> Any:
 
 CAPES = Path(__file__).resolve().parent.parent / "papers"
 RULES = ("fifo", "equi", "doubling", "exact", "plus-one", "explore")
-PRINTED = {
-    "Extreme": 7.63,
-    "Moderate": 2.63,
-    "None": 1.40,
-}  # hours, Table 3, Precompute
+PRINTED = {"Extreme": 7.63, "Moderate": 2.63, "None": 1.40}  # hours, Table 3, Precompute
 
 
 def rule(name: str) -> Any:

@@ -54,11 +54,7 @@ class OnRay:
 
 
 def _model(number: int, per_sample: float, fixed: float = FIXED) -> dict[str, float]:
-    return {
-        "model": number,
-        "fixed": fixed,
-        "per_sample": round(float(per_sample), 2),
-    }
+    return {"model": number, "fixed": fixed, "per_sample": round(float(per_sample), 2)}
 
 
 def _mix() -> Trials:

@@ -123,21 +123,9 @@ def profile_of(configs: Iterable[Mapping[str, Any]], widths: int, folder: Path) 
 
 def own_process(script: str, variant: str, *arguments: str) -> Found:
     """One run of this script as a process of its own: Ray starts afresh for each."""
-    env = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "ignore",
-    }
+    env = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            script,
-            "--run",
-            variant,
-            "--folder",
-            folder,
-            *arguments,
-        ]
+        command = [sys.executable, script, "--run", variant, "--folder", folder, *arguments]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{variant} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")

@@ -117,11 +117,7 @@ def varied(picture: np.ndarray[Any, Any], draws: Any) -> np.ndarray[Any, Any]:
 def network() -> nn.Module:
     layers: list[nn.Module] = [nn.Conv2d(3, 8, 5, 4), nn.ReLU(), nn.Conv2d(8, 16, 3, 2)]
     return nn.Sequential(
-        *layers,
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64, CLASSES),
+        *layers, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, CLASSES)
     )
 
 
@@ -267,15 +263,7 @@ def run(home: Path, side: str, kind: str, **asked: Any) -> dict[str, Any]:
     else:
         jobs, each = 1, asked
     which = "shoal" if side == "shoal" else "loader"
-    command = [
-        sys.executable,
-        __file__,
-        "--part",
-        str(home),
-        which,
-        kind,
-        json.dumps(each),
-    ]
+    command = [sys.executable, __file__, "--part", str(home), which, kind, json.dumps(each)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(jobs)]
     with watching([each.pid for each in started]) as peak:
         told = [job.communicate()[0] for job in started]
@@ -351,10 +339,7 @@ def rows(home: Path, how: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for kind in FORMATS:
         for side in ("shoal", "loaders"):
             asked = {**common, "memory": small if side == "shoal" else None}
-            yield {
-                **run(home, side, kind, models=1, workers=1, **asked),
-                "out of core": True,
-            }
+            yield {**run(home, side, kind, models=1, workers=1, **asked), "out of core": True}
 
 
 def ratios(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -79,8 +79,7 @@ def nodes() -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False},
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
     )
     try:
         for number in range(NODES):

@@ -40,13 +40,7 @@ from torch import nn
 SLOTS, MODELS, SEED = 4, 8, 3
 EPOCHS, PATIENCE = 12, 2  # at most, and without a better score
 WAYS = ("random", "rounds", "flotilla local", "flotilla global", "waterfill")
-NETS = (
-    "random, own",
-    "random, shared",
-    "flotilla, own",
-    "flotilla, shared",
-    "waterfill, shared",
-)
+NETS = ("random, own", "random, shared", "flotilla, own", "flotilla, shared", "waterfill, shared")
 VISITS = 2  # that each of the nets makes, to a shard each
 
 
@@ -163,9 +157,7 @@ def run(way: str, folder: Path, quick: bool, keep: Path | None, images: Path | N
     if keep is not None:
         study.report()
         shutil.copytree(
-            folder / "study",
-            keep / way.replace(",", "").replace(" ", "-"),
-            dirs_exist_ok=True,
+            folder / "study", keep / way.replace(",", "").replace(" ", "-"), dirs_exist_ok=True
         )
     lines = study.lines()
     told = reporting.account(lines)
@@ -258,10 +250,7 @@ def compare(args: argparse.Namespace) -> None:
     others = [min(at[way] for way in WAYS[:-1]) for at in took]
     ratios["bound_s"] = median(bounds)
     note("best_other_over_bound", [a / b for a, b in zip(others, bounds, strict=True)])
-    note(
-        "waterfill_over_bound",
-        [at["waterfill"] / b for at, b in zip(took, bounds, strict=True)],
-    )
+    note("waterfill_over_bound", [at["waterfill"] / b for at, b in zip(took, bounds, strict=True)])
     # FLEET-G against the rounds of SC'18 (in the paper 1.23 to 1.97), ours against all of theirs
     note("rounds_over_flotilla", [at["rounds"] / at["flotilla global"] for at in took])
     ratios["rounds_over_flotilla_goal"] = 1.5

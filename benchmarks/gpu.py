@@ -85,16 +85,7 @@ def items(device: str, short: bool) -> list[Item]:
         key = ("--nets", *KEY_NETS[:2], "--models", "2")
         every = ("--quick", "--nets", "MLP-3 x16", "--models", "2", "--longest", "60")
         quick = ("--quick",)
-    measured = (
-        "packing-key",
-        *key,
-        "--batches",
-        "32",
-        "--makings",
-        "1",
-        "--rounds",
-        "2",
-    )
+    measured = ("packing-key", *key, "--batches", "32", "--makings", "1", "--rounds", "2")
     at_once = ("--no-processes", "--shorten", "0.5", "--longest", "60")
     return [
         Item("smoke", program("gpu_smoke.py", *of), 20, 90, read_cases, {}),
@@ -154,13 +145,7 @@ def tests(device: str, short: bool) -> Item:
     """The tests that train on this device, in as many processes as it has room for."""
     marked = "device and not slow and not soak and not slurm"
     at = "tests/train/lane/test_lane.py" if short else "tests/train"
-    given = [
-        "-p",
-        "no:cacheprovider",
-        "--tb",
-        "short",
-        "--continue-on-collection-errors",
-    ]
+    given = ["-p", "no:cacheprovider", "--tb", "short", "--continue-on-collection-errors"]
     parallel = device == "cuda" and importlib.util.find_spec("xdist") is not None
     if parallel:
         given += ["-n", str(min(12, os.cpu_count() or 1)), "--dist", "worksteal"]
@@ -200,11 +185,7 @@ def read_cases(exit_code: int, output: str, _: Path) -> Said:
     bad = [name for name, said in cases.items() if not said["ok"]]
     good = len(cases) - len(bad)
     result = f"{good} of {len(cases)} cases ok" + (f", not {', '.join(bad)}" if bad else "")
-    return {
-        "ok": exit_code == 0 and bool(cases) and not bad,
-        "result": result,
-        "cases": cases,
-    }
+    return {"ok": exit_code == 0 and bool(cases) and not bad, "result": result, "cases": cases}
 
 
 def read_exit(exit_code: int, output: str, _: Path) -> Said:
@@ -376,11 +357,7 @@ def do(item: Item, results: Results, seconds: float, environment: Mapping[str, s
     tries = results.items.get(item.name, {}).get("tries", 0) + 1
     lacks = lacking(item)
     if lacks:
-        return {
-            "ok": False,
-            "result": f"not installed: {', '.join(lacks)}",
-            "tries": tries,
-        }
+        return {"ok": False, "result": f"not installed: {', '.join(lacks)}", "tries": tries}
     begin = time.monotonic()
     log = results.log(item)
     try:

@@ -152,11 +152,7 @@ def largest(device: str) -> dict[str, Any]:
     for gib in (2.0, 8.0):
         recipe = Noted(NETS["CNN, 3x32x32"].shape, 4096 if device != "cpu" else 64)
         config = {"net": "CNN, 3x32x32", "batch_size": "max", "lr": 1e-3}
-        options: dict[str, Any] = {
-            "policy": "fifo",
-            "device": device,
-            "slot_memory_gb": gib,
-        }
+        options: dict[str, Any] = {"policy": "fifo", "device": device, "slot_memory_gb": gib}
         with tempfile.TemporaryDirectory() as folder:
             study = shoal.create_study(recipe, storage=Path(folder) / "study", search_space=config)
             study.optimize(num_samples=1, max_epochs=1, progress=False, **options)
@@ -173,11 +169,7 @@ def short(device: str) -> dict[str, Any]:
     space = {"layers": LAYERS, "lr": shoal.grid([1e-4 * (1 + i) for i in range(8)])}
     with tempfile.TemporaryDirectory() as folder:
         study = shoal.create_study(recipe, storage=Path(folder) / "study", search_space=space)
-        options: dict[str, Any] = {
-            "policy": "pack",
-            "device": device,
-            "progress": False,
-        }
+        options: dict[str, Any] = {"policy": "pack", "device": device, "progress": False}
         if device != "cpu":
             options["slot_memory_gb"] = 1.0
         study.optimize(**options)

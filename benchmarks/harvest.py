@@ -56,13 +56,7 @@ SLICE = 600.0  # seconds of the log
 COMPRESSED = 3.0  # times as fast
 # Of Summit's first 1024 nodes: these, from that second on. Three are idle on average.
 FIRST, COUNT, AT = 936, 36, BEGIN + 64200.0
-TRIALS, SHARDS, BATCH, STEPS, STEP = (
-    5,
-    8,
-    16,
-    5,
-    0.05,
-)  # STEP: seconds that a step sleeps
+TRIALS, SHARDS, BATCH, STEPS, STEP = (5, 8, 16, 5, 0.05)  # STEP: seconds that a step sleeps
 SIZE = SHARDS * BATCH * STEPS  # training samples
 EVERY = 5.0  # seconds of training between two durable states
 DEDICATED, WARM = 3, 30.0  # slots, and seconds for which they are measured
@@ -423,10 +417,7 @@ def main(short: bool) -> None:
     later = [each for each in changes if each[0] > 0.0]
     n_eq = offered(changes, until) / until
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        RayHead(Path(folder) / "h", IP) as head,
-    ):
+    with tempfile.TemporaryDirectory() as folder, RayHead(Path(folder) / "h", IP) as head:
         os.environ.update(head.environment)
         alone = Path(folder) / "dedicated"
         with Nodes(head) as nodes:
@@ -467,13 +458,7 @@ def main(short: bool) -> None:
         for way, count, u, gone, wait in (
             ("dedicated", slot.rate * n_eq * until, 1.0, 0, empty),
             ("harvested", made, harvest_u, lost, full),
-            (
-                "predicted",
-                simulated,
-                predicted_u,
-                sum(w == "go" for _, w, _ in changes),
-                "-",
-            ),
+            ("predicted", simulated, predicted_u, sum(w == "go" for _, w, _ in changes), "-"),
         )
     ]
     more = {
@@ -485,17 +470,9 @@ def main(short: bool) -> None:
         "simulated_slot_samples_s": per_slot,
         "node_start_s": slot.start,
         "pilot_leaves_s": leave,
-        "costs": {
-            "build": slot.row.build,
-            "save": slot.row.save,
-            "rate": slot.row.rates[0],
-        },
+        "costs": {"build": slot.row.build, "save": slot.row.save, "rate": slot.row.rates[0]},
     }
-    ratios = {
-        "harvest_u": harvest_u,
-        "predicted_u": predicted_u,
-        "pilot_leaves_s": leave,
-    }
+    ratios = {"harvest_u": harvest_u, "predicted_u": predicted_u, "pilot_leaves_s": leave}
     write("harvest-short" if short else "harvest", rows, ratios, more=more)
 
 

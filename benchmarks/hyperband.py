@@ -277,9 +277,7 @@ def compare(args: argparse.Namespace) -> None:
     variants = args.variants or VARIANTS
     found = {
         name: process(
-            name,
-            peers("tune", ["ray[tune]"]) if name == "tune" else sys.executable,
-            args,
+            name, peers("tune", ["ray[tune]"]) if name == "tune" else sys.executable, args
         )
         for name in variants
     }
@@ -329,8 +327,7 @@ def compare(args: argparse.Namespace) -> None:
             if row["variant"] in GROUPINGS
         ),
         "fused_promotions_apart_points": max(
-            (row["apart_points"] for row in rows if row["variant"] == "ours"),
-            default=None,
+            (row["apart_points"] for row in rows if row["variant"] == "ours"), default=None
         ),
         "fused_promotions_apart_goal": POINTS,
         "unpacked_again_s": again,
@@ -346,9 +343,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="R = 9 and 1000 images, to see that it works",
+        "--quick", action="store_true", help="R = 9 and 1000 images, to see that it works"
     )
     parser.add_argument("--epochs", type=int, help="R")
     parser.add_argument("--images", type=int, help="to train on; default: all 8000")

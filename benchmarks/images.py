@@ -55,20 +55,12 @@ def images() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], str]:
             f"scikit-learn's 1797 digits (no {MNIST.name} in ../shared/data)",
         )
     x = np.frombuffer(
-        gzip.decompress((MNIST / "t10k-images-idx3-ubyte.gz").read_bytes()),
-        "uint8",
-        offset=16,
+        gzip.decompress((MNIST / "t10k-images-idx3-ubyte.gz").read_bytes()), "uint8", offset=16
     )
     y = np.frombuffer(
-        gzip.decompress((MNIST / "t10k-labels-idx1-ubyte.gz").read_bytes()),
-        "uint8",
-        offset=8,
+        gzip.decompress((MNIST / "t10k-labels-idx1-ubyte.gz").read_bytes()), "uint8", offset=8
     )
-    return (
-        (x.reshape(len(y), -1) / 255).astype("float32"),
-        y.astype("int64"),
-        "mnist10k",
-    )
+    return ((x.reshape(len(y), -1) / 255).astype("float32"), y.astype("int64"), "mnist10k")
 
 
 def divided(most: int | None) -> tuple[Any, Any, Any, Any]:
@@ -93,9 +85,7 @@ def optimizer(config: Mapping[str, Any], model: nn.Module) -> torch.optim.Optimi
     if config["optimizer"] in kinds:
         return kinds[config["optimizer"]](model.parameters(), **rates)
     return torch.optim.SGD(
-        model.parameters(),
-        momentum=0.9 if config["optimizer"] == "Momentum" else 0.0,
-        **rates,
+        model.parameters(), momentum=0.9 if config["optimizer"] == "Momentum" else 0.0, **rates
     )
 
 

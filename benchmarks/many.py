@@ -231,10 +231,7 @@ def measure_all(args: argparse.Namespace) -> dict[tuple[str, int], list[Row]]:
                 continue
             python = tune if way == "tune" else sys.executable
             seen[case].append(one_round(way, trials, args, python))
-            print(
-                f"round {turn + 1}  {way:18} {trials:6}  {said_of(seen[case][-1])}",
-                flush=True,
-            )
+            print(f"round {turn + 1}  {way:18} {trials:6}  {said_of(seen[case][-1])}", flush=True)
     return seen
 
 
@@ -294,20 +291,10 @@ def ratios(rows: list[Row]) -> dict[str, Any]:
     for trials in sorted({row["trials"] for row in rows}):
         compare(f"many_over_loop_{trials}", ("shoal", trials), ("loop, saving", trials))
         compare(f"many_over_bare_loop_{trials}", ("shoal", trials), ("loop", trials))
+        compare(f"fifo_over_loop_{trials}", ("shoal, fifo", trials), ("loop, saving", trials))
+        compare(f"optuna_over_shoal_{trials}", ("optuna, in memory", trials), ("shoal", trials))
         compare(
-            f"fifo_over_loop_{trials}",
-            ("shoal, fifo", trials),
-            ("loop, saving", trials),
-        )
-        compare(
-            f"optuna_over_shoal_{trials}",
-            ("optuna, in memory", trials),
-            ("shoal", trials),
-        )
-        compare(
-            f"optuna_journal_over_shoal_{trials}",
-            ("optuna, journal", trials),
-            ("shoal", trials),
+            f"optuna_journal_over_shoal_{trials}", ("optuna, journal", trials), ("shoal", trials)
         )
         compare(f"tune_over_shoal_{trials}", ("tune", trials), ("shoal", trials))
         for figure in READINGS:

@@ -176,9 +176,7 @@ def run_optuna(trials: int, folder: Path, storage: Any = None) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     plain = Plain()
     study = optuna.create_study(
-        storage=storage,
-        sampler=optuna.samplers.RandomSampler(seed=0),
-        direction="maximize",
+        storage=storage, sampler=optuna.samplers.RandomSampler(seed=0), direction="maximize"
     )
     study.optimize(
         lambda trial: plain.train(trial.suggest_float("lr", LEAST_RATE, MOST_RATE, log=True)),

@@ -101,11 +101,7 @@ def cluster(count: int) -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     store = 100 * 2**20
-    head = {
-        "num_cpus": 0,
-        "include_dashboard": False,
-        "object_store_memory": store,
-    }
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": store}
     made = Cluster(initialize_head=True, head_node_args=head)
     try:
         for number in range(count):

@@ -28,11 +28,7 @@ def serving() -> Iterator[Mapping[str, str] | str]:
         own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         environment = os.environ | own
         begun = subprocess.run(
-            [control, "-d"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            [control, "-d"], env=environment, capture_output=True, text=True, check=False
         )
         if begun.returncode:
             yield f"{CONTROL} did not start: {begun.stderr.strip()[-200:]}"
@@ -42,12 +38,7 @@ def serving() -> Iterator[Mapping[str, str] | str]:
             yield why or own
         finally:
             subprocess.run(
-                [control],
-                env=environment,
-                input="quit\n",
-                text=True,
-                timeout=30,
-                check=False,
+                [control], env=environment, input="quit\n", text=True, timeout=30, check=False
             )
 
 

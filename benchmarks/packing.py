@@ -47,24 +47,14 @@ from packing_ways import MOST_PROCESSES, Crew, Lanes, Processes, settle_down
 
 MODELS, BATCHES = (2, 4, 8, 16, 32, 64), (32, 64, 128, 256)
 GPU_BATCHES = (32, 128)
-COMPARED = (
-    "choice",
-    "best",
-    "chosen_over_best",
-    "sequential_over_chosen",
-    "fused_over_sequential",
-)
+COMPARED = ("choice", "best", "chosen_over_best", "sequential_over_chosen", "fused_over_sequential")
 PARTS = ("cells", "plain", "pairs", "switching")
 FEWEST_STEPS = 5  # of a cell that is made shorter
 ROUNDS, LOOKS, SLACK = 5, (1, 4, 8, 24), 1.05  # looked at after so many makings
 
 
 def cell(
-    net: str,
-    models: int,
-    batch: int,
-    crews: Mapping[str, Crew],
-    args: argparse.Namespace,
+    net: str, models: int, batch: int, crews: Mapping[str, Crew], args: argparse.Namespace
 ) -> dict[str, Any]:
     """One row of the table."""
     device = args.device
@@ -344,9 +334,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--quick", action="store_true", help="a few cells, to see that it works")
     parser.add_argument(
-        "--longest",
-        type=float,
-        help="seconds of a sequential pass, above which a cell is left out",
+        "--longest", type=float, help="seconds of a sequential pass, above which a cell is left out"
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--nets", nargs="*", choices=list(NETS))
@@ -359,9 +347,7 @@ def main() -> None:
         help="how often at most a cell's models are made anew",
     )
     parser.add_argument(
-        "--add",
-        action="store_true",
-        help="to the results there are, the cells that they lack",
+        "--add", action="store_true", help="to the results there are, the cells that they lack"
     )
     parser.add_argument(
         "--again",
@@ -369,10 +355,7 @@ def main() -> None:
         help="to the results there are, these cells, also those that they have",
     )
     parser.add_argument(
-        "--seconds",
-        type=float,
-        default=0.0,
-        help="begin no cell later than this; 0: no limit",
+        "--seconds", type=float, default=0.0, help="begin no cell later than this; 0: no limit"
     )
     parser.add_argument(
         "--shorten",

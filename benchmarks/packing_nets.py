@@ -33,12 +33,7 @@ def mlp3(inputs: int, width: int) -> nn.Module:
 def cnn(channels: int) -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-        ),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         nn.Linear(32, 10),
     )
 
@@ -101,14 +96,7 @@ NETS: Mapping[str, Net] = {
     "ResNet-18": Net((3, 32, 32), lambda: resnet(3, (64, 128, 256, 512), 2)),
     **{f"{name}, as written": Net(IMAGE, make) for name, make in WRITTEN.items()},
 }
-ON_CPU = (
-    "MLP-3 x16",
-    "MLP-3 x64",
-    "MLP-3 x128",
-    "CNN",
-    "MobileNet-like",
-    "ResNet-like",
-)
+ON_CPU = ("MLP-3 x16", "MLP-3 x64", "MLP-3 x128", "CNN", "MobileNet-like", "ResNet-like")
 ON_GPU = ("MLP-3 x64", "MLP-3 x1024", "CNN, 3x32x32", "ResNet-18")
 
 

@@ -20,14 +20,7 @@ STEPS = 20  # of a cell
 FEWEST = 6  # turns of a pair; fewer have no interval of 95 %
 CLOSE = 0.05  # a pair's IMPV is known once its interval reaches no further than this
 WAYS = ("sequential", "processes", "interleaved", "fused")  # and "chosen"
-GPU_WAYS = (
-    "sequential",
-    "processes",
-    "processes, MPS",
-    "interleaved",
-    "streams",
-    "fused",
-)
+GPU_WAYS = ("sequential", "processes", "processes, MPS", "interleaved", "streams", "fused")
 
 
 def markdown(name: str, folder: Path | None = None) -> str:
@@ -42,15 +35,7 @@ def markdown(name: str, folder: Path | None = None) -> str:
     ways = [*(way for way in GPU_WAYS if way in rows[0]), "chosen"]
     on_gpu = ratios["device"] != "the CPU"
     means = "one GPU" if on_gpu else "one thread on one core"
-    heads = [
-        "net",
-        "models",
-        "batch",
-        *ways,
-        "choice",
-        "chosen / best",
-        "sequential / chosen",
-    ]
+    heads = ["net", "models", "batch", *ways, "choice", "chosen / best", "sequential / chosen"]
     lines = [
         [r["net"], r["models"], r["batch"], *(ms(r, how) for how in ways), *_rest(r)] for r in rows
     ]
@@ -75,8 +60,7 @@ def markdown(name: str, folder: Path | None = None) -> str:
             "by Adam's fused kernel; a plain loop with torch's defaults takes "
             "longer. Milliseconds, medians of 15 rounds.",
             table(
-                names,
-                [[short(_thousandths(name, row[name])) for name in names] for row in loops],
+                names, [[short(_thousandths(name, row[name])) for name in names] for row in loops]
             ),
         ]
     with suppress(FileNotFoundError):
@@ -124,11 +108,7 @@ def _key_cells(found: dict[str, Any]) -> str:
     """The cells that are timed first."""
     ways = ("sequential", "interleaved", "streams", "fused", "chosen")
     lines = [
-        [
-            *(row["net"], row["models"]),
-            *(ms(row, way, row["steps"]) for way in ways),
-            *_rest(row),
-        ]
+        [*(row["net"], row["models"]), *(ms(row, way, row["steps"]) for way in ways), *_rest(row)]
         for row in found["rows"]
         if row["rounds"]
     ]
@@ -167,11 +147,7 @@ def _thousandths(name: str, value: Any) -> Any:
 def _rest(row: dict[str, Any]) -> list[str]:
     if not row["rounds"]:
         return [row["note"], "", ""]
-    return [
-        row["choice"],
-        f"{row['chosen_over_best']:.2f}",
-        f"{row['sequential_over_chosen']:.2f}",
-    ]
+    return [row["choice"], f"{row['chosen_over_best']:.2f}", f"{row['sequential_over_chosen']:.2f}"]
 
 
 def ms(row: dict[str, Any], how: str, steps: int = 1) -> str:
@@ -283,11 +259,7 @@ def _four_times(row: dict[str, Any]) -> dict[str, Any]:
     for how in ("interleaved", "fused"):
         line[how] = ""
         if row[f"IMPV, {how}"] is not None:
-            middle, low, high = (
-                row[f"IMPV, {how}"],
-                row[f"{how}, low"],
-                row[f"{how}, high"],
-            )
+            middle, low, high = (row[f"IMPV, {how}"], row[f"{how}, low"], row[f"{how}, high"])
             line[how] = f"{middle:+.0%} ({low:+.0%} to {high:+.0%})"
     return line
 

@@ -116,10 +116,7 @@ def plain(device: str, quick: bool = False) -> list[dict[str, Any]]:
     """Medians of each way, and of what the ratios to Shoal's choice were in each round."""
     rows = []
     for net, models in product(SMALL[:1] if quick else SMALL, MODELS[:1] if quick else MODELS):
-        recipe, given = (
-            Images(NETS[net].shape, STEPS * BATCH),
-            configs(net, models, BATCH),
-        )
+        recipe, given = (Images(NETS[net].shape, STEPS * BATCH), configs(net, models, BATCH))
         shoals = {how: Lanes(recipe, given, how, device) for how in ("sequential", "chosen")}
         for lanes in shoals.values():
             lanes.settle()

@@ -66,10 +66,7 @@ class Lanes:
         data = recipe.data()
         self.how, self.device = how, device
         self.trainer = SlotTrainer(
-            recipe,
-            data,
-            None,
-            TrainerSetup(Options(state_memory_gb=64.0), device=device),
+            recipe, data, None, TrainerSetup(Options(state_memory_gb=64.0), device=device)
         )
         if how == "fused":
             self.trainer.pack.fusion.gauge = FullWidth()
@@ -158,11 +155,7 @@ class Processes:
     """
 
     def __init__(
-        self,
-        crew: Crew,
-        recipe: Images,
-        configs: Sequence[dict[str, Any]],
-        device: str = "cpu",
+        self, crew: Crew, recipe: Images, configs: Sequence[dict[str, Any]], device: str = "cpu"
     ) -> None:
         self.ends = crew.ends[: len(configs)]
         for i, end in enumerate(self.ends):

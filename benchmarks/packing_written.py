@@ -44,11 +44,7 @@ class Bottleneck(nn.Module):
         after = 4 * width
         self.body = nn.Sequential(
             *(conv(before, width, 1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
-            *(
-                conv(width, width, 3, stride),
-                nn.BatchNorm2d(width),
-                nn.ReLU(inplace=True),
-            ),
+            *(conv(width, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
             *(conv(width, after, 1), nn.BatchNorm2d(after)),
         )
         self.past: nn.Module = nn.Identity()
@@ -81,18 +77,10 @@ class Inverted(nn.Module):
         wide = before * expand
         layers: list[nn.Module] = []
         if expand > 1:
-            layers += [
-                conv(before, wide, 1),
-                nn.BatchNorm2d(wide),
-                nn.ReLU6(inplace=True),
-            ]
+            layers += [conv(before, wide, 1), nn.BatchNorm2d(wide), nn.ReLU6(inplace=True)]
         self.body = nn.Sequential(
             *layers,
-            *(
-                conv(wide, wide, 3, stride, wide),
-                nn.BatchNorm2d(wide),
-                nn.ReLU6(inplace=True),
-            ),
+            *(conv(wide, wide, 3, stride, wide), nn.BatchNorm2d(wide), nn.ReLU6(inplace=True)),
             *(conv(wide, after, 1), nn.BatchNorm2d(after)),
         )
         self.adds = stride == 1 and before == after
@@ -104,11 +92,7 @@ class Inverted(nn.Module):
 
 def mobilenet_v2() -> nn.Module:
     """Sandler et al., 2018, of width 1."""
-    layers: list[nn.Module] = [
-        conv(3, 32, 3, 2),
-        nn.BatchNorm2d(32),
-        nn.ReLU6(inplace=True),
-    ]
+    layers: list[nn.Module] = [conv(3, 32, 3, 2), nn.BatchNorm2d(32), nn.ReLU6(inplace=True)]
     before = 32
     for expand, after, blocks, stride in INVERTED:
         for block in range(blocks):
@@ -142,11 +126,7 @@ def densenet121(growth: int = 32) -> nn.Module:
     maps = 64
     for block, depth in enumerate((6, 12, 24, 16)):
         if block:  # half as many maps, of half the size
-            layers += [
-                nn.BatchNorm2d(maps),
-                nn.ReLU(inplace=True),
-                conv(maps, maps // 2, 1),
-            ]
+            layers += [nn.BatchNorm2d(maps), nn.ReLU(inplace=True), conv(maps, maps // 2, 1)]
             layers.append(nn.AvgPool2d(2))
             maps //= 2
         layers += [Dense(maps + i * growth, growth) for i in range(depth)]

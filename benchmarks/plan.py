@@ -20,10 +20,7 @@ DIGITS = str(Path(__file__).resolve().parents[1] / "examples" / "digits.py")
 
 def shoal(*args: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "shoal.cli", *args],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", "shoal.cli", *args], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"shoal {' '.join(args)} failed:\n{done.stderr[-3000:]}")
@@ -57,28 +54,12 @@ def bars(folder: Path) -> set[tuple[str, str]]:
 def one_round(folder: Path, turn: int) -> dict[str, Any]:
     def predict() -> float:
         found = json.loads(
-            shoal(
-                "plan",
-                DIGITS,
-                "--policy",
-                "fifo",
-                "--out",
-                str(folder / "plan"),
-                "--json",
-            )
+            shoal("plan", DIGITS, "--policy", "fifo", "--out", str(folder / "plan"), "--json")
         )
         return float(found["policies"][0]["seconds"])
 
     def train() -> float:
-        shoal(
-            "run",
-            DIGITS,
-            "--policy",
-            "fifo",
-            "--storage",
-            str(folder / "run"),
-            "--json",
-        )
+        shoal("run", DIGITS, "--policy", "fifo", "--storage", str(folder / "run"), "--json")
         return trained(folder / "run")
 
     if turn % 2:

@@ -100,10 +100,7 @@ def fold_us(slots: int, rounds: int = 300) -> float:
 def main(short: bool) -> None:
     rows = [replay(1024, 1000, 24.0 if short else 168.0, 10)]
     if not short:
-        rows += [
-            replay(1024, 1000, 168.0, 10, "spatial"),
-            replay(4734, 2000, 168.0, 46),
-        ]
+        rows += [replay(1024, 1000, 168.0, 10, "spatial"), replay(4734, 2000, 168.0, 46)]
     ratios: dict[str, object] = {f"fold_us_{n}": fold_us(n) for n in (100, 1000, 10000)}
     ratios |= {
         "replay_1024_cpu_s": rows[0]["cpu_s"],

@@ -123,14 +123,7 @@ def of_shoal() -> list[dict[str, Any]]:
     for generation, width in enumerate((2, 1, 2), 2):
         joining = (1,) if width == 2 else ()
         seats = [
-            Seat(
-                "b",
-                generation,
-                rank,
-                width,
-                address if width == 2 else "",
-                joining=joining,
-            )
+            Seat("b", generation, rank, width, address if width == 2 else "", joining=joining)
             for rank in range(width)
         ]
         two.send(("begin", seats[1]) if width == 2 else ("move", Move(generation, None)))
@@ -259,19 +252,10 @@ def of_torchrun() -> list[dict[str, Any]]:
                 "--rdzv-id=b",
                 "--local-addr=127.0.0.1",
             ]
-            command += [
-                "--rdzv-conf=last_call_timeout=1",
-                __file__,
-                "--elastic",
-                folder,
-            ]
+            command += ["--rdzv-conf=last_call_timeout=1", __file__, "--elastic", folder]
             # with the store that agents share by default, a node that joins waits for ever
             # (pytorch issue 135712)
-            own = {
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            }
+            own = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
             return subprocess.Popen(command, env=own, stderr=subprocess.DEVNULL)
 
         agents = [agent()]
@@ -358,9 +342,7 @@ def main(chosen: list[str]) -> None:
         if name != "shoal"
     }
     write(
-        "rescale",
-        found,
-        {**over, "restart_over_shoal": min(over.values(), default=float("nan"))},
+        "rescale", found, {**over, "restart_over_shoal": min(over.values(), default=float("nan"))}
     )
 
 

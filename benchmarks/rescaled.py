@@ -28,13 +28,7 @@ import shoal
 from shoal.search import Trace
 
 SLOTS, EPOCHS, QUICK_EPOCHS, SHARDS, ROUNDS = 4, 6, 3, 4, 3
-WAYS = {
-    "1": (1, 1, 1),
-    "2": (2, 2, 2),
-    "4": (4, 4, 4),
-    "1->2->2": (1, 2, 2),
-    "1->2->4": (1, 2, 4),
-}
+WAYS = {"1": (1, 1, 1), "2": (2, 2, 2), "4": (4, 4, 4), "1->2->2": (1, 2, 2), "1->2->4": (1, 2, 4)}
 BATCHES = ("global", "per slot")
 
 
@@ -64,10 +58,7 @@ class Cnn(shoal.Recipe):
             nn.ReLU(),
         ]
         return nn.Sequential(
-            *convolutions,
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32 * side * side, 10),
+            *convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * side * side, 10)
         )
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
@@ -107,22 +98,14 @@ class Thirds:
 def run(way: str, batch: str, folder: Path, quick: bool) -> Found:
     epochs = QUICK_EPOCHS if quick else EPOCHS
     study = shoal.create_study(
-        Cnn(batch == "per slot", 1000 if quick else None, epochs),
-        storage=folder / "study",
+        Cnn(batch == "per slot", 1000 if quick else None, epochs), storage=folder / "study"
     )
-    searcher, rule = (
-        Trace([(0.0, {})], max_epochs=epochs, widths=(1, SLOTS)),
-        Thirds(WAYS[way]),
-    )
+    searcher, rule = (Trace([(0.0, {})], max_epochs=epochs, widths=(1, SLOTS)), Thirds(WAYS[way]))
     study.optimize(searcher, rule, backend="ray", slots=SLOTS, progress=False)
     figures = next(iter(study.state.figures.values()))
     trial = study.trials[0]
     assert trial.status == "finished", trial.status
-    told: Found = {
-        "accuracy": trial.value,
-        "samples": trial.samples,
-        "up": figures.get("up"),
-    }
+    told: Found = {"accuracy": trial.value, "samples": trial.samples, "up": figures.get("up")}
     return times(study.lines()) | told
 
 
@@ -135,11 +118,7 @@ def compare(args: argparse.Namespace) -> None:
         for batch in BATCHES:
             for way in WAYS:
                 found = own_process(
-                    __file__,
-                    way,
-                    "--batch",
-                    batch,
-                    *(["--quick"] if args.quick else []),
+                    __file__, way, "--batch", batch, *(["--quick"] if args.quick else [])
                 )
                 seen.setdefault((batch, way), []).append(found)
                 print(
@@ -149,10 +128,7 @@ def compare(args: argparse.Namespace) -> None:
                 )
     rows, goals = [], {}
     for (batch, way), runs in seen.items():
-        took, best = (
-            median(x["makespan_s"] for x in runs),
-            median(x["accuracy"] for x in runs),
-        )
+        took, best = (median(x["makespan_s"] for x in runs), median(x["accuracy"] for x in runs))
         alone = median(x["makespan_s"] for x in seen[batch, "1"])
         less = median(x["accuracy"] for x in seen["global", "1"])
         ups = [x["up"] for x in runs if x["up"]]
@@ -179,11 +155,7 @@ def compare(args: argparse.Namespace) -> None:
         f"{len(divided(1000 if args.quick else None)[0])} images of "
         f"{images()[2]}, {epochs} epochs, batch 32"
     )
-    goals |= {
-        "size": size,
-        "rounds": args.rounds,
-        "minutes": (time.perf_counter() - begin) / 60,
-    }
+    goals |= {"size": size, "rounds": args.rounds, "minutes": (time.perf_counter() - begin) / 60}
     write("rescaled" + ("-quick" if args.quick else ""), rows, goals)
 
 

@@ -47,9 +47,7 @@ class Rungs(Emulated):
         y = (np.sin(x[:, 0]) + x[:, 1] * x[:, 2] > 0).astype(np.int64)
         held = slice(self.samples, None)
         return shoal.Data.arrays(
-            x[: self.samples],
-            y[: self.samples],
-            validation=(x[held], y[held]),
+            x[: self.samples], y[: self.samples], validation=(x[held], y[held])
         )
 
     def augment(self, samples: Any, rng: np.random.Generator) -> Any:

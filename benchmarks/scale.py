@@ -139,12 +139,7 @@ class World:
             journal = Journal(Path(folder) / "journal.jsonl", Grouping(1.0))
             try:
                 run(
-                    AllAtOnce(self.trials),
-                    self.policy,
-                    backend,
-                    self.table.believe,
-                    journal,
-                    state,
+                    AllAtOnce(self.trials), self.policy, backend, self.table.believe, journal, state
                 )
             finally:
                 journal.close()
@@ -193,13 +188,7 @@ def world_of(name: str, count: int) -> World:
     slots = slots_with(count, shards)
     if name == "elastic":
         trials = trials_of(count // 4 + count // 8, shards, (1, 8))
-        return World(
-            Elastic(),
-            slots,
-            shards,
-            trials,
-            rows_of(trials, wide=(1, 1.9, 2.7, 3.4, 4)),
-        )
+        return World(Elastic(), slots, shards, trials, rows_of(trials, wide=(1, 1.9, 2.7, 3.4, 4)))
     if name == "pack":
         trials = trials_of(count * 5, shards)
         return World(Pack(most=4), slots, shards, trials, rows_of(trials, packed=True))
@@ -368,10 +357,7 @@ def lines_of(trials: int, slots: int = 100) -> Iterator[tuple[Seconds, Entry]]:
         wave = [TrialId(f"t{first + n:06d}") for n in range(min(slots, trials - first))]
         for n, name in enumerate(wave):
             config = {"lr": draw.random(), "width": draw.choice([64, 128])}
-            yield (
-                time,
-                Submitted(Trial(name, 4.0 * SAMPLES, config, shards=frozenset(shards))),
-            )
+            yield (time, Submitted(Trial(name, 4.0 * SAMPLES, config, shards=frozenset(shards))))
             yield time, Planned((), (solo(name, SlotId(f"n{n}"), first + n),))
         for epoch in range(2):
             for shard in shards:
@@ -382,10 +368,7 @@ def lines_of(trials: int, slots: int = 100) -> Iterator[tuple[Seconds, Entry]]:
                     values = {name: {"loss": (draw.random() * SAMPLES, float(SAMPLES))}}
                     yield time, Advanced({name: float(SAMPLES)}, values, visits, spent)
             for name in wave:
-                yield (
-                    time,
-                    Evaluated(name, epoch + 1.0, {"loss": draw.random() / (epoch + 1)}),
-                )
+                yield (time, Evaluated(name, epoch + 1.0, {"loss": draw.random() / (epoch + 1)}))
         for name in wave:
             yield time, Kept(name, 4, 4.0 * SAMPLES, f"{name}/000001-4.pt")
             yield time, Finished(name)

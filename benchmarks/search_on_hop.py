@@ -36,10 +36,7 @@ def searcher(name: str, quick: bool) -> Any:
 
     if name == "asha":
         return shoal.ASHA(
-            num_samples=9 if quick else 27,
-            max_epochs=9,
-            grace_period=1,
-            reduction_factor=3,
+            num_samples=9 if quick else 27, max_epochs=9, grace_period=1, reduction_factor=3
         )
     if name == "hyperband":
         return shoal.Hyperband(max_epochs=9 if quick else 25, reduction_factor=3)
@@ -75,12 +72,7 @@ def run(name: str, way: str, folder: Path, images: int | None, quick: bool) -> F
     )
     rule, options = policy(way)
     study.optimize(
-        searcher(name, quick),
-        rule,
-        backend="ray",
-        slots=SLOTS,
-        progress=False,
-        **options,
+        searcher(name, quick), rule, backend="ray", slots=SLOTS, progress=False, **options
     )
     lines = study.lines()
     first = next(line.time for line in lines if isinstance(line.entry, Planned))
@@ -99,22 +91,9 @@ def run(name: str, way: str, folder: Path, images: int | None, quick: bool) -> F
 
 def process(name: str, way: str, args: argparse.Namespace) -> Found:
     """One run as a process of its own: Ray starts afresh for each, and its start is not counted."""
-    env = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "ignore",
-    }
+    env = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            __file__,
-            "--run",
-            name,
-            "--way",
-            way,
-            "--folder",
-            folder,
-        ]
+        command = [sys.executable, __file__, "--run", name, "--way", way, "--folder", folder]
         command += [] if args.images is None else ["--images", str(args.images)]
         command += ["--quick"] if args.quick else []
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -169,11 +148,7 @@ def compare(args: argparse.Namespace) -> None:
         f"{len(divided(args.images)[0])} images of {images()[2]} in {SHARDS} "
         f"shards, {SLOTS} slots, 1 thread each"
     )
-    ratios |= {
-        "size": size,
-        "rounds": args.rounds,
-        "minutes": (time.perf_counter() - begin) / 60,
-    }
+    ratios |= {"size": size, "rounds": args.rounds, "minutes": (time.perf_counter() - begin) / 60}
     write("search_on_hop" + ("-quick" if args.quick else ""), rows, ratios)
 
 

@@ -14,12 +14,7 @@ import plotly.graph_objects as go
 from common import RESULTS
 from plotly.subplots import make_subplots
 
-PALETTE = {
-    "hop": "#4363d8",
-    "copies": "#e6692d",
-    "ddp": "#7b3fa0",
-    "averaging": "#2e8b57",
-}
+PALETTE = {"hop": "#4363d8", "copies": "#e6692d", "ddp": "#7b3fa0", "averaging": "#2e8b57"}
 Line = tuple[str, list[Any], list[float]]  # its way, x, y
 
 
@@ -51,10 +46,7 @@ def pictures(found: Mapping[str, Any]) -> Iterable[tuple[str, str, list[Line]]]:
         figures = {way: details[way, most][key] for way in PALETTE}
         lines = [(way, [*each], [*each.values()]) for way, each in figures.items()]
         yield f"Fig. 9: {what}, {most} slots", "batch size", lines
-    for key, what in (
-        ("fetched_MB", "MB fetched"),
-        ("epoch_s", "seconds an epoch, with fetching"),
-    ):
+    for key, what in (("fetched_MB", "MB fetched"), ("epoch_s", "seconds an epoch, with fetching")):
         lines = []
         for way in ("hop", "copies"):
             mine = [row for row in remote if row["way"] == way]

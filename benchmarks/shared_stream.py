@@ -188,18 +188,10 @@ def of_shoal(
     """A row of the table, and the trials' states at the end."""
     space = {"lr": shoal.grid([1e-4 * 2**k for k in range(LANES)])}
     study = shoal.create_study(recipe, storage=home / way, search_space=space)
-    more = {
-        "stream_memory_gb": LIMIT_GB,
-        "checkpoint_every": 1e9,
-        "fuse": False,
-        **WAYS[way],
-    }
+    more = {"stream_memory_gb": LIMIT_GB, "checkpoint_every": 1e9, "fuse": False, **WAYS[way]}
     with noting(home / f"{way}-notes") as noted, watching() as seen:
         study.optimize(
-            policy="pack" if way == "pack" else "fifo",
-            max_epochs=epochs,
-            progress=False,
-            **more,
+            policy="pack" if way == "pack" else "fifo", max_epochs=epochs, progress=False, **more
         )
     count, begin, end = trained(study.lines())
     fed = None
@@ -335,10 +327,7 @@ def memory(pid: int) -> float:
 
 def of_tensorsocket(recipe: Pictures, epochs: int, home: Path) -> dict[str, Any]:
     """A row: a producer with a torch DataLoader, and a process for each model."""
-    python, folder = (
-        peers("tensorsocket", ["tensorsocket==0.0.5"]),
-        home / "tensorsocket",
-    )
+    python, folder = (peers("tensorsocket", ["tensorsocket==0.0.5"]), home / "tensorsocket")
     folder.mkdir()
     own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT.parent)}
     told = [__file__, "--peer", str(folder), str(recipe.count), str(epochs)]
@@ -422,9 +411,7 @@ def peer(folder: Path, count: int, epochs: int, number: int) -> None:
 def main() -> None:
     said = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     said.add_argument(
-        "--quick",
-        action="store_true",
-        help="less data, fewer epochs; nothing is written",
+        "--quick", action="store_true", help="less data, fewer epochs; nothing is written"
     )
     said.add_argument("--cores", type=int, default=1)
     said.add_argument(

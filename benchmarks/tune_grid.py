@@ -107,10 +107,7 @@ def run_tune(folder: Path, reuse: bool) -> dict[str, Any]:
     start = time.perf_counter()
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1}),
-        param_space={
-            "h": tune.grid_search(list(WIDTHS)),
-            "lr": tune.grid_search(list(RATES)),
-        },
+        param_space={"h": tune.grid_search(list(WIDTHS)), "lr": tune.grid_search(list(RATES))},
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", reuse_actors=reuse),
         run_config=tune.RunConfig(storage_path=str(folder), verbose=0),
     )
@@ -151,11 +148,7 @@ def run_shoal(folder: Path, widths: tuple[int, ...], **options: Any) -> dict[str
 
     space = {"h": shoal.grid(list(widths)), "lr": shoal.grid(list(RATES))}
     study = shoal.create_study(
-        Digits(),
-        storage=folder / "study",
-        metric="accuracy",
-        mode="max",
-        search_space=space,
+        Digits(), storage=folder / "study", metric="accuracy", mode="max", search_space=space
     )
     study.optimize(max_epochs=EPOCHS, progress=False, **options)
     from shoal.core.event import Finished, Planned
@@ -222,9 +215,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="one round without Ray, to see that it works",
+        "--quick", action="store_true", help="one round without Ray, to see that it works"
     )
     parser.add_argument("--run", choices=VARIANTS)
     parser.add_argument("--folder", type=Path)
@@ -244,17 +235,11 @@ def compare(rounds: int, quick: bool) -> None:
     for name in ("loop_narrow", "local_narrow"):  # compile what they import
         time_process(name, sys.executable)
     for turn in range(rounds):
-        for name in (
-            *variants[turn % len(variants) :],
-            *variants[: turn % len(variants)],
-        ):
+        for name in (*variants[turn % len(variants) :], *variants[: turn % len(variants)]):
             seen[name].append(
                 time_process(name, with_tune if name.startswith("tune") else sys.executable)
             )
-            print(
-                f"round {turn + 1}  {name:13} {seen[name][-1]['wall']:7.2f} s",
-                flush=True,
-            )
+            print(f"round {turn + 1}  {name:13} {seen[name][-1]['wall']:7.2f} s", flush=True)
     rows = [
         {
             "variant": name,
@@ -282,17 +267,9 @@ def ratios(at: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "loop_over_local": ("wall_s", "loop", "local"),
         "local_fifo_over_local": ("wall_s", "local_fifo", "local"),
         "loop_over_local_processor": ("processor_s", "loop", "local"),
-        "loop_over_local_processor_narrow": (
-            "processor_s",
-            "loop_narrow",
-            "local_narrow",
-        ),
+        "loop_over_local_processor_narrow": ("processor_s", "loop_narrow", "local_narrow"),
         "loop_over_local_training": ("training_s", "loop", "local"),
-        "loop_over_local_training_narrow": (
-            "training_s",
-            "loop_narrow",
-            "local_narrow",
-        ),
+        "loop_over_local_training_narrow": ("training_s", "loop_narrow", "local_narrow"),
         "loop_over_ray2_training": ("training_s", "loop", "ray2"),
     }
     found = {

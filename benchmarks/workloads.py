@@ -103,8 +103,7 @@ def arrivals(
 ) -> Trace:
     """Trials as (when it comes, which row it has, epochs)."""
     return Trace(
-        [(at, {"row": row, "batch_size": 10}, 1000.0 * n) for at, row, n in given],
-        widths=widths,
+        [(at, {"row": row, "batch_size": 10}, 1000.0 * n) for at, row, n in given], widths=widths
     )
 
 
@@ -130,11 +129,7 @@ def workloads() -> tuple[Workload, ...]:
     churn = tuple(_churn(rng))
     return (
         Workload(
-            "many small",
-            "makespan",
-            lambda: arrivals([(0.0, 0, 3)] * 32, (1, 4)),
-            (small(0),),
-            4,
+            "many small", "makespan", lambda: arrivals([(0.0, 0, 3)] * 32, (1, 4)), (small(0),), 4
         ),
         Workload(
             "few large",
@@ -185,11 +180,7 @@ def workloads() -> tuple[Workload, ...]:
             "first rung",
             "first_result",
             lambda: Hyperband(
-                {"row": _rows(4)},
-                max_epochs=9,
-                metric="loss",
-                mode="min",
-                widths=(1, 8),
+                {"row": _rows(4)}, max_epochs=9, metric="loss", mode="min", widths=(1, 8)
             ),
             large(4, 0.8, 6),
             8,
@@ -199,10 +190,7 @@ def workloads() -> tuple[Workload, ...]:
             "unlike neighbours",
             "makespan",
             lambda: arrivals([(0.0, 0, 7.68)] * 3 + [(0.0, 1, 7.68)] * 3, (1, 1)),
-            (
-                Row((40_000.0,), {"row": 0}, build=0.005),
-                Row((940.0,), {"row": 1}, build=0.005),
-            ),
+            (Row((40_000.0,), {"row": 0}, build=0.005), Row((940.0,), {"row": 1}, build=0.005)),
             2,
             {ShardId("s0"): 256},
             others=("mixed",),
@@ -211,10 +199,7 @@ def workloads() -> tuple[Workload, ...]:
             "one giant",
             "makespan",
             lambda: arrivals([(0.0, 0, 2)] * 12 + [(0.0, 1, 30)] + [(0.0, 0, 2)] * 12, (1, 4)),
-            (
-                small(0, 0.5),
-                Row(rates(100.0, 0.85, 4), {"row": 1}, memory=6.0, switch=1.0),
-            ),
+            (small(0, 0.5), Row(rates(100.0, 0.85, 4), {"row": 1}, memory=6.0, switch=1.0)),
             4,
         ),
         Workload(
@@ -228,11 +213,7 @@ def workloads() -> tuple[Workload, ...]:
             "thinning rungs",
             "makespan",
             lambda: Hyperband(
-                {"row": _rows(4)},
-                max_epochs=27,
-                metric="loss",
-                mode="min",
-                widths=(1, 4),
+                {"row": _rows(4)}, max_epochs=27, metric="loss", mode="min", widths=(1, 4)
             ),
             large(4, 0.8, 8),
             4,

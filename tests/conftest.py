@@ -226,10 +226,7 @@ class Blobs(shoal.Recipe):
         from torch import nn
 
         return nn.Sequential(
-            nn.Linear(5, config["width"]),
-            nn.ReLU(),
-            nn.Dropout(0.1),
-            nn.Linear(config["width"], 3),
+            nn.Linear(5, config["width"]), nn.ReLU(), nn.Dropout(0.1), nn.Linear(config["width"], 3)
         )
 
     def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:

@@ -40,12 +40,7 @@ NAMES = st.sampled_from([A, B, TrialId("never")])
 SHARD = st.sampled_from(list(SHARDS))
 FINE = st.floats(0, 100)
 GANGS = st.builds(
-    solo,
-    NAMES,
-    st.sampled_from([W0, W1, SlotId("gone")]),
-    st.integers(0, 2),
-    SHARD,
-    st.just(10.0),
+    solo, NAMES, st.sampled_from([W0, W1, SlotId("gone")]), st.integers(0, 2), SHARD, st.just(10.0)
 ) | st.just(Gang((Lane(A, (W0,)), Lane(B, (W1,))), fused=True))
 VISITS = st.builds(
     Visit,

@@ -45,9 +45,7 @@ def view_of(state: State, table: Table = Table(), now: float = 0.0) -> View:
 
 
 def started(
-    *trials: Trial,
-    at: Sequence[Slot] | None = None,
-    shards: Mapping[ShardId, int] = SHARDS,
+    *trials: Trial, at: Sequence[Slot] | None = None, shards: Mapping[ShardId, int] = SHARDS
 ) -> State:
     """A study with these trials waiting, and one slot a shard."""
     return state_of(Joined(tuple(at or slots(shards))), *map(Submitted, trials), shards=shards)

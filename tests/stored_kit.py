@@ -93,10 +93,7 @@ def recipes() -> ModuleType:
         module = ModuleType(name)
         module.__file__ = "/home/user/recipe.py"  # pickles name it: no place of this machine
         sys.modules[name] = module
-        exec(
-            compile((STORED / "recipe.py").read_text(), "recipe.py", "exec"),
-            module.__dict__,
-        )
+        exec(compile((STORED / "recipe.py").read_text(), "recipe.py", "exec"), module.__dict__)
     return sys.modules[name]
 
 
@@ -346,10 +343,7 @@ def page(folder: Path, out: Path) -> dict[str, Any]:
         for section, found in parser.tables.items()
         if section not in SHOWN_SINCE
     }
-    return {
-        "tables": plain(tables),
-        "drawings": plain(_drawn(json.loads(parser.drawings))),
-    }
+    return {"tables": plain(tables), "drawings": plain(_drawn(json.loads(parser.drawings)))}
 
 
 def _names_in(lines: Iterable[Any]) -> Iterator[str]:

@@ -9,9 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import architecture
 
 
-def test_the_page_and_the_picture_are_those_of_the_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_page_and_the_picture_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["architecture.py", "--check"])
     assert architecture.main() == 0
 

@@ -39,12 +39,7 @@ def test_a_unit_has_ended_when_its_visit_is_complete_not_when_it_reports() -> No
     later = (9.0, (rest,))
     moments = iter([(2.0, (half,)), (2.5, (Measured(TRIAL, "x", {}),)), (3.0, (rest,)), later])
     spent, moved = until_visited(moments, TRIAL)
-    assert (spent["train"], spent["switch"], spent["data"], moved) == (
-        3.0,
-        0.5,
-        0.0,
-        100,
-    )
+    assert (spent["train"], spent["switch"], spent["data"], moved) == (3.0, 0.5, 0.0, 100)
     assert next(moments) == later
 
 
@@ -54,10 +49,7 @@ def test_a_unit_has_ended_when_its_visit_is_complete_not_when_it_reports() -> No
 def test_ratios_of_many_leave_out_what_took_too_long() -> None:
     from many import ratios, together
 
-    rounds = [
-        {"seconds": 20.0, "ms_a_trial": 2.0},
-        {"seconds": 40.0, "ms_a_trial": 4.0},
-    ]
+    rounds = [{"seconds": 20.0, "ms_a_trial": 2.0}, {"seconds": 40.0, "ms_a_trial": 4.0}]
     rows = [
         together("loop, saving", 10_000, rounds),
         together("shoal", 10_000, [{**rounds[0], "report_s": 4.0, "resume_s": "over 9 s"}]),
@@ -142,9 +134,7 @@ def test_more_to_do_is_no_failure_and_goes_on(gpu_call: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_cells_that_are_cut_short_are_no_failure_while_there_are_more(
-    gpu_call: Any,
-) -> None:
+def test_cells_that_are_cut_short_are_no_failure_while_there_are_more(gpu_call: Any) -> None:
     import gpu
 
     code = "import os, json, time; json.dump({'rows': [{'rounds': 1}], "
@@ -224,10 +214,7 @@ def test_results_of_packing_on_the_same_card_are_added_to(monkeypatch: Any) -> N
     """Device and torch say whether; another NumPy or machine of such a card is no reason."""
     import packing
 
-    found = {
-        "ratios": {"device": "Some GPU"},
-        "versions": {"torch": "2.11", "numpy": "1"},
-    }
+    found = {"ratios": {"device": "Some GPU"}, "versions": {"torch": "2.11", "numpy": "1"}}
     monkeypatch.setattr(packing, "versions", lambda: {"torch": "2.11", "numpy": "2"})
     assert packing.same_place(found, "Some GPU")
     assert not packing.same_place(found, "Other GPU")
@@ -254,11 +241,7 @@ def test_what_is_worth_most_a_second_comes_first() -> None:
     command = list(gpu.items("cuda", False)[1].command(120.0))
     nets = command[command.index("--nets") + 1 : command.index("--models")]
     models = command[command.index("--models") + 1 : command.index("--batches")]
-    assert nets == ["MLP-3 x64", "CNN, 3x32x32", "ResNet-18"] and models == [
-        "2",
-        "8",
-        "32",
-    ]
+    assert nets == ["MLP-3 x64", "CNN, 3x32x32", "ResNet-18"] and models == ["2", "8", "32"]
     assert command[-2:] == ["--seconds", "95"] and "32" in command
     for device, short in (("cuda", False), ("cpu", True)):
         for item in gpu.items(device, short):
@@ -303,14 +286,7 @@ def test_what_is_missing_is_said_in_one_line(
     if device == "cuda" and torch_sees_a_gpu():
         pytest.skip("there is a GPU here")
     done = subprocess.run(
-        [
-            sys.executable,
-            "benchmarks/gpu.py",
-            "--device",
-            device,
-            "--results",
-            tmp_path,
-        ],
+        [sys.executable, "benchmarks/gpu.py", "--device", device, "--results", tmp_path],
         cwd=REPO,
         env=hiding(tmp_path, *hidden),
         capture_output=True,
@@ -408,17 +384,9 @@ def test_the_table_of_a_gpu_has_its_ways_and_its_name(tmp_path: Path, monkeypatc
     times = dict.fromkeys((*packing_page.GPU_WAYS, "chosen"), 0.1)
     compared = {"chosen_over_best": 1.0, "sequential_over_chosen": 2.0}
     row = {"net": "CNN", "models": 4, "batch": 32, "alone": 0.03, **times, **compared}
-    row |= {
-        "fused_over_sequential": 0.5,
-        "choice": "fused by 4",
-        "best": "fused",
-        "rounds": 3,
-    }
+    row |= {"fused_over_sequential": 0.5, "choice": "fused by 4", "best": "fused", "rounds": 3}
     ratios = {"device": "Some GPU", "left_out": 0, "cells_missing": 0}
-    ratios |= {
-        "chosen_over_best": 1.0,
-        "chosen_over_best_at": "CNN, 4 models, batch 32",
-    }
+    ratios |= {"chosen_over_best": 1.0, "chosen_over_best_at": "CNN, 4 models, batch 32"}
     content = {"rows": [row], "ratios": ratios, "versions": {"torch": "2.11"}}
     packed = {"name": "packing-gpu", "machine": {"cpu": "Some CPU"}, **content}
     folder = tmp_path / "gpu" / "Some-GPU-torch-2.11"

@@ -112,10 +112,7 @@ RUN += [DOCS / "tutorial.md"]
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_python_shown_runs(
-    page: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All blocks of a page are one script; what the page shows as its output is what it prints."""
     code = blocks(page, "python")

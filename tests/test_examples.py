@@ -144,8 +144,7 @@ def test_own_searcher(tmp_path: Path, run: Run) -> None:
     reason="the MNIST images are not part of the product; none lie beside the checkout",
 )
 @pytest.mark.parametrize(
-    "backend",
-    [(), pytest.param(("--backend", "ray", "--slots", "2"), marks=pytest.mark.nightly)],
+    "backend", [(), pytest.param(("--backend", "ray", "--slots", "2"), marks=pytest.mark.nightly)]
 )
 def test_mnist(tmp_path: Path, backend: tuple[str, ...]) -> None:
     script(tmp_path, str(ROOT / "examples" / "mnist.py"), "--data", str(MNIST), *backend)

@@ -30,11 +30,7 @@ def page(tmp_path: Path) -> Path:
 def test_what_differs_is_listed_and_put_right(page: Path) -> None:
     rules: list[Rule] = [
         sentence(
-            "page.md",
-            "takes {:.1f} s against {:.0f} s (others), of {:_}.",
-            7.66,
-            96.2,
-            40811,
+            "page.md", "takes {:.1f} s against {:.0f} s (others), of {:_}.", 7.66, 96.2, 40811
         ),
         Block("page.md", "t", "new"),
     ]

@@ -140,9 +140,7 @@ MISTAKES: Mapping[str, Mistake] = {
         "validation=0.25", "validation=None", "its data have no validation part"
     ),
     "Data that is no shoal.Data": Mistake(
-        "shoal.Data.arrays(x, y, shards=2, validation=0.25)",
-        "x, y",
-        "must return shoal.Data",
+        "shoal.Data.arrays(x, y, shards=2, validation=0.25)", "x, y", "must return shoal.Data"
     ),
     "A generator on the recipe": Mistake(
         "max_epochs = 1",
@@ -222,9 +220,7 @@ FURTHER: Mapping[str, Mistake] = {
     ),
     "an attribute of the configuration": Mistake('config["lr"]', "config.lr", "write config['lr']"),
     "a batch larger than a shard, dropped": Mistake(
-        "batch_size = 16",
-        "batch_size, drop_last = 99, True",
-        "drop_last leaves nothing to train",
+        "batch_size = 16", "batch_size, drop_last = 99, True", "drop_last leaves nothing to train"
     ),
     "another word for max": Mistake('"max"', '"maximal"', 'mode must be "min" or "max"'),
     "an unknown value": Mistake(

@@ -42,12 +42,7 @@ def test_bytes_are_held_against_the_papers_formula() -> None:
     ],
 )
 def test_nodes_fetch_what_they_lack(
-    way: str,
-    replicas: int,
-    at_hand: int,
-    fetched: int,
-    tmp_path: Path,
-    monkeypatch: Any,
+    way: str, replicas: int, at_hand: int, fetched: int, tmp_path: Path, monkeypatch: Any
 ) -> None:
     import selection_remote
     import selection_task

@@ -79,10 +79,7 @@ class Tables:
             return {"ours": goal(self.name, what.removeprefix("goal "))}
         if measured := re.fullmatch(r"`benchmarks/(\w+)\.py`, (\w+)", what):
             found, key = benchmark(measured[1]), measured[2]
-            return {
-                "ours": found["ratios"][key],
-                "paper": found.get("paper", {}).get(key),
-            }
+            return {"ours": found["ratios"][key], "paper": found.get("paper", {}).get(key)}
         return paper_row(self.name, what)
 
 

@@ -298,12 +298,7 @@ def grid() -> list[Sentence]:
     found = []
     for name, label in labels.items():
         one = row("tune_grid", variant=name)
-        figures = (
-            one["wall_s"],
-            one["training_s"],
-            *one["walls_s"],
-            one["best_accuracy"],
-        )
+        figures = (one["wall_s"], one["training_s"], *one["walls_s"], one["best_accuracy"])
         text = f"| {label} | {{:.1f}} | {{:.1f}} | {{:.1f}}, {{:.1f}}, {{:.1f}} | {{:.3f}} |"
         found.append(sentence(PAGE, text, *figures))
     return [
@@ -372,11 +367,7 @@ def changes_of_width() -> list[Sentence]:
 
     return [
         sentence(PAGE, "| Shoal | {:.2f} | {:.2f} | {:.2f} | {:.2f} |", *seconds("shoal")),
-        sentence(
-            PAGE,
-            "| torchrun, elastic | {:.1f} | {:.1f} | {:.1f} | |",
-            *seconds("torchrun"),
-        ),
+        sentence(PAGE, "| torchrun, elastic | {:.1f} | {:.1f} | {:.1f} | |", *seconds("torchrun")),
         sentence(
             PAGE,
             "| Ray Train, stopped and restored | {:.1f} | {:.1f} | {:.1f} | |",
@@ -464,11 +455,7 @@ def nets() -> list[Sentence]:
     return [
         *lines,
         sentence(PAGE, "| water-fill | | {:.1f} s | |", seconds("waterfill, shared")),
-        sentence(
-            PAGE,
-            "sharing by four slots would gain {:.2f}\ntimes",
-            of("sharing_bound"),
-        ),
+        sentence(PAGE, "sharing by four slots would gain {:.2f}\ntimes", of("sharing_bound")),
         sentence(
             PAGE,
             "the flotilla takes {:.2f} times as long as a slot for each with own preprocessors, "
@@ -584,9 +571,7 @@ def rates() -> list[Sentence]:
             ratio(told, "unpacked_over_ours"),
         ),
         sentence(
-            PAGE,
-            "by up to {:.1f} points of accuracy",
-            ratio(told, "fused_promotions_apart_points"),
+            PAGE, "by up to {:.1f} points of accuracy", ratio(told, "fused_promotions_apart_points")
         ),
         *rounding(),
     ]
@@ -648,9 +633,7 @@ def divided() -> list[Rule]:
             of["ddp_over_hop_bytes_4"],
         ),
         sentence(
-            PAGE,
-            "accuracies differ by {:.3f} in the mean (four slots) and by {:.3f} (two)",
-            *apart,
+            PAGE, "accuracies differ by {:.3f} in the mean (four slots) and by {:.3f} (two)", *apart
         ),
         sentence(
             PAGE,
@@ -658,9 +641,7 @@ def divided() -> list[Rule]:
             of["hop_bytes_over_least_4"],
         ),
         sentence(
-            PAGE,
-            "Of the paper's whole sum that is {:.2f} on four slots and {:.2f}",
-            *formula,
+            PAGE, "Of the paper's whole sum that is {:.2f} on four slots and {:.2f}", *formula
         ),
     ]
 
@@ -708,9 +689,7 @@ def packing() -> list[Rule]:
             *(most(net, 64) for net in ("CNN", "ResNet-like", "MobileNet-like")),
         ),
         sentence(
-            page,
-            "fusing all of the two larger nets takes up to {:.1f} times as long",
-            max(losses),
+            page, "fusing all of the two larger nets takes up to {:.1f} times as long", max(losses)
         ),
     ]
 

@@ -116,9 +116,7 @@ def rescaling(page: str) -> list[Sentence]:
         sentence(
             page,
             "run times grow by {:.0f} % (paper: 442), {:.1f} % and {:.1f} % of the node-hours",
-            percent(
-                ours(f"Fig. 14 (b), {parallel.format('longer run times')}"),
-            ),
+            percent(ours(f"Fig. 14 (b), {parallel.format('longer run times')}")),
             percent(ours("Fig. 14, efficiency, 5 in parallel, unoccupied")),
             percent(ours("Fig. 14, efficiency, 10 in parallel, unoccupied")),
         ),
@@ -141,14 +139,7 @@ def rescaling(page: str) -> list[Sentence]:
     ]
 
 
-LOG = (
-    "events",
-    "join_events",
-    "leave_events",
-    "idle_node_hours",
-    "equivalent_nodes",
-    "idle_ratio",
-)
+LOG = ("events", "join_events", "leave_events", "idle_node_hours", "equivalent_nodes", "idle_ratio")
 
 
 def allocator(page: str) -> Sentence:
@@ -234,15 +225,9 @@ def capes_exploring(page: str) -> list[Sentence]:
             *(extreme["lottery"], extreme["paper"]),
         ),
         sentence(
-            page,
-            "all three cells come within {:.0f} % (goal B-4)",
-            percent(goal("capes", "B-4")),
+            page, "all three cells come within {:.0f} % (goal B-4)", percent(goal("capes", "B-4"))
         ),
-        sentence(
-            page,
-            "the moderate load takes {:.0f} % too long",
-            more(held / moderate["paper"]),
-        ),
+        sentence(page, "the moderate load takes {:.0f} % too long", more(held / moderate["paper"])),
         sentence(
             page,
             "{:.1f} h where each explores once and then runs on one slot, and {:.1f} h on 8 slots "
@@ -296,11 +281,7 @@ def cerebro() -> list[Sentence]:
     planned = [row[rule] for row in select("cerebro", "noise") for rule in ("rotation", "quick4")]
     return [
         sentence(page, "(256: within {:.1f} % on average)", more(max(many))),
-        sentence(
-            page,
-            "(16 on 8: {:.0f} % above the bound)",
-            more(unlike["vector rearrangement"]),
-        ),
+        sentence(page, "(16 on 8: {:.0f} % above the bound)", more(unlike["vector rearrangement"])),
         sentence(
             page,
             "Hyperband takes {:.2f} times as long hopping as task-parallel (paper: 1.03)",
@@ -327,9 +308,7 @@ def cerebro() -> list[Sentence]:
             more(max(copies)),
         ),
         sentence(
-            page,
-            "make epochs of 64 trials or more {:.1f} times as short",
-            goal("cerebro", "A-5"),
+            page, "make epochs of 64 trials or more {:.1f} times as short", goal("cerebro", "A-5")
         ),
     ]
 
@@ -394,12 +373,7 @@ def pack() -> list[Sentence]:
             *(len(shared), len(others), others.count("yes"), others.count("no")),
         ),
         sentence(page, "their tensors take {:.1f} GiB", four["gib_2_resnet50_80"]),
-        sentence(
-            page,
-            "as much as training {:.0f} to {:.0f} images",
-            min(switches),
-            max(switches),
-        ),
+        sentence(page, "as much as training {:.0f} to {:.0f} images", min(switches), max(switches)),
         sentence(
             page,
             "MLP-3: {:.2f}, {:.2f} and {:.2f} against the paper's {:.2f}, {:.2f} and {:.2f}.",
@@ -416,10 +390,7 @@ def pack() -> list[Sentence]:
         ),
         sentence(page, "at most {:.1f} % from exact set partition at 12", more(max(exact))),
         sentence(
-            page,
-            "{:.2f} to {:.2f} times as fast as kNN rung by rung",
-            min(filled),
-            max(filled),
+            page, "{:.2f} to {:.2f} times as fast as kNN rung by rung", min(filled), max(filled)
         ),
         sentence(
             page,

@@ -60,12 +60,7 @@ def part(subset: int, week: int, hours: float = 168.0) -> IdleLog:
 
 
 UNLIKE = {"throughput": "ImageNet-imgps-1001J", "efficiency": "ImageNet-spdup-1001J"}
-RULES = {
-    "heuristic": heuristic,
-    "even": even,
-    "learned": learned,
-    "foretold": foretold,
-}
+RULES = {"heuristic": heuristic, "even": even, "learned": learned, "foretold": foretold}
 
 
 def case(what: dict[str, Any]) -> dict[str, Any]:
@@ -170,10 +165,7 @@ def longer(given: Jobs, times: int) -> Jobs:
         for k in ("rates", "scores", "up", "down", "fewest", "most", "samples")
     }
     return replace(
-        given,
-        names=given.names * times,
-        submit=36.0 * np.arange(len(given.names) * times),
-        **many,
+        given, names=given.names * times, submit=36.0 * np.arange(len(given.names) * times), **many
     )
 
 

@@ -156,10 +156,7 @@ class Replay:
         """Best samples/s of the first trials on so many dedicated nodes, straight between whole
         numbers.
         """
-        rates, n = (
-            self.jobs.rates[: self.parallel],
-            self.equivalent if nodes is None else nodes,
-        )
+        rates, n = (self.jobs.rates[: self.parallel], self.equivalent if nodes is None else nodes)
 
         def best(whole: int) -> float:
             return value(rates, best_counts(rates, whole))
@@ -186,11 +183,7 @@ class _Run:
         self.owner = np.full(len(replay.log.nodes), -2)  # -2 busy elsewhere, -1 free
         self.active: list[int] = []
         count = len(replay.jobs.samples)
-        self.made, self.rate, self.until = (
-            np.zeros(count),
-            np.zeros(count),
-            np.full(count, -1.0),
-        )
+        self.made, self.rate, self.until = (np.zeros(count), np.zeros(count), np.full(count, -1.0))
         self.begun, self.ended = np.full(count, np.nan), np.full(count, np.nan)
         self.next = self.decisions = 0
         self.now = 0.0
@@ -299,20 +292,14 @@ class _Run:
         for i in np.flatnonzero(counts < held):
             mine = np.flatnonzero(owner == a[i])
             owner[
-                self._pick(
-                    mine,
-                    release(self._stock(mine), int(held[i] - counts[i]), self.near),
-                )
+                self._pick(mine, release(self._stock(mine), int(held[i] - counts[i]), self.near))
             ] = -1
         self._fairly(held, counts)
         for i in sorted(np.flatnonzero(counts > held), key=lambda i: -counts[i]):
             free = np.flatnonzero(owner == -1)
             own = self._stock(np.flatnonzero(owner == a[i]))
             owner[
-                self._pick(
-                    free,
-                    take(own, self._stock(free), int(counts[i] - held[i]), self.near),
-                )
+                self._pick(free, take(own, self._stock(free), int(counts[i] - held[i]), self.near))
             ] = a[i]
 
     def _fairly(self, held: np.ndarray, counts: np.ndarray) -> None:

@@ -92,10 +92,7 @@ def rising(values: list[float]) -> bool:
 
 
 def figure7b(
-    paper: dict[str, Any],
-    other: dict[str, Any],
-    horizons: list[int],
-    costs: list[float],
+    paper: dict[str, Any], other: dict[str, Any], horizons: list[int], costs: list[float]
 ) -> Rows:
     printed = paper["figure7"]
     theirs = per_event(other, "rescaled at")
@@ -119,11 +116,7 @@ def figure7b(
 
 def figure8(horizons: list[int], ours: Rows, returns: list[float]) -> Rows:
     return [
-        {
-            "what": f"Fig. 8, {horizon} s",
-            "return": gain,
-            "samples an event": per_event(one, "out"),
-        }
+        {"what": f"Fig. 8, {horizon} s", "return": gain, "samples an event": per_event(one, "out")}
         for horizon, one, gain in zip(horizons, ours, returns, strict=True)
     ]
 

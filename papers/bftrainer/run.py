@@ -28,11 +28,7 @@ def table1(paper: dict[str, Any]) -> tuple[Rows, Goals]:
     found = describe(log().window(BEGIN, log().finish))
     names = ("events", "join_events", "leave_events", "idle_node_hours")
     rows = [
-        {
-            "what": f"log, {name}",
-            "paper": paper["log"][name],
-            "ours": round(found[name]),
-        }
+        {"what": f"log, {name}", "paper": paper["log"][name], "ours": round(found[name])}
         for name in names
     ]
     more = {
@@ -67,10 +63,7 @@ def figure9(paper: dict[str, Any], short: bool) -> tuple[Rows, Goals]:
     rows = []
     for one in theirs:
         row = {"what": f"Fig. 9, {one['rule']}, authors' accounting", "ours": one["U"]}
-        printed = {
-            "heuristic": nine["paper"]["heuristic"],
-            saturates: nine["paper"]["milp"],
-        }
+        printed = {"heuristic": nine["paper"]["heuristic"], saturates: nine["paper"]["milp"]}
         on_record = recorded(nine, "milp", one["rule"])
         rows.append(row | beside(one["U"], printed.get(one["rule"]), on_record, paper["tolerance"]))
     for one in ours:
@@ -108,10 +101,7 @@ def recorded(nine: dict[str, Any], what: str, rule: Any) -> float:
 
 def beside(ours: float, printed: float | None, on_record: float, close: float) -> dict[str, Any]:
     """The columns of a row beside our figure: the paper's, if it prints one, and ours of before."""
-    columns: dict[str, Any] = {
-        "on record": on_record,
-        "near": abs(ours - on_record) <= close,
-    }
+    columns: dict[str, Any] = {"on record": on_record, "near": abs(ours - on_record) <= close}
     return columns if printed is None else {"paper": printed, **columns}
 
 
@@ -276,14 +266,7 @@ def beyond() -> tuple[Rows, Goals]:
         ),
         *({"parallel": 35, "more": 3, "week": w, "rule": "heuristic"} for w in (1, 2)),
         *(
-            {
-                "subset": -1,
-                "parallel": 46,
-                "more": 8,
-                "week": w,
-                "cost": c,
-                "spatial": p,
-            }
+            {"subset": -1, "parallel": 46, "more": 8, "week": w, "cost": c, "spatial": p}
             for w, c in ((1, 1.0), (2, 1.0), (2, 5.0))
             for p in (False, True)
         ),
@@ -340,11 +323,7 @@ def main(short: bool) -> bool:
         more, met = part_of()
         rows += more
         goals |= met
-        print(
-            {name: goal["figure"] for name, goal in met.items()},
-            file=sys.stderr,
-            flush=True,
-        )
+        print({name: goal["figure"] for name, goal in met.items()}, file=sys.stderr, flush=True)
     return write("bftrainer-short" if short else "bftrainer", rows, goals)
 
 

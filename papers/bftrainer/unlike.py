@@ -35,11 +35,7 @@ def figure13(horizons: list[int]) -> tuple[Rows, float]:
     ]
     use = [one["static_U"] for one in replays(cases)]
     rows = [
-        {
-            "what": f"Fig. 13, {horizon} s",
-            "throughput": of_rates,
-            "efficiency": of_shares,
-        }
+        {"what": f"Fig. 13, {horizon} s", "throughput": of_rates, "efficiency": of_shares}
         for horizon, of_rates, of_shares in zip(horizons, use[::2], use[1::2], strict=True)
     ]
     return rows, 100.0 * min(row["efficiency"] - row["throughput"] for row in rows)
@@ -48,13 +44,7 @@ def figure13(horizons: list[int]) -> tuple[Rows, float]:
 def figure14(paper: dict[str, Any], parallels: list[int]) -> tuple[Rows, bool]:
     """Node-hours until all have ended, mean hours of a trial, U; whether the trends are there."""
     cases = [
-        {
-            "jobs": file,
-            "parallel": parallel,
-            "hours": LONG,
-            "completions": False,
-            "static": True,
-        }
+        {"jobs": file, "parallel": parallel, "hours": LONG, "completions": False, "static": True}
         for file in UNLIKE.values()
         for parallel in parallels
     ]

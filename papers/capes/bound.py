@@ -58,9 +58,7 @@ def mean_completion(instance: Instance, bucket: float, until: float) -> float:
     rows = [
         _row(
             cells_to(
-                np.array(widths, float)[option],
-                (slot_time, np.arange(cells)),
-                slot_time.max() + 1,
+                np.array(widths, float)[option], (slot_time, np.arange(cells)), slot_time.max() + 1
             ),
             n,
             slow,

@@ -102,11 +102,7 @@ def table3(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]:
         f"15 cells within 20 % (worst {worst:.1%}) and 10 % rms (figure), "
         f"under the lottery; {len(seeds)} seeds"
     )
-    return rows, {
-        "figure": rms,
-        "holds": bool(worst <= 0.20 and rms <= 0.10),
-        "text": text,
-    }
+    return rows, {"figure": rms, "holds": bool(worst <= 0.20 and rms <= 0.10), "text": text}
 
 
 READINGS = {
@@ -189,10 +185,7 @@ def beyond(seeds: range, short: bool) -> tuple[Rows, dict[str, Any]]:
     for name, (policy, how) in OTHERS.items():
         if name == "equi" or not short:
             rows.append(
-                {
-                    "what": name,
-                    **{load: hours(policy, load, seeds, **how) for load in LOADS},
-                }
+                {"what": name, **{load: hours(policy, load, seeds, **how) for load in LOADS}}
             )
     equi = [rows[1][load] / rows[0][load] for load in LOADS]
     if not short:
@@ -237,9 +230,7 @@ def bounds(short: bool) -> dict[str, float]:
             instance = Instance(came, work, {w: EPOCH / 60 / minutes(w) for w in MINUTES}, SLOTS)
             low = (
                 mean_completion(
-                    instance,
-                    bucket * (2 if short else 1),
-                    float(came.max()) + after * 3600,
+                    instance, bucket * (2 if short else 1), float(came.max()) + after * 3600
                 )
                 / 3600
             )
@@ -281,8 +272,7 @@ def exact(instances: int) -> dict[str, Any]:
             for w, r in zip((1, 2, 4, 8), np.cumsum(rng.uniform(0.05, 1, 4)), strict=True)
         }
         wanting = asks(
-            [float(q) for q in rng.uniform(1, 200, rng.integers(1, min(4, capacity) + 1))],
-            rates,
+            [float(q) for q in rng.uniform(1, 200, rng.integers(1, min(4, capacity) + 1))], rates
         )
         picks = (p for p in product(rates, repeat=len(wanting)) if sum(p) <= capacity)
         least = min(sum(a.left / rates[w] for a, w in zip(wanting, p, strict=True)) for p in picks)

@@ -21,10 +21,7 @@ def minutes(width: int, penalty: float = 0.0) -> float:
     """Minutes per epoch; between powers of two linear in 1/width, and longer by the penalty."""
     if width in MINUTES:
         return MINUTES[width]
-    low, high = (
-        max(w for w in MINUTES if w < width),
-        min(w for w in MINUTES if w > width),
-    )
+    low, high = (max(w for w in MINUTES if w < width), min(w for w in MINUTES if w > width))
     part = (1 / width - 1 / high) / (1 / low - 1 / high)
     return (MINUTES[high] + part * (MINUTES[low] - MINUTES[high])) * (1 + penalty)
 
@@ -32,12 +29,7 @@ def minutes(width: int, penalty: float = 0.0) -> float:
 def speeds(penalty: float = 0.0, restart: float = RESTART) -> Table:
     """Images/s at widths 1..8."""
     return Table(
-        (
-            Row(
-                rates=tuple(EPOCH / 60 / minutes(w, penalty) for w in range(1, 9)),
-                switch=restart,
-            ),
-        )
+        (Row(rates=tuple(EPOCH / 60 / minutes(w, penalty) for w in range(1, 9)), switch=restart),)
     )
 
 

@@ -131,21 +131,14 @@ def milp(times: Times, nodes: int | None = 10_000, seconds: float | None = None)
     whole = np.concatenate([np.zeros(cells + 1), np.ones(len(pairs))])
     limits = LinearConstraint(matrix, least, inf)
     answer = milp(
-        goal,
-        integrality=whole,
-        bounds=Bounds(low, high),
-        constraints=limits,
-        options=options,
+        goal, integrality=whole, bounds=Bounds(low, high), constraints=limits, options=options
     )
     proved = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else bound(times)
     if answer.x is None:
         return Solved(start, inf, proved, len(pairs))
     schedule = _pressed(table, answer.x[:cells].reshape(table.shape))
     return Solved(
-        min(schedule, start, key=lambda s: s.makespan),
-        schedule.makespan,
-        proved,
-        len(pairs),
+        min(schedule, start, key=lambda s: s.makespan), schedule.makespan, proved, len(pairs)
     )
 
 
@@ -160,11 +153,7 @@ def _pairs(count: int, slots: int) -> Iterator[tuple[int, int]]:
 
 
 def _rows(
-    lasts: Floats,
-    pairs: Sequence[tuple[int, int]],
-    cells: int,
-    columns: int,
-    most: float,
+    lasts: Floats, pairs: Sequence[tuple[int, int]], cells: int, columns: int, most: float
 ) -> tuple[Any, Floats]:
     """matrix @ variables >= least: either unit of a pair starts after the other's end; the
     makespan is after every end.
@@ -179,28 +168,10 @@ def _rows(
     )  # rows: one after other, other after one, the end after each
     rows = np.concatenate([n, n, n, m, m, m, end, end])
     at = np.concatenate(
-        [
-            other,
-            one,
-            cells + 1 + n,
-            one,
-            other,
-            cells + 1 + n,
-            np.full(cells, cells),
-            cell,
-        ]
+        [other, one, cells + 1 + n, one, other, cells + 1 + n, np.full(cells, cells), cell]
     )
     value = np.concatenate(
-        [
-            once,
-            -once,
-            most * once,
-            once,
-            -once,
-            -most * once,
-            np.ones(cells),
-            -np.ones(cells),
-        ]
+        [once, -once, most * once, once, -once, -most * once, np.ones(cells), -np.ones(cells)]
     )
     least = np.concatenate([lasts[one], lasts[other] - most, lasts])
     return csr_array((value, (rows, at)), shape=(2 * len(n) + cells, columns)), least

@@ -66,14 +66,7 @@ def figure6(seeds: range, short: bool) -> tuple[Rows, Goal]:
     for alike, trials, slots in CELLS:
         found: dict[str, list[float]] = {
             name: []
-            for name in (
-                "random",
-                "LRW",
-                "vector rearrangement",
-                MILP,
-                "quick4",
-                "seconds",
-            )
+            for name in ("random", "LRW", "vector rearrangement", MILP, "quick4", "seconds")
         }
         for seed in seeds:
             here = cell(trials, slots, seed, alike)
@@ -130,11 +123,7 @@ def figure6(seeds: range, short: bool) -> tuple[Rows, Goal]:
         "quick4: largest makespan / bound (<= 1.001); slowest cell to plan "
         f"{slowest:.2f} s (<= 1 s)"
     )
-    return rows, {
-        "figure": worst,
-        "holds": worst <= 1.001 and slowest <= 1.0,
-        "text": text,
-    }
+    return rows, {"figure": worst, "holds": worst <= 1.001 and slowest <= 1.0, "text": text}
 
 
 def online(seeds: range, short: bool) -> tuple[Rows, Goal]:
@@ -146,12 +135,7 @@ def online(seeds: range, short: bool) -> tuple[Rows, Goal]:
         else [(12, 8), (16, 8), (24, 8), (32, 8), (24, 16), (32, 16), (64, 16)]
     )
     for alike, (trials, slots), noise in product((True, False), shapes, (0.1, 0.3)):
-        found: dict[str, list[float]] = {
-            "lrw": [],
-            "random": [],
-            "rotation": [],
-            "quick4": [],
-        }
+        found: dict[str, list[float]] = {"lrw": [], "random": [], "rotation": [], "quick4": []}
         for seed in seeds:
             here = cell(trials, slots, seed, alike)
             for rule, values in found.items():
@@ -265,13 +249,7 @@ def barrier(seeds: range, short: bool) -> tuple[Rows, Goal]:
     rows, spans, means = [], [], []
     shapes = [(False, 8, 8), (False, 16, 16)]
     if not short:
-        shapes += [
-            (False, 16, 8),
-            (False, 64, 16),
-            (True, 8, 8),
-            (True, 16, 16),
-            (True, 16, 8),
-        ]
+        shapes += [(False, 16, 8), (False, 64, 16), (True, 8, 8), (True, 16, 16), (True, 16, 8)]
     for alike, trials, slots in shapes:
         found: dict[str, list[float]] = {}
         for seed in seeds:
@@ -358,10 +336,7 @@ def _hybrid(rows: Rows, rho: float) -> float:
             "note": CONSTRUCTED,
         }
         rows.append(
-            {
-                "what": f"Figure 17, {trials} trials on 8 slots, communication {rho:g}",
-                **ways,
-            }
+            {"what": f"Figure 17, {trials} trials on 8 slots, communication {rho:g}", **ways}
         )
     return worst
 
@@ -440,10 +415,7 @@ def _failures() -> Iterator[dict[str, Any]]:
         )
         for s in away
     )
-    script = [
-        (1.2 * epoch, Left(frozenset(away), died=True)),
-        (3.0 * epoch, Joined(back)),
-    ]
+    script = [(1.2 * epoch, Left(frozenset(away), died=True)), (3.0 * epoch, Joined(back))]
     hit: Outcome = simulate(Hop("quick4"), here, 5, script=script)
     done = all(
         len(v) == 40 and how == "finished"
@@ -493,13 +465,7 @@ def main(short: bool) -> bool:
     expected = tomllib.loads((HERE / "expected.toml").read_text())
     rows: Rows = []
     goals: dict[str, Goal] = {}
-    parts = {
-        "A-1": figure6,
-        "A-2": online,
-        "A-3": replicas,
-        "A-4": barrier,
-        "A-5": levers,
-    }
+    parts = {"A-1": figure6, "A-2": online, "A-3": replicas, "A-4": barrier, "A-5": levers}
     for name, part in parts.items():
         found, goals[name] = part(range(SEEDS[name][short]), short)
         rows += found

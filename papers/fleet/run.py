@@ -102,20 +102,12 @@ def table3(paper: dict[str, Any], seed: int) -> Rows:
             "paper": paper["table3"]["baseline"],
             "ours": _moments(alone),
         },
-        {
-            "what": "Table 3, FLEET-L",
-            "paper": paper["table3"]["local"],
-            "ours": _moments(local),
-        },
+        {"what": "Table 3, FLEET-L", "paper": paper["table3"]["local"], "ours": _moments(local)},
     ]
     for k, printed in enumerate(paper["table3"]["global"]):
         stay = list(outcome(GLOBAL, seed, 80).flotillas[k].values())
         rows.append(
-            {
-                "what": f"Table 3, FLEET-G, flotilla {k}",
-                "paper": printed,
-                "ours": _moments(stay),
-            }
+            {"what": f"Table 3, FLEET-G, flotilla {k}", "paper": printed, "ours": _moments(stay)}
         )
     return rows
 
@@ -196,16 +188,10 @@ def figures(paper: dict[str, Any], seeds: range, sizes: list[int], names: list[s
             gpus: total(BASELINE, seeds, gpus) / total(OTHERS[name], seeds, gpus) for gpus in sizes
         }
         rows.append(
-            {
-                "what": f"Figure 5, {name}",
-                **{str(gpus): value for gpus, value in speedups.items()},
-            }
+            {"what": f"Figure 5, {name}", **{str(gpus): value for gpus, value in speedups.items()}}
         )
     rows.append(
-        {
-            "what": "Figure 5, FLEET-G, as the text says",
-            "paper": paper["figure5"]["speedup"],
-        }
+        {"what": "Figure 5, FLEET-G, as the text says", "paper": paper["figure5"]["speedup"]}
     )
     rows.append(
         {

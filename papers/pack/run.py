@@ -181,8 +181,7 @@ def rungs(draws: int) -> tuple[Rows, float]:
     """
     rows, worst = [], 0.0
     sizes = sorted(
-        {rung.trials for bracket in hyperband_brackets(81) for rung in bracket},
-        reverse=True,
+        {rung.trials for bracket in hyperband_brackets(81) for rung in bracket}, reverse=True
     )
     for (name, model), count in product(MODELS.items(), sizes):
         ratios, alone = [], []
@@ -217,10 +216,7 @@ def rungs(draws: int) -> tuple[Rows, float]:
 
 
 def _ways(
-    model: Model,
-    members: list[Member],
-    price: Callable[[Sequence[int]], Seconds],
-    seed: int,
+    model: Model, members: list[Member], price: Callable[[Sequence[int]], Seconds], seed: int
 ) -> Iterator[Groups]:
     yield cheapest(members, model.holds, ALL, price)
     yield nearest(members, model.holds, ALL, [seed])
@@ -296,13 +292,7 @@ def main(short: bool) -> bool:
         }
     }
     if not short:
-        table.append(
-            {
-                "what": "D-1, on record",
-                "expected": expected["ours"]["D-1"],
-                "ours": gain,
-            }
-        )
+        table.append({"what": "D-1, on record", "expected": expected["ours"]["D-1"], "ours": gain})
     return write("pack-short" if short else "pack", rows + near + every + table, goals)
 
 

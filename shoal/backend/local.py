@@ -18,15 +18,7 @@ from shoal.core.ports import Moment
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.columns import DataError
 from shoal.train.function.trainer import FunctionTrainer
-from shoal.train.recipe.unit import (
-    Done,
-    PackRefused,
-    Part,
-    Returned,
-    Tree,
-    TrialError,
-    Unit,
-)
+from shoal.train.recipe.unit import Done, PackRefused, Part, Returned, Tree, TrialError, Unit
 from shoal.train.slot.trainer import SlotTrainer
 
 News = Part | Done | Returned | TrialError

@@ -480,11 +480,7 @@ class Positions:
         return events
 
     def _complete(
-        self,
-        unit: Unit,
-        done: Done,
-        values: Mapping[str, Sum] | None,
-        moved: int,
+        self, unit: Unit, done: Done, values: Mapping[str, Sum] | None, moved: int
     ) -> Advanced:
         """Move the trial's position to the end of the unit."""
         trial = unit.trial.id
@@ -509,11 +505,7 @@ class Positions:
     # -- the end of a round ----------------------------------------------------------------------
 
     def end_round(
-        self,
-        run: GangRun,
-        slot: Slot,
-        failed: Errors = NO_ERRORS,
-        lost: Collection[TrialId] = (),
+        self, run: GangRun, slot: Slot, failed: Errors = NO_ERRORS, lost: Collection[TrialId] = ()
     ) -> list[Event]:
         """Each lane of the gang has made a unit or failed: the events of what ends by that.
 
@@ -557,10 +549,7 @@ class Positions:
 
 
 def _end_refused(
-    positions: Positions,
-    run: GangRun,
-    slot: Slot,
-    errors: Mapping[TrialId, PackRefused],
+    positions: Positions, run: GangRun, slot: Slot, errors: Mapping[TrialId, PackRefused]
 ) -> list[Event]:
     """The slot learnt what the lanes cost, or that they cannot train together so: the gang ends.
 
@@ -577,10 +566,7 @@ def _end_refused(
 
 
 def _split(
-    positions: Positions,
-    run: GangRun,
-    slot: Slot,
-    errors: Mapping[TrialId, OutOfMemory],
+    positions: Positions, run: GangRun, slot: Slot, errors: Mapping[TrialId, OutOfMemory]
 ) -> list[Event]:
     """These lanes had no room together. The gang ends, and none of them fails.
 

@@ -91,9 +91,7 @@ class MLflow:
             given = [
                 Param(name, str(value)[:LETTERS])
                 for name, value in zip(
-                    _names(trial.config),
-                    masked_config(trial.config).values(),
-                    strict=True,
+                    _names(trial.config), masked_config(trial.config).values(), strict=True
                 )
             ]
             for start in range(0, len(given), PARAMETERS):

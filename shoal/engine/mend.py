@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shoal.engine.files import write_durably
-from shoal.engine.journal import (
-    JournalError,
-    check_schema,
-    decode,
-    first_line,
-    raw_lines,
-)
+from shoal.engine.journal import JournalError, check_schema, decode, first_line, raw_lines
 from shoal.engine.plain_files import open_file
 from shoal.engine.sealed import number_of
 
@@ -203,11 +197,7 @@ def _copied(path: Path) -> Path:
     """A copy of the file, under a name that is free."""
     for number in count(1):
         copy = path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")
-        with (
-            suppress(FileExistsError),
-            open_file(copy, "xb") as file,
-            open_file(path) as source,
-        ):
+        with suppress(FileExistsError), open_file(copy, "xb") as file, open_file(path) as source:
             shutil.copyfileobj(source, file)
             return copy
     raise AssertionError("one of the names is free")

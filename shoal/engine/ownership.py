@@ -54,10 +54,7 @@ def write_private(file: Path, text: str, root: Path | None = None) -> None:
 
 
 def lock_file(
-    file: Path,
-    timeout: float = -1,
-    thread_local: bool = True,
-    root: Path | None = None,
+    file: Path, timeout: float = -1, thread_local: bool = True, root: Path | None = None
 ) -> FileLock:
     """A lock whose file nobody else may open; its options are FileLock's."""
     check_plain(file, root)

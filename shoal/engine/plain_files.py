@@ -317,10 +317,7 @@ def remove_file(path: Path, root: Path | None = None) -> None:
 
 def rename_file(path: Path, new: Path, root: Path | None = None) -> None:
     """Give the file another name, in place of what had it."""
-    with (
-        _reached(path, root) as (folder, name),
-        _reached(new, root) as (target, new_name),
-    ):
+    with _reached(path, root) as (folder, name), _reached(new, root) as (target, new_name):
         try:
             os.replace(name, new_name, src_dir_fd=folder, dst_dir_fd=target)
         except OSError as error:

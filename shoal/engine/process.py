@@ -118,9 +118,7 @@ def _begin_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_block_signals,
-        after_in_parent=_unblock_signals,
-        after_in_child=_begin_fork,
+        before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_begin_fork
     )
 
 

@@ -171,11 +171,7 @@ class _Deciders:
     """The searcher and the policy, with their memories."""
 
     def __init__(
-        self,
-        searcher: Searcher[Any],
-        policy: Policy[Any],
-        believe: Believe,
-        state: State,
+        self, searcher: Searcher[Any], policy: Policy[Any], believe: Believe, state: State
     ) -> None:
         self.searcher = searcher
         self.policy = policy

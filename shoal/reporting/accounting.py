@@ -382,10 +382,7 @@ class Accounting:
     """
 
     def __init__(
-        self,
-        metric: str | None = None,
-        mode: str | None = None,
-        since: Snapshot | None = None,
+        self, metric: str | None = None, mode: str | None = None, since: Snapshot | None = None
     ) -> None:
         self._metric = metric
         self._mode = mode

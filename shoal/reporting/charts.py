@@ -508,11 +508,7 @@ def parallel(account: Account, varying: Sequence[Parameter]) -> Figure | None:
     scores = [row.last or 0.0 for row in rows]
     dimensions = [_dimension(parameter, rows) for parameter in varying]
     dimensions.append(
-        {
-            "label": escape(account.metric or ""),
-            "values": scores,
-            "tickformat": ".4~g",
-        }
+        {"label": escape(account.metric or ""), "values": scores, "tickformat": ".4~g"}
     )
     trace = {
         "type": "parcoords",
@@ -628,9 +624,7 @@ def scatters(account: Account, varying: Sequence[Parameter]) -> Figure | None:
     grid = _Grid(-(-len(varying) // columns), columns)
     traces = []
     shape = layout(
-        grid.lines * PANEL + 36,
-        showlegend=False,
-        margin={"l": 60, "r": 20, "t": 36, "b": 50},
+        grid.lines * PANEL + 36, showlegend=False, margin={"l": 60, "r": 20, "t": 36, "b": 50}
     )
     for place, parameter in enumerate(varying):
         # What plotly puts behind the names of a small drawing's axes.

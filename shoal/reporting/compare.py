@@ -131,16 +131,9 @@ def _layout(panels: Sequence[_Panel], end: Seconds) -> dict[str, Any]:
         barmode="overlay",
         bargap=0,
         showlegend=True,
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "y": 1 + 28 / inner,
-            "yanchor": "bottom",
-        },
+        legend={"orientation": "h", "x": 0, "y": 1 + 28 / inner, "yanchor": "bottom"},
         xaxis=axis(
-            f"{name} of the study",
-            range=[0, 1.01 * max(end, 1e-3) / unit],
-            anchor=panels[-1].axis,
+            f"{name} of the study", range=[0, 1.01 * max(end, 1e-3) / unit], anchor=panels[-1].axis
         ),
         annotations=titles,
         shapes=ends,

@@ -220,12 +220,7 @@ def _by_recipe(account: Account) -> Any:
     if not account.by_recipe:
         return ABSENT
     return {
-        name: {
-            "metric": own.metric,
-            "mode": own.mode,
-            "best": _best(own),
-            "top": _top(own),
-        }
+        name: {"metric": own.metric, "mode": own.mode, "best": _best(own), "top": _top(own)}
         for name, own in account.by_recipe.items()
     }
 

@@ -284,11 +284,7 @@ class Timeline:
         self._place(slot, trial, spent, end)
 
     def report_together(
-        self,
-        slot: SlotId,
-        trials: Sequence[TrialId],
-        spent: Mapping[TrialId, Spent],
-        now: Seconds,
+        self, slot: SlotId, trials: Sequence[TrialId], spent: Mapping[TrialId, Spent], now: Seconds
     ) -> None:
         """Several trials report of the slot: one after another, if their seconds allow it."""
         lengths = [sum(spent.get(trial, {}).values()) for trial in trials]

@@ -13,17 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from shoal.core.cluster import SlotId
-from shoal.core.event import (
-    Advanced,
-    Entry,
-    Failed,
-    Fell,
-    Finished,
-    Left,
-    Opened,
-    Planned,
-    Retired,
-)
+from shoal.core.event import Advanced, Entry, Failed, Fell, Finished, Left, Opened, Planned, Retired
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.reporting.gantt import Chart, Span
 from shoal.reporting.rescales import WidthChange
@@ -475,9 +465,7 @@ def _gain(before: tuple[int, float], after: tuple[int, float]) -> float:
 
 
 def _under_way(
-    left: Iterable[tuple[Seconds, TrialId, int]],
-    kinds: Mapping[TrialId, Kind],
-    span: Span,
+    left: Iterable[tuple[Seconds, TrialId, int]], kinds: Mapping[TrialId, Kind], span: Span
 ) -> Iterator[tuple[Seconds, Seconds, Counter[Kind]]]:
     """From when to when which kinds of trials were under way, within the span."""
     start, end = span

@@ -33,10 +33,7 @@ POLICY = (  # nothing is loaded from or sent to anywhere; plotly makes its WebGL
 
 
 def write(
-    journal_path: Path | str,
-    html_path: Path | str,
-    title: str | None = None,
-    named: bool = True,
+    journal_path: Path | str, html_path: Path | str, title: str | None = None, named: bool = True
 ) -> Path:
     """Write the report of that journal; returns the file's path.
 
@@ -51,11 +48,7 @@ def write(
 
 
 def save(
-    facts: Account,
-    html_path: Path | str,
-    title: str | None,
-    folder: str | None,
-    named: bool = True,
+    facts: Account, html_path: Path | str, title: str | None, folder: str | None, named: bool = True
 ) -> Path:
     """Write the report with these figures; returns the file's path.
 

@@ -120,11 +120,7 @@ def _waiting(state: State) -> list[Trial]:
 
 
 def _why(
-    slot: Slot,
-    state: State,
-    waiting: Sequence[Trial],
-    wanted: Set[ShardId],
-    idle: int,
+    slot: Slot, state: State, waiting: Sequence[Trial], wanted: Set[ShardId], idle: int
 ) -> str:
     """What an idle slot waits for; "" if that depends on what is asked for later."""
     if state.stopped is not None:

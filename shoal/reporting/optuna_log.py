@@ -202,10 +202,7 @@ def _opened(path: Path, name: str, mode: str) -> tuple[Any, Any]:
     if mode == "max":
         direction = "maximize"
     study = optuna().create_study(
-        storage=storage,
-        study_name=name,
-        direction=direction,
-        load_if_exists=True,
+        storage=storage, study_name=name, direction=direction, load_if_exists=True
     )
     return study, storage
 

@@ -273,11 +273,7 @@ def counts(state: State) -> list[str]:
     """Trials done, running, waiting, failed."""
     failed = sum(how.startswith("failed") for how in state.ended.values())
     running = sum(trial in state.trials for trial in state.running)
-    others = {
-        "running": running,
-        "waiting": len(state.trials) - running,
-        "failed": failed,
-    }
+    others = {"running": running, "waiting": len(state.trials) - running, "failed": failed}
     parts = [f"{len(state.ended) - failed} of {len(state.known)} done"]
     for what, trials in others.items():
         if trials:

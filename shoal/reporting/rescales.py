@@ -266,9 +266,7 @@ class WidthTally:
         believed = figures.get(f"rate@{old.width}" if old.width > 1 else "rate")
         former = self._last.get(trial)
         change = _Rescale(
-            *(trial, time, replace(old), new, old, believed),
-            forced=forced,
-            former=former,
+            *(trial, time, replace(old), new, old, believed), forced=forced, former=former
         )
         if former is not None:
             former.later = change
@@ -300,11 +298,7 @@ class WidthTally:
                 change.spent(time, spent)
 
     def _waited(
-        self,
-        trial: TrialId,
-        time: Seconds,
-        spent: Mapping[str, Seconds],
-        change: _Rescale | None,
+        self, trial: TrialId, time: Seconds, spent: Mapping[str, Seconds], change: _Rescale | None
     ) -> Seconds:
         """Seconds, since it last said so, of which the trial does not say what they went to.
 

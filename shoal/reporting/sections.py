@@ -258,10 +258,7 @@ def _config_cell(row: TrialRow, name: str) -> Cell:
 
 
 def trials(
-    account: Account,
-    varying: Sequence[Parameter],
-    same: Mapping[str, str],
-    whole: str = "all",
+    account: Account, varying: Sequence[Parameter], same: Mapping[str, str], whole: str = "all"
 ) -> list[Block]:
     """The best trials, and all of them folded away. `whole`: instead of "all", of a sample."""
     if not account.trials:
@@ -716,17 +713,7 @@ MEASURED = "Trials of one signature (model, optimizer, batch size, precision) sh
 UNITS = {"rate": "samples/s"}  # of figures that are no seconds
 SIZES = ("memory", "transient", "crowded", "model")  # GiB
 FIRST = ("rate",)
-THEN = (
-    "step",
-    *SIZES,
-    "batch",
-    "build",
-    "first",
-    "evaluate",
-    "save",
-    "switch",
-    "repack",
-)
+THEN = ("step", *SIZES, "batch", "build", "first", "evaluate", "save", "switch", "repack")
 
 
 def measured(account: Account) -> list[Block]:

@@ -197,12 +197,7 @@ def _lanes(slots: Sequence[str], room: int, **more: Any) -> dict[str, Any]:
         high + margin["t"] + margin["b"],
         margin=margin,
         yaxis=slot_axis(slots),
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "y": 1 + (8 + room) / high,
-            "yanchor": "bottom",
-        },
+        legend={"orientation": "h", "x": 0, "y": 1 + (8 + room) / high, "yanchor": "bottom"},
         showlegend=True,
     )
     return {**shape, **more}
@@ -278,11 +273,7 @@ def bar_trace(
         # In parts of the lane from its middle: where a bar begins across it, and how wide it is.
         "offset": [round(-0.4 + 0.8 * item.row / item.rows, 3) for item in bars],
         "width": [round(0.8 / item.rows, 3) for item in bars],
-        "marker": {
-            "color": colours,
-            "pattern": _pattern(cause),
-            "line": {"width": 0},
-        },
+        "marker": {"color": colours, "pattern": _pattern(cause), "line": {"width": 0}},
         "text": [_hover(item, cause) for item in bars],
         "textposition": "none",
         "hovertemplate": "%{text}<extra></extra>",
@@ -472,12 +463,7 @@ def _middles(bins: tuple[Yield, ...], unit: float) -> list[float]:
 
 
 def _bars(
-    bins: tuple[Yield, ...],
-    unit: float,
-    name: str,
-    colour: str,
-    pick: Pick,
-    part: float = 1.0,
+    bins: tuple[Yield, ...], unit: float, name: str, colour: str, pick: Pick, part: float = 1.0
 ) -> dict[str, Any]:
     """A bar for each bin, of this part of its width."""
     return {
@@ -492,12 +478,7 @@ def _bars(
 
 
 def _line(
-    bins: tuple[Yield, ...],
-    unit: float,
-    name: str,
-    colour: str,
-    across: str,
-    pick: Pick,
+    bins: tuple[Yield, ...], unit: float, name: str, colour: str, across: str, pick: Pick
 ) -> dict[str, Any]:
     """A point for each bin, joined by a line."""
     return {

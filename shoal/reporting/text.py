@@ -92,10 +92,7 @@ def status_lines(told: Mapping[str, Any]) -> list[str]:
 
 
 def table(
-    lines: Iterable[Line],
-    metric: str | None = None,
-    mode: str | None = None,
-    top: int = 20,
+    lines: Iterable[Line], metric: str | None = None, mode: str | None = None, top: int = 20
 ) -> "Table":
     """The best trials as a rich table."""
     from rich.markup import escape

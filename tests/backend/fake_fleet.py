@@ -384,11 +384,7 @@ class FakeFleet:
     joined = True
 
     def __init__(
-        self,
-        rng: Random,
-        rooms: dict[str, int],
-        sizes: dict[ShardId, int],
-        after: float = 20.0,
+        self, rng: Random, rooms: dict[str, int], sizes: dict[ShardId, int], after: float = 20.0
     ) -> None:
         self.rng = rng
         self.rooms = dict(rooms)

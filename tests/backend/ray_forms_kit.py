@@ -88,11 +88,7 @@ class Points(shoal.Recipe):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         return nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(self.inputs, 8),
-            nn.ReLU(),
-            nn.Dropout(0.2),
-            nn.Linear(8, 3),
+            nn.Flatten(), nn.Linear(self.inputs, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
         )
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
@@ -117,9 +113,7 @@ class Sentences(Points):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         return nn.Sequential(
-            nn.EmbeddingBag(20, 8, padding_idx=0),
-            nn.Dropout(self.drop),
-            nn.Linear(8, 3),
+            nn.EmbeddingBag(20, 8, padding_idx=0), nn.Dropout(self.drop), nn.Linear(8, 3)
         )
 
     def losses(self, model: nn.Module, batch: Any) -> Tensor:

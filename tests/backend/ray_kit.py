@@ -58,11 +58,7 @@ class Tiny(Recipe):
     batch_size = 16
 
     def __init__(
-        self,
-        shards: int = 4,
-        slow: float = 0.0,
-        marks: Path | None = None,
-        columns: int = 12,
+        self, shards: int = 4, slow: float = 0.0, marks: Path | None = None, columns: int = 12
     ) -> None:
         self.shards, self.slow, self.marks, self.columns = shards, slow, marks, columns
 
@@ -164,14 +160,7 @@ class Bench:
         watchers = [watch(backend)] if watch else []
         try:
             self.state = run(
-                searcher,
-                policy,
-                backend,
-                believe,
-                journal,
-                self.state,
-                deadline,
-                watchers,
+                searcher, policy, backend, believe, journal, self.state, deadline, watchers
             )
         finally:
             backend.close()

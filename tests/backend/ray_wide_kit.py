@@ -64,12 +64,7 @@ class Exact(Recipe):
         slow: float = 0.004,
         **settings: Any,
     ) -> None:
-        self.traces, self.samples, self.shards, self.slow = (
-            traces,
-            samples,
-            shards,
-            slow,
-        )
+        self.traces, self.samples, self.shards, self.slow = (traces, samples, shards, slow)
         traces.mkdir(exist_ok=True)
         for name, value in settings.items():
             setattr(self, name, value)
@@ -90,11 +85,7 @@ class Exact(Recipe):
         )
         width = int(config.get("width", 8))
         return nn.Sequential(
-            nn.Linear(6, width),
-            nn.Tanh(),
-            nn.Linear(width, width),
-            nn.Tanh(),
-            nn.Linear(width, 3),
+            nn.Linear(6, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 3)
         ).double()
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
@@ -249,18 +240,10 @@ def watchdog(seconds: float, folder: Path) -> Iterator[None]:
 
 
 def trial_of(
-    data: Data,
-    epochs: int = 2,
-    name: str = "t",
-    widths: tuple[int, int] = (1, 4),
-    **config: Any,
+    data: Data, epochs: int = 2, name: str = "t", widths: tuple[int, int] = (1, 4), **config: Any
 ) -> Trial:
     return Trial(
-        TrialId(name),
-        epochs * float(data.samples),
-        config,
-        widths,
-        frozenset(data.shards),
+        TrialId(name), epochs * float(data.samples), config, widths, frozenset(data.shards)
     )
 
 
@@ -268,9 +251,7 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """The largest relative difference of models and optimizers."""
     pairs = [(one["model"][name], other["model"][name]) for name in one["model"]]
     for mine, theirs in zip(
-        one["optimizer"]["state"].values(),
-        other["optimizer"]["state"].values(),
-        strict=True,
+        one["optimizer"]["state"].values(), other["optimizer"]["state"].values(), strict=True
     ):
         pairs += [(mine[name], theirs[name]) for name in mine]
     return max(

@@ -59,10 +59,7 @@ def test_a_refused_pack_does_not_unlearn_what_its_trials_are() -> None:
     course.done(unit, Done(unit.visit._replace(samples=10), signature="kind of b"))
 
     gang = Gang((Lane(A, (SLOT,)), Lane(B, (SLOT,))))
-    refused = {
-        A: PackRefused("no room", "kind of a", {"memory": 1.0}),
-        B: PackRefused("no room"),
-    }
+    refused = {A: PackRefused("no room", "kind of a", {"memory": 1.0}), B: PackRefused("no room")}
     events = course.end_round(GangRun.of(gang), Slot(SLOT, memory=1.5), refused)
     assert events == [Measured(A, "kind of a", {"memory": 1.0}), Ended(gang)]
     assert course.positions[B].signature == "kind of b"

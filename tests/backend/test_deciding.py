@@ -7,9 +7,7 @@ from shoal.backend.ray.backend import TELL, DecidingTime
 from shoal.core.event import Decided, Event
 
 
-def test_it_is_told_now_and_then_and_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_is_told_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(backend, "monotonic", lambda: clock[0])
     time = DecidingTime()

@@ -28,10 +28,7 @@ def maker(recipe: Any, folder: Path) -> Any:
         vault = Checkpoints(str(folder), next(runs))
         vault.mark()
         trainer = SlotTrainer(
-            recipe,
-            data,
-            vault,
-            TrainerSetup(Options(checkpoint_every=0.0), run=vault.run),
+            recipe, data, vault, TrainerSetup(Options(checkpoint_every=0.0), run=vault.run)
         )
         course = Positions(0, data.sizes, state=state)
         return Local(trainer, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since)

@@ -83,10 +83,7 @@ def test_a_study_goes_on_without_a_node_whose_shards_others_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Nodes(monkeypatch, exceptions.NodeDiedError("it is gone"), leaves=True)
-    both = {
-        ShardId("s0"): PLACES["s0"],
-        ShardId("s1"): {**PLACES["s1"], "n0": "/s1.npz"},
-    }
+    both = {ShardId("s0"): PLACES["s0"], ShardId("s1"): {**PLACES["s1"], "n0": "/s1.npz"}}
     with pytest.warns(match="names n1, .* the others hold all shards"):
         seen = found(tmp_path, both, begun=True)
     assert {each.part for each in seen if each.node == "n0"} == {"s0", "s1"}

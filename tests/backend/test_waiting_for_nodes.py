@@ -46,9 +46,7 @@ def test_only_the_holder_of_a_shard_is_waited_for_with_an_end(
         assert wait.goes_on(slots("s1")), "another shard, another wait"
 
 
-def test_each_wait_for_a_holder_has_its_own_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_wait_for_a_holder_has_its_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The holder of a shard is lost, comes back, and is lost again much later."""
     placed = NodeShards(Catalogue(PLACES), whole=False)  # type: ignore[arg-type]
     now = [100.0]

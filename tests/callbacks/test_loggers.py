@@ -132,12 +132,7 @@ def in_wandb(folder: Path) -> Logged:
     return {trial: sorted(scores) for trial, scores in sorted(found.items())}
 
 
-READERS = {
-    "csv": in_csv,
-    "tensorboard": in_tensorboard,
-    "mlflow": in_mlflow,
-    "wandb": in_wandb,
-}
+READERS = {"csv": in_csv, "tensorboard": in_tensorboard, "mlflow": in_mlflow, "wandb": in_wandb}
 
 
 @pytest.mark.slow
@@ -204,19 +199,7 @@ def test_columns_that_come_later_and_texts_with_commas(tmp_path: Path) -> None:
     assert {row["config.text"] for row in rows} == {'a, "b"\nc'}
 
 
-FORMULAS = (
-    "=1+1",
-    "+x",
-    "-x",
-    "@x",
-    "\t=1",
-    "\r=1",
-    "\n",
-    " =1",
-    "\uff1dx",
-    "'=1",
-    "''@",
-)
+FORMULAS = ("=1+1", "+x", "-x", "@x", "\t=1", "\r=1", "\n", " =1", "\uff1dx", "'=1", "''@")
 PLAIN = ("-0.5", "+1e-3", "-inf", "", "a=b", "'", "'a", "1-2", "x\n=1")
 
 
@@ -289,11 +272,7 @@ def test_scores_never_take_the_place_of_csv_columns(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["epoch"] for row in rows] == ["1.0", "2.0"]
     for row in rows:
-        assert (row["trial"], row["config.lr"], row["config.epoch"]) == (
-            "t000",
-            "0.1",
-            "40",
-        )
+        assert (row["trial"], row["config.lr"], row["config.epoch"]) == ("t000", "0.1", "40")
         found = {name: float(row[name]) for name in ("status", "a:b", "a_b", "_step")}
         assert found == {name: CLASHES[name] for name in found}
         for name in ("epoch", "trial", "config.lr", "metric.epoch"):
@@ -365,19 +344,12 @@ def test_scores_of_any_name_are_in_tensorboard(tmp_path: Path) -> None:
     ("logger", "says"),
     [
         ("tensorbord", "no logger is named 'tensorbord': there are csv, tensorboard"),
-        (
-            "csv:s3://bucket/a",
-            "a logger writes to a folder on this machine; got 's3://",
-        ),
+        ("csv:s3://bucket/a", "a logger writes to a folder on this machine; got 's3://"),
         ("mlflow", "the logger 'mlflow' needs mlflow: pip install 'shoal[mlflow]'"),
     ],
 )
 def test_a_missing_logger_is_one_error_before_any_work(
-    tmp_path: Path,
-    blobs: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    logger: str,
-    says: str,
+    tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch, logger: str, says: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     study = opened(tmp_path / "s", blobs)

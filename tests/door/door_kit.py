@@ -45,12 +45,7 @@ def code_lines(path: Path) -> int:
     lines: set[int] = set()
     silent = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.ENCODING)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in (
-            *silent,
-            tokenize.INDENT,
-            tokenize.DEDENT,
-            tokenize.ENDMARKER,
-        ):
+        if token.type not in (*silent, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):

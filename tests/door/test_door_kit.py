@@ -19,8 +19,5 @@ def test_trees_differ_where_a_bit_does() -> None:
     same = {"a": [np.float32([1, 2]), None], "b": float("nan")}
     assert list(kit.differences(one, same)) == []
     other = {"a": [np.float32([1, np.nextafter(np.float32(2), 3)]), None], "b": 1.0}
-    assert [place.split(":")[0] for place in kit.differences(one, other)] == [
-        ".a[0]",
-        ".b",
-    ]
+    assert [place.split(":")[0] for place in kit.differences(one, other)] == [".a[0]", ".b"]
     assert list(kit.differences(one, {"a": []}))

@@ -69,10 +69,7 @@ SUM = st.tuples(FLOAT, FLOAT)
 VISIT = st.builds(Visit, COUNT, st.builds(ShardId, TEXT), COUNT, COUNT)
 CONFIG = st.dictionaries(TEXT, VALUE, max_size=3)
 LANES = st.lists(
-    st.builds(Lane, TRIAL, SLOTS),
-    min_size=1,
-    max_size=3,
-    unique_by=lambda lane: lane.trial,
+    st.builds(Lane, TRIAL, SLOTS), min_size=1, max_size=3, unique_by=lambda lane: lane.trial
 ).map(tuple)
 POSITIVE = st.floats(1e-9, 1e12)
 GANG = st.builds(
@@ -128,19 +125,13 @@ ENTRIES: dict[type[Any], st.SearchStrategy[Any]] = {
     Joined: st.builds(Joined, st.lists(SLOT, max_size=2).map(tuple)),
     Left: st.builds(Left, st.frozensets(st.builds(SlotId, NAME), max_size=2), st.booleans(), TEXT),
     Unread: st.builds(
-        Unread,
-        st.builds(SlotId, NAME),
-        st.builds(ShardId, TEXT),
-        TEXT,
-        st.tuples(TRIAL),
+        Unread, st.builds(SlotId, NAME), st.builds(ShardId, TEXT), TEXT, st.tuples(TRIAL)
     ),
     Decided: st.builds(Decided, FLOAT),
     Fed: st.builds(Fed, NAME, st.dictionaries(TEXT, FLOAT, max_size=3)),
     Commanded: st.builds(Commanded, TEXT, TEXT),
     Planned: st.builds(
-        Planned,
-        st.lists(GANG, max_size=2).map(tuple),
-        st.lists(GANG, max_size=2).map(tuple),
+        Planned, st.lists(GANG, max_size=2).map(tuple), st.lists(GANG, max_size=2).map(tuple)
     ),
     Remembered: st.builds(Remembered, TEXT, PLAIN),
 }
@@ -273,8 +264,7 @@ def test_damage_in_the_middle_is_an_error_that_says_where(
     rows[3] = damage
     path.write_bytes(b"\n".join(rows))
     with pytest.raises(
-        JournalError,
-        match=r"journal.jsonl, line 4: not a journal entry .* cut it before this line",
+        JournalError, match=r"journal.jsonl, line 4: not a journal entry .* cut it before this line"
     ):
         list(read(path))
 
@@ -282,10 +272,7 @@ def test_damage_in_the_middle_is_an_error_that_says_where(
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (
-            b'{"shoal":"journal","schema":999}',
-            f"schema 999; this Shoal reads schema {SCHEMA}",
-        ),
+        (b'{"shoal":"journal","schema":999}', f"schema 999; this Shoal reads schema {SCHEMA}"),
         (b'{"shoal":"journal"}', "schema None"),
         (b'{"some":"file"}', "not a Shoal journal"),
         (b"hello", "not a Shoal journal"),

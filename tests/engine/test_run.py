@@ -127,10 +127,7 @@ def _repeated(lines: list[Any]) -> dict[TrialId, float]:
 def test_reopening_falls_back_to_what_is_durable() -> None:
     lines, _ = study(Fifo(), rates(1.0), count=1, epochs=3, checkpoint_every=25.0)
     state = replay([line for line in lines if line.time <= 45.0])
-    assert (len(state.visits[TrialId("t000")]), state.kept[TrialId("t000")].visits) == (
-        4,
-        3,
-    )
+    assert (len(state.visits[TrialId("t000")]), state.kept[TrialId("t000")].visits) == (4, 3)
     entries = reopened(state, SHARDS, {"some": "head"})
     assert [type(entry).__name__ for entry in entries] == ["Opened", "Fell"]
     assert entries[0].run == state.run + 1
@@ -156,10 +153,7 @@ def test_a_deadline_stops_the_study_and_units_come_to_their_end() -> None:
 
 def test_a_deadline_stops_a_study_that_only_waits() -> None:
     lines, state = study(
-        Fifo(),
-        rates(1.0),
-        searcher=Trace([(0.0, {"x": 0}), (1000.0, {"x": 0})]),
-        deadline=60.0,
+        Fifo(), rates(1.0), searcher=Trace([(0.0, {"x": 0}), (1000.0, {"x": 0})]), deadline=60.0
     )
     assert state.stopped == "timeout" and lines[-1].time == 60.0
 
@@ -205,10 +199,7 @@ def test_a_trial_whose_slot_dies_under_it_too_often_fails() -> None:
             (10.0 * k + 4, Joined((here,))),
         ]
     lines, state = study(Fifo(), rates(1.0, 1.0), at=[here], script=script, count=2)
-    assert state.ended == {
-        "t000": "failed: its slot died under it 3 times",
-        "t001": "finished",
-    }
+    assert state.ended == {"t000": "failed: its slot died under it 3 times", "t001": "finished"}
     assert [time for time, entry in lines if isinstance(entry, Failed)] == [22.0]
 
 
@@ -238,13 +229,7 @@ def test_strikes_count_from_the_last_durable_state() -> None:
             (12.5 + 12 * k, Joined((here,))),
         ]
     _, state = study(
-        Fifo(),
-        rates(1.0),
-        at=[here],
-        script=script,
-        count=1,
-        epochs=2,
-        checkpoint_every=0.0,
+        Fifo(), rates(1.0), at=[here], script=script, count=1, epochs=2, checkpoint_every=0.0
     )
     assert state.ended == {"t000": "finished"}
 
@@ -259,14 +244,7 @@ class Wide:
         if view.plan.gangs or not view.trials or len(view.slots) < 2:
             return view.plan, None
         return Plan(
-            frozenset(
-                {
-                    Gang(
-                        (Lane(next(iter(view.trials)), tuple(view.slots)),),
-                        since=view.turn,
-                    )
-                }
-            )
+            frozenset({Gang((Lane(next(iter(view.trials)), tuple(view.slots)),), since=view.turn)})
         ), None
 
 
@@ -281,10 +259,7 @@ def test_a_wide_trial_fails_when_all_its_slots_died_three_times(lost: int, how: 
     script: list[tuple[float, Any]] = []
     for k in range(4):
         for gone in both[-lost:]:
-            script += [
-                (1.0 + k, Left(frozenset({gone.id}), died=True)),
-                (1.5 + k, Joined((gone,))),
-            ]
+            script += [(1.0 + k, Left(frozenset({gone.id}), died=True)), (1.5 + k, Joined((gone,)))]
     searcher = Grid({"x": grid([0])}, 1)
     sim = Sim(Table().of, both, script, shards=SHARDS)
     state = fold(State(), reopened(State(), SHARDS, {}))
@@ -349,16 +324,8 @@ def test_arrivals_wake_the_study() -> None:
         rates(1.0),
         searcher=Trace([(0.0, {"x": 0}), (100.0, {"x": 0}), (40.0, {"x": 0}, 10)]),
     )
-    assert [time for time, entry in lines if isinstance(entry, Submitted)] == [
-        0.0,
-        40.0,
-        100.0,
-    ]
-    assert [time for time, entry in lines if isinstance(entry, Finished)] == [
-        30.0,
-        50.0,
-        130.0,
-    ]
+    assert [time for time, entry in lines if isinstance(entry, Submitted)] == [0.0, 40.0, 100.0]
+    assert [time for time, entry in lines if isinstance(entry, Finished)] == [30.0, 50.0, 130.0]
 
 
 class Extends:
@@ -383,15 +350,9 @@ class Extends:
 def test_extending_and_retiring() -> None:
     lines, state = study(Fifo(), rates(1.0), searcher=Extends())
     assert state.ended == {"a": "finished", "b": "retired"}
-    assert [time for time, entry in lines if isinstance(entry, Finished)] == [
-        30.0,
-        60.0,
-    ]
+    assert [time for time, entry in lines if isinstance(entry, Finished)] == [30.0, 60.0]
     assert len(state.visits[TrialId("a")]) == 6 and len(state.visits[TrialId("b")]) == 1
-    assert [entry.epoch for _, entry in lines if isinstance(entry, Evaluated)] == [
-        1.0,
-        2.0,
-    ]
+    assert [entry.epoch for _, entry in lines if isinstance(entry, Evaluated)] == [1.0, 2.0]
     assert state.memory["searcher"] == 3
 
 
@@ -408,21 +369,13 @@ def test_a_trial_that_was_retired_from_outside_stops() -> None:
 
     journal, opening = Journal(), reopened(State(), SHARDS, {})
     sim = Changed(
-        rates(1.0, 1.0).of,
-        slots(SHARDS)[:1],
-        [(5.0, Retired(TrialId("t000")))],
-        shards=SHARDS,
+        rates(1.0, 1.0).of, slots(SHARDS)[:1], [(5.0, Retired(TrialId("t000")))], shards=SHARDS
     )
     table = rates(1.0, 1.0)
     for entry in opening:
         journal.append(0.0, entry)
     final = run(
-        Grid({"x": grid(range(2))}, 1),
-        Fifo(),
-        sim,
-        table.believe,
-        journal,
-        fold(State(), opening),
+        Grid({"x": grid(range(2))}, 1), Fifo(), sim, table.believe, journal, fold(State(), opening)
     )
     assert final.ended == {"t000": "retired", "t001": "finished"}
     gone = [
@@ -439,14 +392,7 @@ def test_events_of_gangs_that_no_longer_run_are_journalled_and_ignored() -> None
     class Late(Sim):
         def moments(self) -> Any:
             for now, events in super().moments():
-                yield (
-                    now,
-                    (
-                        *events,
-                        Kept(TrialId("nobody"), 1, 1.0),
-                        Finished(TrialId("nobody")),
-                    ),
-                )
+                yield (now, (*events, Kept(TrialId("nobody"), 1, 1.0), Finished(TrialId("nobody"))))
 
     journal = Journal()
     state = fold(State(), reopened(State(), SHARDS, {}))
@@ -482,14 +428,7 @@ def test_the_same_study_twice_is_the_same_journal_to_the_byte(tmp_path: Path) ->
         journal = Journal(tmp_path / name)
         state = fold(State(), reopened(State(), SHARDS, {}))
         sim = Sim(Table().of, slots(SHARDS), shards=SHARDS)
-        run(
-            Grid({"x": grid(range(3))}, 2),
-            Hop("random", 5),
-            sim,
-            Table().believe,
-            journal,
-            state,
-        )
+        run(Grid({"x": grid(range(3))}, 2), Hop("random", 5), sim, Table().believe, journal, state)
         journal.close()
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]

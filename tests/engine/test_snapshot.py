@@ -203,12 +203,7 @@ def _snapshot(journal: Journal) -> Snapshot:
     assert journal.path is not None
     lines = list(read(journal.path))
     return Snapshot(
-        journal.number,
-        journal.size,
-        lines[-1].time,
-        runs_in(lines),
-        replay(lines),
-        {"best": [1]},
+        journal.number, journal.size, lines[-1].time, runs_in(lines), replay(lines), {"best": [1]}
     )
 
 
@@ -357,9 +352,7 @@ def test_a_crash_while_one_is_written_leaves_the_one_before(
     assert own.former.exists() and not own.file.exists()
 
 
-def test_the_one_before_is_there_for_who_wants_more_of_the_journal(
-    folder: Path,
-) -> None:
+def test_the_one_before_is_there_for_who_wants_more_of_the_journal(folder: Path) -> None:
     own = _own(folder)
     newest = own.newest()
     assert newest is not None

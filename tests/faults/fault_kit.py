@@ -92,10 +92,7 @@ class Steady(shoal.Recipe):
         if files is not None:
             self.metric = None  # the folder has no validation part
         if drawn:
-            self.search_space = {
-                "width": shoal.choice([4, 6]),
-                "lr": shoal.loguniform(1e-3, 1e-1),
-            }
+            self.search_space = {"width": shoal.choice([4, 6]), "lr": shoal.loguniform(1e-3, 1e-1)}
 
     def data(self) -> shoal.Data:
         if self.files is not None:
@@ -132,8 +129,7 @@ class Steady(shoal.Recipe):
     def _narrow(self, said: Path) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(
-            resource.RLIMIT_FSIZE,
-            (int(said.read_text()) if said.exists() else most, most),
+            resource.RLIMIT_FSIZE, (int(said.read_text()) if said.exists() else most, most)
         )
 
     def validation_step(self, model: Any, batch: Any) -> Any:
@@ -179,11 +175,7 @@ class Driver:
         }
         pipe = subprocess.PIPE
         self.process = preloaded.Popen(
-            [*within, sys.executable, *script],
-            env=env,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
+            [*within, sys.executable, *script], env=env, stdout=pipe, stderr=pipe, text=True
         )
 
     def __enter__(self) -> "Driver":
@@ -352,10 +344,7 @@ def endure(
             else:
                 dead = driver.deaths()
                 driver.go_on()
-                driver.until(
-                    lambda d=driver, n=dead: d.deaths() > n,
-                    "the slot's end was noticed",
-                )
+                driver.until(lambda d=driver, n=dead: d.deaths() > n, "the slot's end was noticed")
         assert driver.end()[0] == 0
         driver.vanish()
     finally:

@@ -8,16 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage_kit import (
-    DAMAGE,
-    Harmful,
-    check_equal,
-    empty,
-    falls,
-    flip,
-    flip_often,
-    pause_after,
-)
+from damage_kit import DAMAGE, Harmful, check_equal, empty, falls, flip, flip_often, pause_after
 from fault_kit import Driver, Steady, kill
 from typer.testing import CliRunner
 
@@ -54,10 +45,7 @@ def paused(
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_checkpoint_is_not_used_and_the_one_before_is(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    undisturbed: dict[str, shoal.Study],
-    how: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, shoal.Study], how: str
 ) -> None:
     study, names = paused(tmp_path / "s", monkeypatch)
     before = dict(study.state.kept)

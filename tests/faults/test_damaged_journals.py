@@ -52,11 +52,7 @@ def lost(lines: Lines) -> Lines:
 
 
 def doubled(lines: Lines) -> Lines:
-    return [
-        *lines[: len(lines) // 2],
-        lines[len(lines) // 2 - 1],
-        *lines[len(lines) // 2 :],
-    ]
+    return [*lines[: len(lines) // 2], lines[len(lines) // 2 - 1], *lines[len(lines) // 2 :]]
 
 
 def doubled_tail(lines: Lines) -> Lines:
@@ -93,10 +89,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("damage", BROKEN, ids=lambda each: each.__name__)
 def test_damage_is_one_error_and_after_repair_the_study_goes_on(
-    tmp_path: Path,
-    half: Path,
-    undisturbed: shoal.Study,
-    damage: Callable[[Lines], Lines],
+    tmp_path: Path, half: Path, undisturbed: shoal.Study, damage: Callable[[Lines], Lines]
 ) -> None:
     folder = tmp_path / "s"
     shutil.copytree(half, folder)
@@ -138,12 +131,7 @@ def test_after_a_turned_bit_repair_loses_nothing(
     journal = folder / "journal.jsonl"
     sound = journal.read_bytes()
     lines = sound.splitlines(keepends=True)
-    for at in (
-        0,
-        len(lines[line]) // 3,
-        len(lines[line]) * 2 // 3,
-        len(lines[line]) - 4,
-    ):
+    for at in (0, len(lines[line]) // 3, len(lines[line]) * 2 // 3, len(lines[line]) - 4):
         turned = bytearray(lines[line])
         turned[at] ^= 1 << bit
         if b"\n" in turned[:-1]:
@@ -311,9 +299,7 @@ def test_a_sound_journal_is_left_as_it_is(tmp_path: Path, half: Path) -> None:
     assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_journal_that_is_deleted_or_moved_while_it_is_written_is_an_error(
-    tmp_path: Path,
-) -> None:
+def test_a_journal_that_is_deleted_or_moved_while_it_is_written_is_an_error(tmp_path: Path) -> None:
     """The system would write on into a file that has no name any more."""
     for away in (Path.unlink, lambda path: path.rename(tmp_path / "elsewhere")):
         path = tmp_path / "journal.jsonl"

@@ -122,8 +122,7 @@ def test_a_slot_of_a_former_run_writes_nothing_on_ray(tmp_path: Path) -> None:
             first.process.wait()
             with Driver(folder) as second:
                 second.until(
-                    lambda: (folder / "checkpoints" / "RUN").read_text() == "2",
-                    "the second run",
+                    lambda: (folder / "checkpoints" / "RUN").read_text() == "2", "the second run"
                 )
                 mine = set(folder.rglob("*-1.pt*"))
                 with suppress(ProcessLookupError):  # the system may have hung up on it
@@ -144,11 +143,7 @@ def test_a_trial_that_kills_its_slot_each_time_fails_and_the_others_finish_on_ra
     tmp_path: Path,
 ) -> None:
     with Driver(
-        tmp_path / "s",
-        {"deadly": 5, "slow": 0.01},
-        policy="hop",
-        checkpoint_every=EVERY,
-        **RAY,
+        tmp_path / "s", {"deadly": 5, "slow": 0.01}, policy="hop", checkpoint_every=EVERY, **RAY
     ) as driver:
         code, said = driver.end()
         assert code == 0, said
@@ -318,9 +313,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_error(disk: Path) -> None:
     assert not (disk / "s").exists()
 
 
-def test_a_resumed_study_knows_its_code_and_says_nothing_of_changes(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_study_knows_its_code_and_says_nothing_of_changes(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     shoal.create_study(Steady(slow=0), storage=folder).optimize(
         max_epochs=1, timeout=0, progress=False

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage_kit import (
-    DISTURBANCE,
-    Disturbed,
-    SlowDisk,
-    check_equal,
-    falls,
-    pause_after,
-)
+from damage_kit import DISTURBANCE, Disturbed, SlowDisk, check_equal, falls, pause_after
 from fault_kit import Steady
 
 import shoal
@@ -226,10 +219,7 @@ def jumping(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("every", [0, 1e-9])
 def test_a_time_of_day_that_jumps_changes_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    undisturbed: shoal.Study,
-    every: float,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: shoal.Study, every: float
 ) -> None:
     """Also to before 1980, which zip files do not know."""
     study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
@@ -246,10 +236,7 @@ def test_a_time_of_day_that_jumps_changes_nothing(
 
 
 def test_a_machine_that_slept_for_days_goes_on(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    undisturbed: shoal.Study,
-    disturb: Any,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: shoal.Study, disturb: Any
 ) -> None:
     """Where the steady clock counts them."""
     slept = [0.0]

@@ -58,11 +58,7 @@ def flock_fails(patch: pytest.MonkeyPatch, how: str) -> None:
         patch.setattr(fcntl, "flock", no_lock)
 
 
-KINDS = [
-    "works",
-    "nothing",
-    *(str(e) for e in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)),
-]
+KINDS = ["works", "nothing", *(str(e) for e in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP))]
 
 
 @pytest.mark.parametrize("how", KINDS)
@@ -72,10 +68,7 @@ def test_the_second_is_refused_and_told_who_has_it(
     first = holding(tmp_path, how)
     flock_fails(monkeypatch, how)
     try:
-        with (
-            pytest.raises(Taken) as taken,
-            held(tmp_path / "lock", tmp_path / "holder.json"),
-        ):
+        with pytest.raises(Taken) as taken, held(tmp_path / "lock", tmp_path / "holder.json"):
             pass
         who = f"process {first.pid} on {platform.node()} since 2"
         assert taken.value.who.startswith(who)
@@ -140,12 +133,7 @@ def test_who_removes_the_file_of_a_lock_gets_no_second_one_beside_the_first(
 
 
 def on_another_machine(holder: Path, beats: int) -> None:
-    about = {
-        "pid": 1,
-        "host": "elsewhere",
-        "since": "2026-01-01T00:00:00+00:00",
-        "beat": beats,
-    }
+    about = {"pid": 1, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00", "beat": beats}
     holder.write_text(json.dumps(about))
 
 
@@ -163,10 +151,7 @@ def test_a_holder_on_another_machine_that_gives_signs_of_life_is_not_disturbed(
         sleep(0)
 
     monkeypatch.setattr(lock, "sleep", beating)
-    with (
-        pytest.raises(Taken, match="elsewhere.*do not reach it"),
-        held(tmp_path / "lock", holder),
-    ):
+    with pytest.raises(Taken, match="elsewhere.*do not reach it"), held(tmp_path / "lock", holder):
         pass
 
 

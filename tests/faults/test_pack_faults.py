@@ -105,11 +105,7 @@ def check_same(study: shoal.Study, alone: shoal.Study) -> None:
     ],
 )
 def test_resume_packed_hyperband_from_prefixes_of_the_journal(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    policy: Any,
-    profile: bool,
-    step: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any, profile: bool, step: int
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -154,24 +150,13 @@ def test_a_search_that_waits_for_nobody_equals_its_own_record(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kills",
-    [
-        pytest.param(["slot", "driver"], marks=pytest.mark.soak),
-        ["both", "slot"],
-    ],
+    [pytest.param(["slot", "driver"], marks=pytest.mark.soak), ["both", "slot"]],
     ids="-".join,
 )
 def test_kill_9_of_a_packed_search_on_ray(
     tmp_path: Path, packed: shoal.Study, kills: list[str]
 ) -> None:
-    endure(
-        tmp_path / "s",
-        PACK,
-        kills,
-        len(kills),
-        {"slow": 0.02, **DRAWN},
-        **HYPERBAND,
-        **RAY,
-    )
+    endure(tmp_path / "s", PACK, kills, len(kills), {"slow": 0.02, **DRAWN}, **HYPERBAND, **RAY)
     check_same(study := check_sound(tmp_path / "s"), packed)
     died = [line for line in study.lines() if isinstance(line.entry, Left) and line.entry.died]
     assert len(died) == kills.count("slot") and runs(study) == 1 + len(kills) - kills.count("slot")
@@ -216,11 +201,7 @@ def test_kill_9_of_fused_packs_on_ray(tmp_path: Path) -> None:
     )
     study = check_sound(tmp_path / "s")
     for one, other in zip(study.trials, alone.trials, strict=True):
-        assert (one.id, one.config, one.epochs) == (
-            other.id,
-            other.config,
-            other.epochs,
-        )
+        assert (one.id, one.config, one.epochs) == (other.id, other.config, other.epochs)
         assert abs(one.value - other.value) < 0.005, one.id
 
 
@@ -244,10 +225,7 @@ def test_20_kills_of_packed_searches_on_ray(
         **RAY,
         **more,
     )
-    check_same(
-        check_sound(tmp_path / "s"),
-        request.getfixturevalue("hopped" if hops else "packed"),
-    )
+    check_same(check_sound(tmp_path / "s"), request.getfixturevalue("hopped" if hops else "packed"))
 
 
 @needs_ray

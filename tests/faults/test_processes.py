@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_kit import (
-    EVERY,
-    PATIENCE,
-    Driver,
-    Steady,
-    check_whole,
-    content,
-    kill,
-    processes,
-)
+from fault_kit import EVERY, PATIENCE, Driver, Steady, check_whole, content, kill, processes
 
 import shoal
 from shoal.core.event import Left

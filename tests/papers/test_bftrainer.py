@@ -19,14 +19,9 @@ DATA = Path(os.environ.get("BFTRAINER_DATA", PAPER.parents[2] / "shared" / "data
 
 def test_every_table_and_figure_has_a_row():
     rows = re.findall(
-        r"^\| ((?:Table|Figure) \d+)",
-        (PAPER / "README.md").read_text().partition("\n## ")[0],
-        re.M,
+        r"^\| ((?:Table|Figure) \d+)", (PAPER / "README.md").read_text().partition("\n## ")[0], re.M
     )
-    assert rows == [
-        *(f"Table {n}" for n in range(1, 5)),
-        *(f"Figure {n}" for n in range(1, 17)),
-    ]
+    assert rows == [*(f"Table {n}" for n in range(1, 5)), *(f"Figure {n}" for n in range(1, 17))]
 
 
 def test_the_spec_is_one():

@@ -88,8 +88,7 @@ def test_when_an_end_is_noticed(replays: Any, completions: bool, begun: float) -
 
 
 @pytest.mark.parametrize(
-    ("free", "theirs", "even"),
-    [(8, [4, 2, 2], [3, 3, 2]), (5, [4, 1, 0], [2, 2, 1])],
+    ("free", "theirs", "even"), [(8, [4, 2, 2], [3, 3, 2]), (5, [4, 1, 0], [2, 2, 1])]
 )
 def test_equal_shares_as_the_authors_have_them(
     replays: Any, free: int, theirs: list[int], even: list[int]

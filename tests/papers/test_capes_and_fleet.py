@@ -16,10 +16,7 @@ from shoal.simulate.spec import load_spec
 PAPERS = Path(__file__).resolve().parents[2] / "papers"
 SHOWN = {
     "capes": [f"Table {n}" for n in (1, 2, 3)],
-    "fleet": [
-        *(f"Table {n}" for n in range(1, 5)),
-        *(f"Figure {n}" for n in range(1, 10)),
-    ],
+    "fleet": [*(f"Table {n}" for n in range(1, 5)), *(f"Figure {n}" for n in range(1, 10))],
 }
 
 
@@ -36,8 +33,7 @@ def test_every_table_and_figure_has_a_row(paper: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("paper", "goals"),
-    [("capes", {"B-1", "B-2", "B-3", "B-4"}), ("fleet", {"C-1", "C-2", "C-3"})],
+    ("paper", "goals"), [("capes", {"B-1", "B-2", "B-3", "B-4"}), ("fleet", {"C-1", "C-2", "C-3"})]
 )
 def test_goals_hold_in_the_short_form(paper: str, goals: set[str]) -> None:
     script = [sys.executable, str(PAPERS / paper / "run.py"), "--short"]
@@ -49,8 +45,7 @@ def test_goals_hold_in_the_short_form(paper: str, goals: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("paper", "quicker", "slower"),
-    [("capes", "equi", "eight"), ("fleet", "waterfill", "baseline")],
+    ("paper", "quicker", "slower"), [("capes", "equi", "eight"), ("fleet", "waterfill", "baseline")]
 )
 def test_the_spec_runs(paper: str, quicker: str, slower: str) -> None:
     spec = load_spec(PAPERS / paper / "spec.toml")

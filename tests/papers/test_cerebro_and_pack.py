@@ -14,14 +14,8 @@ from shoal.simulate.command import simulate
 
 PAPERS = Path(__file__).resolve().parents[2] / "papers"
 SHOWN = {
-    "cerebro": [
-        *(f"Table {n}" for n in range(1, 8)),
-        *(f"Figure {n}" for n in range(1, 23)),
-    ],
-    "pack": [
-        *(f"Table {n}" for n in range(1, 5)),
-        *(f"Figure {n}" for n in range(1, 7)),
-    ],
+    "cerebro": [*(f"Table {n}" for n in range(1, 8)), *(f"Figure {n}" for n in range(1, 23))],
+    "pack": [*(f"Table {n}" for n in range(1, 5)), *(f"Figure {n}" for n in range(1, 7))],
 }
 
 
@@ -52,8 +46,7 @@ def test_packing_is_not_used_where_it_gains_nothing() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("paper", "goals"),
-    [("cerebro", {"A-1", "A-2", "A-3", "A-4", "A-5"}), ("pack", {"D-1"})],
+    ("paper", "goals"), [("cerebro", {"A-1", "A-2", "A-3", "A-4", "A-5"}), ("pack", {"D-1"})]
 )
 def test_goals_hold_in_the_short_form(paper: str, goals: set[str]) -> None:
     script = [sys.executable, str(PAPERS / paper / "run.py"), "--short"]

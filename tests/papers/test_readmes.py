@@ -31,10 +31,7 @@ def test_every_row_says_how_and_has_the_results_figures(paper: str) -> None:
     [
         ("| Table 7, mean, MFLOP | simulated | 5939 | 5941 |", "5941 should be 5942"),
         ("| Table 7, mean, MFLOP | simulated | 5938 | 5942 |", "5938 should be 5939"),
-        (
-            "| Table 7, mean, MFLOP | simulated | 5939 | 5941.6 |",
-            "5941.6 should be 5941.5",
-        ),
+        ("| Table 7, mean, MFLOP | simulated | 5939 | 5941.6 |", "5941.6 should be 5941.5"),
         ("| goal A-5 | simulated | | 216 % |", "216 % should be 217 %"),
         ("| Table 7, mean, MFLOP | guessed | 5939 | 5942 |", "`how` is none of"),
         ("| Table 8, MFLOP | simulated | 5939 | 5942 |", "no result is called"),

@@ -54,10 +54,7 @@ def visited(name: str, shard: str, epoch: int = 0, **spent: float) -> Advanced:
     id_ = TrialId(name)
     values = {id_: {"loss": (50.0, 100.0)}}
     return Advanced(
-        {id_: 100.0},
-        values,
-        {id_: (Visit(epoch, ShardId(shard), epoch, 100),)},
-        {id_: spent},
+        {id_: 100.0}, values, {id_: (Visit(epoch, ShardId(shard), epoch, 100),)}, {id_: spent}
     )
 
 
@@ -152,10 +149,7 @@ def packed() -> list[Line]:
     y fails at 7.
     """
     wide = Gang((Lane(TrialId("w"), (SlotId("a"), SlotId("b"))),), since=1)
-    pack = Gang(
-        (Lane(TrialId("x"), (SlotId("a"),)), Lane(TrialId("y"), (SlotId("a"),))),
-        since=2,
-    )
+    pack = Gang((Lane(TrialId("x"), (SlotId("a"),)), Lane(TrialId("y"), (SlotId("a"),))), since=2)
     w, x, y = TrialId("w"), TrialId("x"), TrialId("y")
     return lines(
         *begun(trial("w"), trial("x"), trial("y")),
@@ -163,15 +157,9 @@ def packed() -> list[Line]:
         (4.0, Advanced({w: 200.0}, {}, {}, {w: {"train": 4.0}})),
         (4.0, Finished(w)),
         (4.0, Planned((), (pack,))),
-        (
-            5.0,
-            Advanced({x: 50.0, y: 50.0}, {}, {}, {x: {"train": 0.5}, y: {"train": 0.5}}),
-        ),
+        (5.0, Advanced({x: 50.0, y: 50.0}, {}, {}, {x: {"train": 0.5}, y: {"train": 0.5}})),
         (6.0, Left(frozenset({SlotId("b")}))),
-        (
-            6.5,
-            Advanced({x: 50.0, y: 50.0}, {}, {}, {x: {"train": 1.5}, y: {"train": 1.5}}),
-        ),
+        (6.5, Advanced({x: 50.0, y: 50.0}, {}, {}, {x: {"train": 1.5}, y: {"train": 1.5}})),
         (7.0, Failed(y, "RuntimeError: no such width")),
         (8.0, Advanced({x: 100.0}, {}, {}, {x: {"train": 1.0, "evaluate": 0.5}})),
         (8.0, Finished(x)),
@@ -191,16 +179,10 @@ def many() -> list[Line]:
             "dropout": n % 50 / 100,
         }
         gang = Gang((Lane(TrialId(name), (SlotId(slot),)),), since=n)
-        timed += [
-            (at, Submitted(trial(name, 400.0, **config))),
-            (at, Planned((), (gang,))),
-        ]
+        timed += [(at, Submitted(trial(name, 400.0, **config))), (at, Planned((), (gang,)))]
         if n % 10 == 9:
             timed.append(
-                (
-                    at + 0.5,
-                    Failed(TrialId(name), "diverged: loss was not finite for 10 steps"),
-                )
+                (at + 0.5, Failed(TrialId(name), "diverged: loss was not finite for 10 steps"))
             )
             continue
         for epoch in range(2):
@@ -213,9 +195,7 @@ def many() -> list[Line]:
                 (
                     when,
                     Evaluated(
-                        TrialId(name),
-                        epoch + 1.0,
-                        {"accuracy": 0.5 + n % 97 / 200, "loss": 1.0},
+                        TrialId(name), epoch + 1.0, {"accuracy": 0.5 + n % 97 / 200, "loss": 1.0}
                     ),
                 )
             )
@@ -236,11 +216,7 @@ def doomed() -> list[Line]:
         (1.0, Failed(TrialId(name), "ValueError: <img src=http://evil/> & co"))
         for name in ("x", "y")
     ]
-    return lines(
-        *begun(trial("x", lr=0.1), trial("y", lr=0.2)),
-        (0.0, Planned((), gangs)),
-        *failed,
-    )
+    return lines(*begun(trial("x", lr=0.1), trial("y", lr=0.2)), (0.0, Planned((), gangs)), *failed)
 
 
 @pytest.fixture

@@ -75,11 +75,7 @@ def test_never_more_bars_than_the_limit(limit: int) -> None:
 
 def test_bars_drawn_as_one_look_like_most_of_their_time() -> None:
     long = [bar(0, 100, "z")]
-    short = [
-        bar(100, 100.2, "x"),
-        bar(100.2, 100.9, "y", "switch"),
-        bar(100.9, 101, "x"),
-    ]
+    short = [bar(100, 100.2, "x"), bar(100.2, 100.9, "y", "switch"), bar(100.9, 101, "x")]
     found = Chart({A: (*long, *short)}, {A: ((0.0, 101.0),)}, ((0.0, 101.0),))
     first, second = drawn(found, 3)
     assert first == Drawn(long[0], 0, 1)

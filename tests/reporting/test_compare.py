@@ -21,13 +21,7 @@ def sides():
     }
     ends = {label: max(line.time for line in lines) for label, lines in runs.items()}
     return [
-        Side(
-            label,
-            lines,
-            [Cell(f"{ends[label]:g}", ends[label])],
-            ends[label],
-            f"{k}/x y.html",
-        )
+        Side(label, lines, [Cell(f"{ends[label]:g}", ends[label])], ends[label], f"{k}/x y.html")
         for k, (label, lines) in enumerate(runs.items())
     ]
 

@@ -86,12 +86,7 @@ def test_counts_shares_and_sizes() -> None:
         "5.0 %",
         "100 %",
     ]
-    assert [form.size(x) for x in (300, 1200, 2.5e6, 3e9)] == [
-        "300 B",
-        "1.2 kB",
-        "2.5 MB",
-        "3 GB",
-    ]
+    assert [form.size(x) for x in (300, 1200, 2.5e6, 3e9)] == ["300 B", "1.2 kB", "2.5 MB", "3 GB"]
     assert [form.plural(x, "trial") for x in (0, 1, 1200)] == [
         "0 trials",
         "1 trial",
@@ -102,13 +97,7 @@ def test_counts_shares_and_sizes() -> None:
 def test_what_a_head_describes() -> None:
     assert (
         form.described(
-            {
-                "name": "hop",
-                "rule": "lrw",
-                "seed": 0,
-                "barrier": False,
-                "space": {"a": 1},
-            }
+            {"name": "hop", "rule": "lrw", "seed": 0, "barrier": False, "space": {"a": 1}}
         )
         == "hop (rule=lrw)"
     )
@@ -134,10 +123,7 @@ def test_what_varies_and_what_is_the_same() -> None:
         for x, lr in (("a", 0.1), ("b", 0.2))
     ]
     varying, same = parameters(account(lines))
-    assert ([parameter.name for parameter in varying], same) == (
-        ["lr"],
-        {"layers": "2"},
-    )
+    assert ([parameter.name for parameter in varying], same) == (["lr"], {"layers": "2"})
 
 
 @pytest.mark.parametrize(
@@ -160,23 +146,14 @@ def test_axes_suit_the_values(values: tuple[Any, ...], scale: str) -> None:
 
 
 def test_parameters_come_in_the_order_of_the_search_space() -> None:
-    space = {
-        "dimensions": [
-            ["width", {"kind": "grid"}],
-            ["lr", {"kind": "grid"}],
-            ["unused", {}],
-        ]
-    }
+    space = {"dimensions": [["width", {"kind": "grid"}], ["lr", {"kind": "grid"}], ["unused", {}]]}
     trials = [Trial(TrialId(f"t{n}"), 1.0, {"lr": n, "also": n, "width": n}) for n in range(2)]
     for head, order in (
         ({"space": space}, ["width", "lr", "also"]),
         ({}, ["also", "lr", "width"]),
         ({"space": "?"}, ["also", "lr", "width"]),
     ):
-        lines = [
-            Line(0.0, Opened(1, {}, head)),
-            *(Line(0.0, Submitted(trial)) for trial in trials),
-        ]
+        lines = [Line(0.0, Opened(1, {}, head)), *(Line(0.0, Submitted(trial)) for trial in trials)]
         assert [parameter.name for parameter in parameters(account(lines))[0]] == order
 
 

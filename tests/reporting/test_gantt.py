@@ -88,9 +88,7 @@ def test_the_parts_of_a_report_come_in_order_and_end_at_it(hopping: list[Line]) 
     assert found.runs == ((0.0, 6.0),)
 
 
-def test_a_run_that_was_cut_voids_its_gangs_and_ends_with_its_last_line(
-    killed: list[Line],
-) -> None:
+def test_a_run_that_was_cut_voids_its_gangs_and_ends_with_its_last_line(killed: list[Line]) -> None:
     found = chart(killed)
     check_cover(found)
     assert told(found, "a") == [
@@ -102,9 +100,7 @@ def test_a_run_that_was_cut_voids_its_gangs_and_ends_with_its_last_line(
     assert found.spans == {"a": ((0.0, 3.75), (4.0, 7.0))}
 
 
-def test_a_clock_that_begins_anew_goes_on_where_the_last_run_ended(
-    killed: list[Line],
-) -> None:
+def test_a_clock_that_begins_anew_goes_on_where_the_last_run_ended(killed: list[Line]) -> None:
     again = [line for line in killed if line.time < 4.0]
     again += [Line(line.time - 4.0, line.entry) for line in killed if line.time >= 4.0]
     assert chart(again).runs == ((0.0, 3.75), (3.75, 6.75))
@@ -174,10 +170,7 @@ def test_how_far_a_unit_is_divides_nothing() -> None:
     """The time of the unit is told with its end."""
     end = Advanced({X: 1.0}, spent={X: {"data": 1.0, "train": 2.0}})
     lines = ((0.0, Planned((), (GANG_X,))), (2.0, Advanced({X: 1.0})), (3.0, end))
-    assert told(chart(line_of(*lines)), "a") == [
-        (0.0, 1.0, "x", "data"),
-        (1.0, 3.0, "x", "train"),
-    ]
+    assert told(chart(line_of(*lines)), "a") == [(0.0, 1.0, "x", "data"), (1.0, 3.0, "x", "train")]
 
 
 def test_causes_that_are_not_known_are_other() -> None:
@@ -275,25 +268,12 @@ def test_slots_come_in_the_order_people_count_them(hopping: list[Line]) -> None:
 
 
 def simulated(
-    slots: int,
-    shards: int,
-    hop: bool,
-    script: Iterable[tuple[float, Event]] = (),
-    **more: Any,
+    slots: int, shards: int, hop: bool, script: Iterable[tuple[float, Event]] = (), **more: Any
 ) -> list[Line]:
     sizes = {ShardId(f"d{n}"): 100 + n for n in range(shards)}
     there = [Slot(SlotId(f"s{n}"), shards=frozenset(sizes)) for n in range(slots)]
     table = Table(
-        (
-            Row(
-                rates=(80.0,),
-                build=0.25,
-                evaluate=0.125,
-                save=0.0625,
-                switch=0.5,
-                first=1.0,
-            ),
-        )
+        (Row(rates=(80.0,), build=0.25, evaluate=0.125, save=0.0625, switch=0.5, first=1.0),)
     )
     journal = Journal()
     entries = reopened(State(), sizes, {"metric": "accuracy", "mode": "max"})
@@ -301,21 +281,12 @@ def simulated(
         journal.append(0.0, entry)
     searcher = Grid({"lr": grid([0.1, 0.2, 0.3])}, max_epochs=2)
     sim = Sim(table.of, there, script, shards=sizes, **more)
-    run(
-        searcher,
-        Hop() if hop else Fifo(),
-        sim,
-        table.believe,
-        journal,
-        fold(State(), entries),
-    )
+    run(searcher, Hop() if hop else Fifo(), sim, table.believe, journal, fold(State(), entries))
     return journal.lines
 
 
 @pytest.mark.parametrize("hop", [False, True])
-def test_a_simulated_study_is_covered_and_its_seconds_are_those_it_reports(
-    hop: bool,
-) -> None:
+def test_a_simulated_study_is_covered_and_its_seconds_are_those_it_reports(hop: bool) -> None:
     lines = simulated(2, 2, hop)
     found = chart(lines)
     check_cover(found)
@@ -344,13 +315,7 @@ def test_a_simulated_study_is_covered_and_its_seconds_are_those_it_reports(
     every=st.sampled_from([0.0, 2.0, 30.0]),
 )
 def test_slots_that_come_and_go_are_covered(
-    slots: int,
-    shards: int,
-    hop: bool,
-    leaves: float,
-    back: float,
-    died: bool,
-    every: float,
+    slots: int, shards: int, hop: bool, leaves: float, back: float, died: bool, every: float
 ) -> None:
     gone = Slot(SlotId("s0"), shards=frozenset(ShardId(f"d{n}") for n in range(shards)))
     script: list[tuple[float, Event]] = [
@@ -390,11 +355,7 @@ def test_lanes_of_a_slot_that_report_together_took_turns() -> None:
         for name in "xyz"
     ]
     found = chart(
-        line_of(
-            (0.0, Joined((Slot(SlotId("a")),))),
-            (0.0, Planned((), (Gang(lanes),))),
-            *reports,
-        )
+        line_of((0.0, Joined((Slot(SlotId("a")),))), (0.0, Planned((), (Gang(lanes),))), *reports)
     )
     check_cover(found, overlaps=True)
     trained = [(bar.start, bar.end, bar.trial) for bar in found.bars["a"] if bar.kind == "train"]

@@ -6,17 +6,7 @@ import pytest
 from report_kit import A, B, Timed, W, gang, joined, journal, trained
 
 from shoal import reporting
-from shoal.core.event import (
-    Ended,
-    Fell,
-    Finished,
-    Kept,
-    Left,
-    Measured,
-    Opened,
-    Planned,
-    Submitted,
-)
+from shoal.core.event import Ended, Fell, Finished, Kept, Left, Measured, Opened, Planned, Submitted
 from shoal.core.trial import Trial
 from shoal.engine.journal import Line
 from shoal.reporting.harvest import Harvest, Yield
@@ -223,11 +213,7 @@ def test_speeds_may_be_measured() -> None:
 
 
 def test_the_return_is_drawn_if_there_is_one() -> None:
-    lost = (
-        *GROWS[:3],
-        (20.0, Left(frozenset({W[0]}), died=True)),
-        (30.0, trained(B, 0.0)),
-    )
+    lost = (*GROWS[:3], (20.0, Left(frozenset({W[0]}), died=True)), (30.0, trained(B, 0.0)))
     for told, wanted in ((GROWS, True), (lost, False)):
         figure = drawing(reporting.account(begun(*told)))
         assert figure is not None

@@ -11,15 +11,7 @@ import pytest
 
 from shoal import reporting
 from shoal.core.cluster import ShardId, SlotId
-from shoal.core.event import (
-    Evaluated,
-    Failed,
-    Finished,
-    Measured,
-    Opened,
-    Planned,
-    Submitted,
-)
+from shoal.core.event import Evaluated, Failed, Finished, Measured, Opened, Planned, Submitted
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import JournalError, Line
@@ -88,16 +80,7 @@ def test_any_study_makes_a_whole_page_that_loads_nothing(name: str, request: Any
         assert "src" not in attrs
         assert (attrs.get("href") or "#").startswith("#")
         assert (
-            not {
-                "srcset",
-                "action",
-                "data",
-                "poster",
-                "background",
-                "onclick",
-                "onload",
-                "onerror",
-            }
+            not {"srcset", "action", "data", "poster", "background", "onclick", "onload", "onerror"}
             & attrs.keys()
         )
         assert "url" not in (attrs.get("style") or "")
@@ -456,12 +439,7 @@ def test_scatters_have_log_axes_and_categories(many: list[Line]) -> None:
     assert figure is not None
     shape = figure["layout"]
     axes = [shape[name] for name in ("xaxis", "xaxis2", "xaxis3", "xaxis4")]
-    assert [axis["title"]["text"] for axis in axes] == [
-        "dropout",
-        "lr",
-        "optimizer",
-        "width",
-    ]
+    assert [axis["title"]["text"] for axis in axes] == ["dropout", "lr", "optimizer", "width"]
     assert [axis.get("type") for axis in axes] == [None, "log", None, "log"]
     assert axes[2]["ticktext"] == ["adam", "sgd"]
     domains = [tuple(shape[name]["domain"]) for name in ("yaxis", "yaxis2", "yaxis3", "yaxis4")]

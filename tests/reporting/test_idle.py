@@ -47,11 +47,7 @@ def waits(lines: list[Line]) -> dict[str, float]:
 
 ALONE = ran((A, U))
 BEGIN: Entries = [(0.0, asked(A)), (0.0, Planned((), (ALONE,)))]
-END: Entries = [
-    (10.0, trained(A, 100.0, train=10.0)),
-    (10.0, Ended(ALONE)),
-    (10.0, Finished(A)),
-]
+END: Entries = [(10.0, trained(A, 100.0, train=10.0)), (10.0, Ended(ALONE)), (10.0, Finished(A))]
 FURTHER: Entries = [  # a goes on from its rung, on slot u
     (10.0, asked(A, 200.0)),
     (10.0, Planned((), (ran((A, U), since=2), ran((B, V), since=3)))),
@@ -110,10 +106,7 @@ def test_a_busy_pack() -> None:
     lines = begun(
         *[(0.0, asked(each)) for each in (A, B, C)],
         (0.0, Planned((), (pack,))),
-        (
-            10.0,
-            Advanced({A: 100.0, C: 100.0}, spent={A: {"train": 5.0}, C: {"train": 5.0}}),
-        ),
+        (10.0, Advanced({A: 100.0, C: 100.0}, spent={A: {"train": 5.0}, C: {"train": 5.0}})),
         (10.0, Ended(pack)),
     )
     assert waits(lines) == {"waits for a busy pack": 10.0}
@@ -126,10 +119,7 @@ def test_a_trial_that_is_at_work_elsewhere_is_wanted_at_this_slot() -> None:
     lines = begun(
         (0.0, asked(A, shards=frozenset({P, Q}))),
         (0.0, Planned((), (here,))),
-        (
-            10.0,
-            Advanced({A: 50.0}, visits={A: (Visit(0, P, 0, 0),)}, spent={A: {"train": 10.0}}),
-        ),
+        (10.0, Advanced({A: 50.0}, visits={A: (Visit(0, P, 0, 0),)}, spent={A: {"train": 10.0}})),
         (10.0, Ended(here)),
         shards=shards,
     )

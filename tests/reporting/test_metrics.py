@@ -28,13 +28,7 @@ X = TrialId("x")
 def test_a_trial_row(hopping: list[Line]) -> None:
     told = account(hopping)
     x, y = told.trials
-    assert (x.id, x.status, x.samples, x.asked, x.epochs) == (
-        "x",
-        "finished",
-        200.0,
-        200.0,
-        1.0,
-    )
+    assert (x.id, x.status, x.samples, x.asked, x.epochs) == ("x", "finished", 200.0, 200.0, 1.0)
     assert (x.last, x.best, x.best_epoch, x.start, x.end) == (0.9, 0.9, 1.0, 0.0, 5.0)
     assert x.spent == {"train": 2.5, "switch": 0.5, "evaluate": 0.5, "save": 0.25}
     assert (x.hops, x.moved, y.hops, y.moved) == (1, 0, 1, 2_000_000)
@@ -46,13 +40,7 @@ def test_totals(hopping: list[Line]) -> None:
     told = account(hopping)
     assert (told.metric, told.mode, told.status) == ("accuracy", "max", "finished")
     assert (told.seconds, told.trained, told.throughput) == (6.0, 400.0, 400 / 6)
-    assert told.count() == {
-        "running": 0,
-        "waiting": 0,
-        "finished": 2,
-        "retired": 0,
-        "failed": 0,
-    }
+    assert told.count() == {"running": 0, "waiting": 0, "finished": 2, "retired": 0, "failed": 0}
     assert told.used == {
         "train": 6.5,
         "evaluate": 0.5,
@@ -69,10 +57,7 @@ def test_totals(hopping: list[Line]) -> None:
 
 def test_training_values_are_means_over_an_epoch(hopping: list[Line]) -> None:
     curves = account(hopping).curves
-    assert curves["loss (training)"] == {
-        "x": (Point(1.0, 5.0, 0.5),),
-        "y": (Point(1.0, 6.0, 0.5),),
-    }
+    assert curves["loss (training)"] == {"x": (Point(1.0, 5.0, 0.5),), "y": (Point(1.0, 6.0, 0.5),)}
     assert curves["accuracy"][X] == (Point(1.0, 5.0, 0.9),)
     assert curves["loss"][TrialId("y")] == (Point(1.0, 6.0, 0.5),)
 
@@ -101,9 +86,7 @@ def test_trials_that_failed_or_have_no_score_come_last(hopping: list[Line]) -> N
     ]
 
 
-def test_what_fell_is_counted_as_repeated_and_its_values_are_gone(
-    killed: list[Line],
-) -> None:
+def test_what_fell_is_counted_as_repeated_and_its_values_are_gone(killed: list[Line]) -> None:
     told = account(killed)
     (x,) = told.trials
     assert x.repeated == Void(falls=1, visits=2, samples=250.0, seconds=2.5)
@@ -128,16 +111,10 @@ def test_how_each_run_ended(killed: list[Line]) -> None:
     assert account(first).status == "open"
     assert account([*first, Line(3.8, Commanded("stop", "timeout"))]).status == "stopped: timeout"
     again = [*killed, Line(7.0, Opened(3, {}))]
-    assert [run.how for run in account(again).runs] == [
-        "cut off",
-        "finished",
-        "finished",
-    ]
+    assert [run.how for run in account(again).runs] == ["cut off", "finished", "finished"]
 
 
-def test_a_trial_added_to_a_finished_study_waits_for_the_next_run(
-    killed: list[Line],
-) -> None:
+def test_a_trial_added_to_a_finished_study_waits_for_the_next_run(killed: list[Line]) -> None:
     added = Trial(TrialId("added1"), 200.0, {}, shards=frozenset())
     lines = [*killed, Line(7.0, Submitted(added))]
     found = account(lines)
@@ -169,12 +146,7 @@ def test_a_wrong_mode_is_refused(hopping: list[Line]) -> None:
 
 def test_an_empty_study(empty: list[Line]) -> None:
     told = account(empty)
-    assert (told.trials, told.status, told.throughput, told.seconds) == (
-        (),
-        "empty",
-        None,
-        0.0,
-    )
+    assert (told.trials, told.status, told.throughput, told.seconds) == ((), "empty", None, 0.0)
     assert account([]).runs == ()
 
 
@@ -190,10 +162,6 @@ def test_the_rows_agree_with_the_fold_of_the_journal(many: list[Line], killed: l
 
 def test_samples_of_a_trial_that_is_not_known_are_left_out() -> None:
     told = account(
-        [
-            Line(0.0, Opened(1, {})),
-            Line(1.0, Advanced({X: 5.0})),
-            Line(1.0, Finished(X)),
-        ]
+        [Line(0.0, Opened(1, {})), Line(1.0, Advanced({X: 5.0})), Line(1.0, Finished(X))]
     )
     assert (told.trials, told.trained) == ((), 0.0)

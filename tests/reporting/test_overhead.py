@@ -7,13 +7,7 @@ import pytest
 from report_kit import A, B, C, Timed, W, gang, joined, journal, trained
 
 from shoal import reporting
-from shoal.core.event import (
-    Decided,
-    Finished,
-    Planned,
-    Remembered,
-    Submitted,
-)
+from shoal.core.event import Decided, Finished, Planned, Remembered, Submitted
 from shoal.core.trial import Trial
 from shoal.engine.journal import Line
 

@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import (
-    Advanced,
-    Entry,
-    Failed,
-    Finished,
-    Joined,
-    Left,
-    Opened,
-    Submitted,
-)
+from shoal.core.event import Advanced, Entry, Failed, Finished, Joined, Left, Opened, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
@@ -107,8 +98,7 @@ def test_figures(hopping: list[Line]) -> None:
 
 def test_a_trial_that_failed_is_not_the_best(hopping: list[Line]) -> None:
     state = moments(
-        [line for line in hopping if not isinstance(line.entry, Finished)],
-        lambda *_: None,
+        [line for line in hopping if not isinstance(line.entry, Finished)], lambda *_: None
     )
     assert Progress("accuracy", "max").best(fold(state, [Failed(TrialId("x"), "boom")])) == (
         0.8,

@@ -6,13 +6,7 @@ import pytest
 from report_kit import A, Timed, W, gang, joined, journal, trained
 
 from shoal import reporting
-from shoal.core.event import (
-    Finished,
-    Left,
-    Measured,
-    Planned,
-    Submitted,
-)
+from shoal.core.event import Finished, Left, Measured, Planned, Submitted
 from shoal.core.trial import Trial
 from shoal.engine.journal import Line
 from shoal.reporting.rescales import WidthChange
@@ -178,11 +172,7 @@ def test_a_trial_that_was_stopped_is_compared_with_how_it_began_again() -> None:
 def test_who_was_stopped_between_or_keeps_as_many_slots_was_not_rescaled() -> None:
     other = gang(A, W[1], since=1)
     assert not changes(*ALONE[:3], (10.0, Planned((NARROW,), (other,))))
-    assert not changes(
-        *ALONE[:3],
-        (10.0, Planned((NARROW,), ())),
-        (11.0, Planned((), (WIDE,))),
-    )
+    assert not changes(*ALONE[:3], (10.0, Planned((NARROW,), ())), (11.0, Planned((), (WIDE,))))
     assert "Changes of width" not in reporting.page(begun(*ALONE[:3]), "study")
 
 

@@ -29,14 +29,7 @@ def of_state(found: Account) -> list[tuple[object, ...]]:
     return [
         (
             *(row.id, row.number, row.status, row.config, row.samples, row.asked),
-            *(
-                row.epochs,
-                row.last,
-                row.best,
-                row.best_epoch,
-                row.signature,
-                row.widths,
-            ),
+            *(row.epochs, row.last, row.best, row.best_epoch, row.signature, row.widths),
         )
         for row in found.trials
     ]
@@ -75,9 +68,7 @@ def test_it_says_so() -> None:
     assert "since " not in "\n".join(status_lines(summary(lines)))
 
 
-def test_of_many_trials_the_best_and_others_are_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_many_trials_the_best_and_others_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, _ = study(Fifo(), count=40)
     whole = account(lines)
     ranked = [replace(row, last=float(row.number)) for row in whole.trials]

@@ -13,12 +13,7 @@ from shoal.core.plan import solo
 from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.slots import (
-    asked,
-    asked_lines,
-    standing,
-    standing_lines,
-)
+from shoal.reporting.slots import asked, asked_lines, standing, standing_lines
 from shoal.study.watchers import SlotBoard
 
 S0, S1 = ShardId("s0"), ShardId("s1")
@@ -46,10 +41,7 @@ def row(slot: SlotId, silent: float, trials: list[str]) -> dict[str, Any]:
 
 
 def test_slots_are_alive_silent_or_gone() -> None:
-    board = {
-        "written": 100.0,
-        "slots": [row(SLOTS[0], 2.0, ["t0"]), row(SLOTS[1], 20.0, [])],
-    }
+    board = {"written": 100.0, "slots": [row(SLOTS[0], 2.0, ["t0"]), row(SLOTS[1], 20.0, [])]}
     rows = standing(LINES, board, now=101.0)
     assert [(each["slot"], each["state"]) for each in rows] == [
         ("slot0", "alive"),
@@ -62,10 +54,7 @@ def test_slots_are_alive_silent_or_gone() -> None:
         "slot0    n, cpu: alive, heard of 3 s ago, at work for t0; holds s0",
     ]
     # A board that nobody brings up to date any more tells of no life.
-    assert {each["state"] for each in standing(LINES, board, 900.0)} == {
-        "silent",
-        "gone",
-    }
+    assert {each["state"] for each in standing(LINES, board, 900.0)} == {"silent", "gone"}
 
 
 def test_without_a_board_the_journal_alone_is_told() -> None:

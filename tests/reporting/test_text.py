@@ -28,11 +28,7 @@ def test_a_summary_is_json_and_says_it_all(hopping: list[Line]) -> None:
         "config": {"lr": 0.1, "width": 64},
     }
     assert found["trials"]["all"] == found["trials"]["finished"] == 2
-    assert (found["hops"], found["moved_bytes"], found["training"]) == (
-        2,
-        2_000_000,
-        6.5 / 12,
-    )
+    assert (found["hops"], found["moved_bytes"], found["training"]) == (2, 2_000_000, 6.5 / 12)
     assert found["stopped"] is None
 
 
@@ -97,10 +93,7 @@ def test_any_study_has_a_summary(name: str, request: Any) -> None:
 
 
 def test_what_json_lacks_is_none(hopping: list[Line]) -> None:
-    lines = [
-        *hopping,
-        Line(6.0, Evaluated(TrialId("x"), 2.0, {"accuracy": float("inf")})),
-    ]
+    lines = [*hopping, Line(6.0, Evaluated(TrialId("x"), 2.0, {"accuracy": float("inf")}))]
     found = reporting.summary(lines)
     json.dumps(found, allow_nan=False)
     assert found["best"]["trial"] == "y"

@@ -17,31 +17,12 @@ from typing import Any
 import httpx
 import pytest
 from typer.testing import CliRunner
-from ui_kit import (
-    ORIGIN,
-    SHARD,
-    client_of,
-    epoch,
-    keyed,
-    many,
-    opened,
-    serving,
-    submitted,
-    write,
-)
+from ui_kit import ORIGIN, SHARD, client_of, epoch, keyed, many, opened, serving, submitted, write
 
 from shoal.cli import app
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.errors import StudyError
-from shoal.core.event import (
-    Commanded,
-    Evaluated,
-    Failed,
-    Joined,
-    Planned,
-    Retired,
-    Submitted,
-)
+from shoal.core.event import Commanded, Evaluated, Failed, Joined, Planned, Retired, Submitted
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.reporting.format import UNSEEN
@@ -204,12 +185,7 @@ def test_a_stranger_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPa
     with serving(folder) as server:
         port = int(re.findall(r":(\d+)/", server.address)[0])
         host = f"127.0.0.1:{port}".encode()
-        for said in (
-            b"",
-            begun % host,
-            begun % host + b"\r\n{",
-            begun % b"x" + b"\r\n",
-        ):
+        for said in (b"", begun % host, begun % host + b"\r\n{", begun % b"x" + b"\r\n"):
             with socket.create_connection(("127.0.0.1", port), LONG) as stranger:
                 stranger.sendall(said)
                 with suppress(ConnectionResetError):
@@ -255,12 +231,7 @@ def test_names_that_anybody_can_let_lead_here_get_nothing(folder: Path) -> None:
             cookie = {"cookie": "; ".join(f"{a}={b}" for a, b in client.cookies.items())}
             headers = {"host": here, **cookie}
             assert client.get("/list", headers=headers).status_code == 200
-            for origin in (
-                plain,
-                "http://localhost",
-                "http://localhost:80",
-                f"https://{here}",
-            ):
+            for origin in (plain, "http://localhost", "http://localhost:80", f"https://{here}"):
                 other = {**headers, "origin": origin}
                 assert client.post("/do", json=asked, headers=other).status_code == 403
             del client.headers[KEY]
@@ -438,9 +409,7 @@ def strings(found: Any) -> list[str]:
     return [found] if isinstance(found, str) else []
 
 
-def test_what_is_not_seen_is_shown_as_escapes_and_sent_back_as_it_is(
-    tmp_path: Path,
-) -> None:
+def test_what_is_not_seen_is_shown_as_escapes_and_sent_back_as_it_is(tmp_path: Path) -> None:
     """Marks that turn the direction of writing, and characters without room, make names alike."""
     unseen = "a\u202eb\u200bc\u2066d\ufeffe\xadf\U000e0041g\x1bh"
     trial = unseen.replace("\x1b", "")
@@ -503,9 +472,7 @@ def test_an_error_file_outside_the_study_is_not_shown(tmp_path: Path) -> None:
     assert "hidden words" not in answer.text
 
 
-def test_the_list_has_the_best_of_each_recipe_with_its_own_metric(
-    tmp_path: Path,
-) -> None:
+def test_the_list_has_the_best_of_each_recipe_with_its_own_metric(tmp_path: Path) -> None:
     aims = {"cnn": ("accuracy", "max"), "rnn": ("loss", "min"), "mlp": ("auc", "max")}
     head = opened("both", metric=None, mode=None, aims=aims)
     scores = {"a": ("cnn", {"accuracy": 0.5}), "b": ("cnn", {"accuracy": 0.75})}
@@ -646,10 +613,7 @@ def test_what_cannot_be_done_is_one_clear_error(folder: Path, typed: list[list[s
             "max_epochs": "-1",
         },
         "epochs must be a whole number above 0; got ''": {"do": "extend", "trial": "t"},
-        "a name must not be empty or hold '=': 'a=b'": {
-            "do": "add",
-            "values": {"a=b": "1"},
-        },
+        "a name must not be empty or hold '=': 'a=b'": {"do": "add", "values": {"a=b": "1"}},
         "values must be names with their values": {"do": "add", "values": [1]},
         "no text may hold a NUL": {"do": "stop", "trial": "t\0"},
     }
@@ -694,8 +658,7 @@ def test_the_command_says_where_and_what_is_missing(
     monkeypatch.setattr(serve.Server, "run", lambda self: None)
     done = CliRunner().invoke(app, ["ui", str(folder), "--port", "0"])
     assert re.fullmatch(
-        r"live page: http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}#[\w-]{20,}\n",
-        done.output,
+        r"live page: http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}#[\w-]{20,}\n", done.output
     )
     done = CliRunner().invoke(app, ["ui", str(tmp_path / "none")])
     assert done.exit_code == 2 and "there is no study in" in done.output

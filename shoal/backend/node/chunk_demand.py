@@ -192,10 +192,7 @@ class FeederDemand:
         prepare = max(min(median(times), median(times[-LAST:])), 1e-9)
         all_in_all = self.together or ClusterDemand.of([own])
         wanted = feeders_wanted(
-            prepare,
-            all_in_all.train,
-            all_in_all.different,
-            most * all_in_all.nodes,
+            prepare, all_in_all.train, all_in_all.different, most * all_in_all.nodes
         )
         return min(most, -(-wanted // all_in_all.nodes))
 

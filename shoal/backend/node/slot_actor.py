@@ -146,10 +146,7 @@ class SlotRounds:
     """
 
     def __init__(
-        self,
-        trainer: SlotTrainer | FunctionTrainer,
-        void: Set[int],
-        on_progress: OnProgress,
+        self, trainer: SlotTrainer | FunctionTrainer, void: Set[int], on_progress: OnProgress
     ) -> None:
         self._trainer = trainer
         self._void = void
@@ -241,11 +238,7 @@ class SlotRounds:
         return self._trainer.holds(unit.trial.id, len(visits))
 
     def _make(
-        self,
-        number: int,
-        units: Sequence[Unit],
-        fuse: bool,
-        measured: Collection[str] | None,
+        self, number: int, units: Sequence[Unit], fuse: bool, measured: Collection[str] | None
     ) -> Results:
         """Train part by part: what came of each unit.
 
@@ -362,12 +355,7 @@ class SlotRounds:
         return self._trainer.gang
 
     def conclude(
-        self,
-        trial: TrialId,
-        visits: Visits,
-        scores: Any,
-        age: Seconds,
-        last: bool,
+        self, trial: TrialId, visits: Visits, scores: Any, age: Seconds, last: bool
     ) -> None:
         """Another process has reported a unit that was made here, too."""
         if self._ranks().conclude(trial, visits, scores, last):

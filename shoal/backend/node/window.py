@@ -261,10 +261,7 @@ class ChunkExchange:
 
 TELL = 30.0  # seconds between two reports, while there is something new
 SHARE = 0.3  # of the node's object store that the window may fill, lest models at rest find no room
-CHUNK_FAILED = (
-    RayTaskError,
-    UnserializableException,
-)  # the feeder is as good as before
+CHUNK_FAILED = (RayTaskError, UnserializableException)  # the feeder is as good as before
 
 
 class Window:
@@ -302,11 +299,7 @@ class Window:
     # -- what slots ask ----------------------------------------------------------------
 
     async def chunk(
-        self,
-        slot: str,
-        keys: Sequence[Key],
-        trained: Seconds | None,
-        told: bool = False,
+        self, slot: str, keys: Sequence[Key], trained: Seconds | None, told: bool = False
     ) -> list[Any] | None:
         """A reference to the first key's chunk, in a list, lest Ray fetches it.
 
@@ -335,11 +328,7 @@ class Window:
         return [held.ref]
 
     async def look(
-        self,
-        slot: str,
-        keys: Sequence[Key],
-        trained: Seconds | None,
-        made: Seconds | None,
+        self, slot: str, keys: Sequence[Key], trained: Seconds | None, made: Seconds | None
     ) -> bool:
         """A slot that prepares its own data tells what it does.
 

@@ -207,11 +207,7 @@ class Looks:
     """
 
     def __init__(
-        self,
-        hangs: Hangs,
-        work: Work,
-        waking: Waking,
-        remove: Callable[[list[SlotId]], Events],
+        self, hangs: Hangs, work: Work, waking: Waking, remove: Callable[[list[SlotId]], Events]
     ) -> None:
         self._hangs = hangs
         self._work = work

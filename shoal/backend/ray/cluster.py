@@ -111,11 +111,7 @@ def _own_handler() -> Iterator[None]:
 
 @_own_handler()
 def join(
-    address: str | None,
-    slots: int | None,
-    threads: int,
-    store_gb: GiB,
-    cpus: int | None = None,
+    address: str | None, slots: int | None, threads: int, store_gb: GiB, cpus: int | None = None
 ) -> tuple[bool, int | None]:
     """Join the cluster at the address, or the one this process is in already, or start one here.
 
@@ -145,11 +141,7 @@ def join(
 
 
 def _joined(
-    address: str | None,
-    slots: int | None,
-    threads: int,
-    store_gb: GiB,
-    cpus: int | None,
+    address: str | None, slots: int | None, threads: int, store_gb: GiB, cpus: int | None
 ) -> tuple[bool, int | None]:
     """As `join`, of a process that is in no cluster."""
     quiet: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}

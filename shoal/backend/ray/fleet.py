@@ -316,9 +316,7 @@ class RayFleet:
         """See `Fleet`. The node's window is there before its first slot asks for it."""
         self._windows.open(node)
         actor = ray.remote(concurrency_groups=GROUPS)(SlotActor).options(
-            num_cpus=self._share.cpus,
-            num_gpus=self._share.gpus,
-            scheduling_strategy=only_at(node),
+            num_cpus=self._share.cpus, num_gpus=self._share.gpus, scheduling_strategy=only_at(node)
         )
         return RayActor(actor.remote(self._setup))
 

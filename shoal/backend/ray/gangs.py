@@ -73,11 +73,7 @@ class Work:
         return self.course.fall(trial)
 
     def unread(
-        self,
-        process: SlotProcess,
-        run: GangRun,
-        units: Iterable[Unit],
-        about: Unreadable,
+        self, process: SlotProcess, run: GangRun, units: Iterable[Unit], about: Unreadable
     ) -> Events:
         """The process cannot read a shard for these units of the gang, which is over.
 
@@ -212,13 +208,7 @@ class NextRounds:
         then = partial(self._reported, process, call)
         self._work.fleet.follow(report, then, at_once=call.note_end)
 
-    def _first(
-        self,
-        call: Call,
-        process: SlotProcess,
-        run: GangRun,
-        trials: Trials,
-    ) -> Parcels:
+    def _first(self, call: Call, process: SlotProcess, run: GangRun, trials: Trials) -> Parcels:
         """Units that go on from where the trials are; the states that lie in the object store."""
         carry = carries(run)
         parcels: Parcels = {}

@@ -23,14 +23,7 @@ from shoal.backend.ray import cluster
 from shoal.core.errors import warn
 from shoal.train.data.columns import DataError
 from shoal.train.data.node_shards import Survey
-from shoal.train.data.survey import (
-    SHOWN,
-    Asked,
-    Finding,
-    Inspection,
-    look,
-    tasks_of,
-)
+from shoal.train.data.survey import SHOWN, Asked, Finding, Inspection, look, tasks_of
 from shoal.train.recipe.pickling import dumps
 
 # What Ray raises when a process or a node is lost: with the task, or with what it has answered.

@@ -119,10 +119,7 @@ def mend(
 
 
 def _supply(
-    shard: ShardId,
-    held: dict[SlotId, set[ShardId]],
-    copies: int,
-    barred: Set[Reading],
+    shard: ShardId, held: dict[SlotId, set[ShardId]], copies: int, barred: Set[Reading]
 ) -> None:
     """Have the shard at so many slots, each time at the one that holds fewest."""
     there = sum(shard in at for at in held.values())

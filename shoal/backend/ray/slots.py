@@ -12,9 +12,7 @@ from typing import Any
 from ray.exceptions import ActorUnschedulableError, RayTaskError
 
 from shoal.backend.node.messages import Broken, Hello
-from shoal.backend.ray.cluster import (
-    Node,
-)
+from shoal.backend.ray.cluster import Node
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.shard_register import NodeShards, ShardRegister
 from shoal.backend.ray.slot_process import Events, SlotProcess

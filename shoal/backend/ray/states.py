@@ -99,11 +99,7 @@ class States:
         return self._course.done(unit, done, outcome.values, moved, memory)
 
     def settle(
-        self,
-        holders: tuple[SlotProcess, ...],
-        call: Call,
-        trial: TrialId,
-        outcome: Trained,
+        self, holders: tuple[SlotProcess, ...], call: Call, trial: TrialId, outcome: Trained
     ) -> None:
         """Note where the trial's state is now. `holders`: whoever made the unit, first of all."""
         at = self._course.positions[trial]

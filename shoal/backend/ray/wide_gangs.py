@@ -24,14 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from shoal.backend.node.messages import (
-    Cut,
-    Drifting,
-    Lost,
-    Share,
-    Trained,
-    Unreadable,
-)
+from shoal.backend.node.messages import Cut, Drifting, Lost, Share, Trained, Unreadable
 from shoal.backend.positions import GangRun, fall_back
 from shoal.backend.ray.cluster import Gradients
 from shoal.backend.ray.gangs import Work

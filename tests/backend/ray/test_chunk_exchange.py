@@ -51,11 +51,7 @@ class Nodes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, sending: float = 0.0) -> None:
         self.clock = [100.0]
-        self.has: Callable[[Any], Any] = lambda _: (
-            [Sent(self.clock, sending)],
-            BYTES,
-            8,
-        )
+        self.has: Callable[[Any], Any] = lambda _: ([Sent(self.clock, sending)], BYTES, 8)
         self.directory = ChunkDirectory()
         window = SimpleNamespace(hand=at_once(self._hand))
         fake = SimpleNamespace(get_actor=lambda _: window, put=lambda chunk: chunk)

@@ -79,9 +79,7 @@ def test_what_is_held_and_made_beyond_the_memory_is_told(nest: Nest) -> None:
     asyncio.run(act())
 
 
-def test_feeders_of_a_given_number_share_the_memory_for_what_is_prepared(
-    nest: Nest,
-) -> None:
+def test_feeders_of_a_given_number_share_the_memory_for_what_is_prepared(nest: Nest) -> None:
     async def act() -> None:
         nest.window(count=4)
 
@@ -375,9 +373,7 @@ def test_a_slot_of_given_feeders_goes_on_asking() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_without_the_object_store_the_slot_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_object_store_the_slot_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(code: int) -> None:
         raise SystemExit(code)
 

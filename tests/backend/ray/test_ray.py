@@ -44,9 +44,7 @@ pytestmark = pytest.mark.usefixtures("shared_ray")
 
 @pytest.mark.slow
 def test_hop(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ways = noted_ways(monkeypatch)
     (marks := tmp_path / "marks").mkdir()
@@ -306,18 +304,11 @@ def test_slots_come_die_and_go_under_fifo(tmp_path: Path) -> None:
     two = lambda view: len(view.slots) == 2  # noqa: E731
     again = lambda view: len(done) == 3 and two(view)  # noqa: E731
     searcher = Given(
-        [],
-        trials_of(bench.data, [4, 6], 2),
-        two,
-        trials_of(bench.data, [5, 7], 2),
-        again,
+        [], trials_of(bench.data, [4, 6], 2), two, trials_of(bench.data, [5, 7], 2), again
     )
     backend = bench.run(searcher, Fifo(), churn, slots=1, checkpoint_every=0.1)
     died, went = bench.events(Left)
-    assert (died, went) == (
-        Left(frozenset({SLOT1}), died=True),
-        Left(frozenset({SLOT0})),
-    )
+    assert (died, went) == (Left(frozenset({SLOT1}), died=True), Left(frozenset({SLOT0})))
     at = next(i for i, line in enumerate(bench.lines) if line.entry == went)
     assert not any(
         isinstance(line.entry, Fell) for line in bench.lines[at:]

@@ -108,12 +108,7 @@ def test_they_get_the_model_of_the_epoch_they_are_told_of(
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".* of the callback ")
         study.optimize(
-            backend="ray",
-            slots=2,
-            max_epochs=4,
-            callbacks=[taken],
-            progress=False,
-            **options,
+            backend="ray", slots=2, max_epochs=4, callbacks=[taken], progress=False, **options
         )
     assert len(taken.seen) == 10
     for epochs in (1, 2, 3, 4):

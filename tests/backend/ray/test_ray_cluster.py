@@ -30,11 +30,7 @@ A, B, C = (SlotId(x) for x in "abc")
 
 def test_shards_are_dealt_round_robin() -> None:
     assert spread(SHARDS, [A, B], 1) == {A: {"s0", "s2", "s4"}, B: {"s1", "s3"}}
-    assert spread(SHARDS[:3], [A, B, C], 2) == {
-        A: {"s0", "s2"},
-        B: {"s0", "s1"},
-        C: {"s1", "s2"},
-    }
+    assert spread(SHARDS[:3], [A, B, C], 2) == {A: {"s0", "s2"}, B: {"s0", "s1"}, C: {"s1", "s2"}}
     assert spread(SHARDS[:2], [A], 3) == {A: {"s0", "s1"}}
 
 
@@ -91,11 +87,7 @@ def test_recipes_travel_with_their_code(tmp_path: Path) -> None:
     run = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())[0].answer())"
     assert (
         subprocess.run(
-            [sys.executable, "-c", run],
-            input=code,
-            capture_output=True,
-            check=True,
-            cwd="/",
+            [sys.executable, "-c", run], input=code, capture_output=True, check=True, cwd="/"
         ).stdout
         == b"42\n"
     )
@@ -153,9 +145,7 @@ class Web(BaseHTTPRequestHandler):
         """No log."""
 
 
-def test_a_server_that_is_no_head_of_ray_is_one_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_is_no_head_of_ray_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections and answers. Ray itself would ask it for eight minutes."""
     monkeypatch.setattr(ray_cluster, "HEAD", 1.0)
     with ThreadingHTTPServer((ray_cluster.LOOPBACK, 0), Web) as server:
@@ -183,9 +173,7 @@ def running(*addresses: str) -> Any:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a private cluster looks alike")
-def test_auto_where_no_cluster_is_is_one_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_auto_where_no_cluster_is_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray_cluster, "use_token", list)
     monkeypatch.setattr(ray_cluster, "read_ray_address", lambda: None)
@@ -202,11 +190,7 @@ def test_auto_where_no_cluster_is_is_one_error(
         ([PRIVATE, OTHER], None, OTHER),
         ([PRIVATE, LAST, OTHER], LAST, LAST),
         ([PRIVATE, OTHER], "10.0.0.1:9", OTHER),  # it has ended, and left its address
-        (
-            [LAST, OTHER],
-            None,
-            f"several run here: {LAST}, {OTHER} that others may join",
-        ),
+        ([LAST, OTHER], None, f"several run here: {LAST}, {OTHER} that others may join"),
         ([], LAST, LAST),  # in a container of its own, say
     ],
 )

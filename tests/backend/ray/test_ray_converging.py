@@ -66,9 +66,7 @@ def test_who_has_converged_leaves_its_slot_to_the_flotilla_that_is_formed_then(
     """One of two slots is busy then: fewer than 0.8 of them, and no fewer than 0.5."""
     recipe = Rising(tmp_path / "traces", samples=603, slow=0.0)
     study = shoal.create_study(
-        recipe,
-        storage=tmp_path / "study",
-        search_space={"width": shoal.grid([STUCK, GOING])},
+        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([STUCK, GOING])}
     )
     study.optimize(
         Patience(epochs=1) if ends_by == "patience" else "grid",

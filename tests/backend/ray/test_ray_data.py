@@ -58,10 +58,7 @@ def test_what_the_driver_shelved_is_not_built_again(tmp_path: Path) -> None:
     ray_data.prepare(folder, os.getpid())
     ray_data.shelve(data, folder)
     copy = ray_data.shared(
-        folder,
-        os.getpid(),
-        lambda: pytest.fail("it is there already"),
-        data.fingerprint,
+        folder, os.getpid(), lambda: pytest.fail("it is there already"), data.fingerprint
     )
     assert copy.fingerprint == data.fingerprint
 
@@ -106,8 +103,7 @@ def test_other_data_is_refused_each_time(tmp_path: Path) -> None:
     folder = ray_data.place("token", "node", str(tmp_path))
     for _ in range(2):
         with pytest.raises(
-            DataError,
-            match=r"data\(\) gave other data .* must give the same on every machine",
+            DataError, match=r"data\(\) gave other data .* must give the same on every machine"
         ):
             ray_data.shared(folder, os.getpid(), lambda: made(seed=1), made().fingerprint)
     assert ray_data.shared(folder, os.getpid(), made, made().fingerprint).samples == 900
@@ -170,18 +166,12 @@ def test_data_that_cannot_be_pickled_is_built_by_each(tmp_path: Path) -> None:
 def test_copies_whose_owner_is_gone_are_cleared_away(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    for token, owner in (
-        ("old", gone.pid),
-        ("mine", os.getpid()),
-        ("new", os.getpid()),
-    ):
+    for token, owner in (("old", gone.pid), ("mine", os.getpid()), ("new", os.getpid())):
         ray_data.prepare(ray_data.place(token, "node", str(tmp_path)), owner)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine-node", "new-node"]
 
 
-def test_a_slot_whose_object_store_is_gone_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_slot_whose_object_store_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken pipe to the object store means that the node is gone: no trial fails for it, and
     the study does not pause.
     """

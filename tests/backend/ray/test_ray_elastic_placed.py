@@ -14,19 +14,14 @@ import shoal
 pytestmark = pytest.mark.nightly
 
 
-def test_two_elastic_trials_share_the_holders_of_all_shards(
-    tmp_path: Path,
-    head: Cluster,
-) -> None:
+def test_two_elastic_trials_share_the_holders_of_all_shards(tmp_path: Path, head: Cluster) -> None:
     """Each slot reads what lies at its node; replay, which reads all shards alone, agrees."""
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
     tables = placed(tmp_path, shards=8, replicas=1)
     recipe = Exact(written(tmp_path / "c.toml", tables), tmp_path / "record")
     study = shoal.create_study(
-        recipe,
-        storage=tmp_path / "study",
-        search_space={"width": shoal.grid([4, 6])},
+        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([4, 6])}
     )
     study.optimize(
         policy="elastic(objective=efficiency)",

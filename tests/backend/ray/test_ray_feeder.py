@@ -153,11 +153,7 @@ def test_feeders_are_started_as_they_are_needed(
     # Else Ray makes a token in the home folder, and this process shows it from now on.
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     ray.init(
-        "local",
-        num_cpus=6,
-        include_dashboard=False,
-        logging_level="error",
-        log_to_driver=False,
+        "local", num_cpus=6, include_dashboard=False, logging_level="error", log_to_driver=False
     )
     try:
         bench = Bench(tmp_path, Costly(shards=2, pause=0.05))

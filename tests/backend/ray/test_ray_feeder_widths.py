@@ -24,9 +24,7 @@ def test_each_chunk_is_made_once_for_a_wide_lane_and_one_beside_it(
     recipe = NotedWide(tmp_path / "traces", samples=803, shards=2, slow=0.01)
     recipe.notes = Notes(tmp_path / "notes")
     study = shoal.create_study(
-        recipe,
-        storage=tmp_path / "study",
-        search_space={"width": shoal.grid([8, 16])},
+        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8, 16])}
     )
     study.optimize(
         "grid",

@@ -128,9 +128,7 @@ COMPILED: set[int] = set()  # this process, once it made a step
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("shared_ray")
-def test_a_slot_that_stops_in_its_first_call_is_not_taken_for_a_slow_one(
-    tmp_path: Path,
-) -> None:
+def test_a_slot_that_stops_in_its_first_call_is_not_taken_for_a_slow_one(tmp_path: Path) -> None:
     """The others are as slow, longer than a slot may be silent: they answer meanwhile."""
     (stone := tmp_path / "stone").touch()
     bench = Bench(tmp_path, Compiles(stone, long=20.0))

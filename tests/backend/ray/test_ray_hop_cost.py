@@ -88,7 +88,7 @@ def test_what_a_lane_took_that_left_its_pack_meanwhile_is_no_way(
         follow=lambda ref, then, at_once: (
             ref.future().add_done_callback(at_once),
             ref.future().add_done_callback(then),
-        ),
+        )
     )
     slots: Any = SimpleNamespace(processes={slot: process}, is_current=lambda _: True)
     work = Work(course, fleet, slots, states, lambda _: [], lambda: None)

@@ -23,9 +23,7 @@ def test_packs_hop(tmp_path: Path) -> None:
     """With one that raises in the middle of its pack."""
     bench = Bench(tmp_path, Tiny())
     backend = bench.run(
-        Given(trials_of(bench.data, [4, 13, 6, 7, 8], 2)),
-        PacksAsTrials(Hop(), fuse=False),
-        slots=2,
+        Given(trials_of(bench.data, [4, 13, 6, 7, 8], 2)), PacksAsTrials(Hop(), fuse=False), slots=2
     )
     assert bench.state.ended == {f"t{w}": "finished" for w in (4, 6, 7, 8)} | {
         "t13": "failed: ArithmeticError: thirteen"

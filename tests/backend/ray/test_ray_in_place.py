@@ -79,10 +79,7 @@ def scored(bench, trial, visits):
     trainer = SlotTrainer(bench.recipe, bench.data, None, TrainerSetup(seed=SEED))
     for number, visit in enumerate(visits):
         unit = Unit(
-            bench.state.known[trial],
-            visits[:number],
-            visit._replace(samples=0),
-            evaluate=True,
+            bench.state.known[trial], visits[:number], visit._replace(samples=0), evaluate=True
         )
         steps = trainer.train(unit)
         while True:
@@ -132,10 +129,7 @@ class Dealing(Tiny):
 
 
 @pytest.mark.nightly
-def test_samples_are_dealt_between_nodes_at_a_barrier(
-    tmp_path: Path,
-    head: Cluster,
-) -> None:
+def test_samples_are_dealt_between_nodes_at_a_barrier(tmp_path: Path, head: Cluster) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
     tables = divided(tmp_path)
@@ -233,9 +227,7 @@ def steps_in(folder: Path) -> list[tuple[int, int, str]]:
 
 @pytest.mark.nightly
 def test_tools_work_where_no_node_holds_all(
-    tmp_path: Path,
-    head: Cluster,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, head: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `--address`, `check`, `plan`, `profile` and `replay` train at the node that holds most,
     read there what it holds, and have the other holder read the rest.
@@ -321,10 +313,7 @@ def test_which_node_does_a_tools_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.nightly
-def test_the_end_of_a_tools_process_is_one_error(
-    tmp_path: Path,
-    head: Cluster,
-) -> None:
+def test_the_end_of_a_tools_process_is_one_error(tmp_path: Path, head: Cluster) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
     done = CliRunner().invoke(
@@ -336,10 +325,7 @@ def test_the_end_of_a_tools_process_is_one_error(
 
 
 @pytest.mark.nightly
-def test_an_interrupt_ends_what_a_tool_does_at_a_node(
-    tmp_path: Path,
-    head: Cluster,
-) -> None:
+def test_an_interrupt_ends_what_a_tool_does_at_a_node(tmp_path: Path, head: Cluster) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
     here = script_of(tmp_path, Waiting)
@@ -369,8 +355,7 @@ class EndsLater(Placed):
 
 
 def test_a_holder_that_ends_while_it_reads_is_not_said_to_be_away(
-    tmp_path: Path,
-    head: Cluster,
+    tmp_path: Path, head: Cluster
 ) -> None:
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
@@ -384,10 +369,7 @@ def test_a_holder_that_ends_while_it_reads_is_not_said_to_be_away(
     assert "n0" in text and "ended while it read s0" in text and "memory" in text
 
 
-def test_an_address_for_data_that_is_here_is_refused(
-    tmp_path: Path,
-    head: Cluster,
-) -> None:
+def test_an_address_for_data_that_is_here_is_refused(tmp_path: Path, head: Cluster) -> None:
     study = shoal.create_study(
         Tiny(columns=6), storage=tmp_path, search_space={"width": shoal.grid([4])}
     )

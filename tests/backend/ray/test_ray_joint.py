@@ -31,9 +31,7 @@ class Exact(Placed):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(self.columns, config["width"]),
-            nn.Tanh(),
-            nn.Linear(config["width"], 3),
+            nn.Linear(self.columns, config["width"]), nn.Tanh(), nn.Linear(config["width"], 3)
         ).double()
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:

@@ -30,11 +30,7 @@ def packs(bench: Bench) -> list[tuple[str, ...]]:
 def test_packs_on_two_slots(tmp_path: Path) -> None:
     """One fails; each other learns what it learns alone."""
     bench = Bench(tmp_path, Tiny())
-    bench.run(
-        Given(trials_of(bench.data, [4, 5, 6, 13, 7, 8], 2)),
-        Pack("random", most=4),
-        slots=2,
-    )
+    bench.run(Given(trials_of(bench.data, [4, 5, 6, 13, 7, 8], 2)), Pack("random", most=4), slots=2)
     assert bench.state.ended == {f"t{w}": "finished" for w in (4, 5, 6, 7, 8)} | {
         "t13": "failed: ArithmeticError: thirteen"
     }
@@ -87,9 +83,7 @@ class Killer(Tiny):
 
 
 @pytest.mark.slow
-def test_a_trial_that_kills_its_slots_fails_and_the_others_go_on(
-    tmp_path: Path,
-) -> None:
+def test_a_trial_that_kills_its_slots_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """Twice in a pack, a third time alone."""
     bench = Bench(tmp_path, Killer())
     bench.run(Given(trials_of(bench.data, [4, 9, 5], 2)), Pack("random", most=3), slots=1)
@@ -182,9 +176,7 @@ def test_the_first_pack_that_trains_has_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_pack_of_kinds_that_nobody_measured_is_given_back_once(
-    tmp_path: Path,
-) -> None:
+def test_a_pack_of_kinds_that_nobody_measured_is_given_back_once(tmp_path: Path) -> None:
     """Its slot tells a rate of each kind before any of it trains; then the same pack does."""
     bench = Bench(tmp_path, Tiny())
     bench.run(Given(trials_of(bench.data, [4, 8], 2)), Pack("random"), slots=1)
@@ -207,9 +199,7 @@ class Largest(Tiny):
 
 
 @pytest.mark.slow
-def test_the_largest_batch_goes_with_the_trial_from_slot_to_slot(
-    tmp_path: Path,
-) -> None:
+def test_the_largest_batch_goes_with_the_trial_from_slot_to_slot(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Largest())
     bench.run(Given(trials_of(bench.data, [4, 5, 6], 2)), Hop(), slots=2)
     assert set(bench.state.ended.values()) == {"finished"}

@@ -181,11 +181,7 @@ def test_one_error_before_any_work(tmp_path: Path, head: Cluster) -> None:
         )
         with pytest.raises(StudyError) as raised:
             study.optimize(
-                max_epochs=1,
-                policy=policy,
-                backend="ray",
-                address=head.address,
-                progress=False,
+                max_epochs=1, policy=policy, backend="ray", address=head.address, progress=False
             )
         assert not (tmp_path / folder / "journal.jsonl").exists()
         return str(raised.value)

@@ -47,13 +47,7 @@ def test_widened_trials_go_on_and_score_as_on_one_slot(
     more = {"num_samples": trials, "max_epochs": epochs}
     alone = searched(tmp_path / "alone", name, policy="fifo", **more)
     wide = searched(
-        tmp_path / "wide",
-        name,
-        policy="waterfill",
-        backend="ray",
-        slots=4,
-        widths=(1, 4),
-        **more,
+        tmp_path / "wide", name, policy="waterfill", backend="ray", slots=4, widths=(1, 4), **more
     )
     assert max(len(gang.slots) for gang in gangs_of(wide)) > 1
     one, other = alone.state, wide.state

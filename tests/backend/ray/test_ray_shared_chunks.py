@@ -109,9 +109,7 @@ def test_a_wide_lane_over_two_nodes_shares_the_preparing(tmp_path: Path, pair: C
     recipe = NotedWide(tmp_path / "traces", samples=803, shards=2, slow=0.01)
     recipe.notes = Notes(tmp_path / "notes")
     study = shoal.create_study(
-        recipe,
-        storage=tmp_path / "study",
-        search_space={"width": shoal.grid([4, 16])},
+        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([4, 16])}
     )
     study.optimize(
         "grid",

@@ -28,14 +28,7 @@ class Beside:
         self.folder = folder
 
     def command(self, *words: str) -> str:
-        line = [
-            sys.executable,
-            "-m",
-            "shoal.cli",
-            words[0],
-            str(self.folder),
-            *words[1:],
-        ]
+        line = [sys.executable, "-m", "shoal.cli", words[0], str(self.folder), *words[1:]]
         return subprocess.run(line, check=False, capture_output=True, text=True, timeout=60).stdout
 
     def until(self, fits: Callable[[Rows], bool]) -> Rows:

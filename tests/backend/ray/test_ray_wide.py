@@ -83,12 +83,7 @@ class Fleet:
             return view.plan, memory
         return Plan(
             frozenset(
-                [
-                    Gang(
-                        tuple(Lane(TrialId(t), at) for t, at in self.lanes.items()),
-                        since=view.turn,
-                    )
-                ]
+                [Gang(tuple(Lane(TrialId(t), at) for t, at in self.lanes.items()), since=view.turn)]
             )
         ), memory
 

@@ -23,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("shared_ray")
 def studied(recipe: Exact, widths: list[int]) -> shoal.Study:
     """A study of layers of these widths, in the folder in which the recipe leaves its traces."""
     return shoal.create_study(
-        recipe,
-        storage=recipe.traces.parent / "study",
-        search_space={"width": shoal.grid(widths)},
+        recipe, storage=recipe.traces.parent / "study", search_space={"width": shoal.grid(widths)}
     )
 
 
@@ -44,13 +42,7 @@ def test_wide_trials_finish_and_learn_as_on_one_slot(tmp_path: Path, policy: str
     recipe = Exact(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
     study = studied(recipe, [4, 8, 16])
     study.optimize(
-        "grid",
-        policy=policy,
-        max_epochs=2,
-        widths=(1, 4),
-        backend="ray",
-        slots=4,
-        progress=False,
+        "grid", policy=policy, max_epochs=2, widths=(1, 4), backend="ray", slots=4, progress=False
     )
     assert set(study.state.ended.values()) == {"finished"}
     gangs = gangs_of(study)
@@ -126,13 +118,7 @@ def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
     study = studied(recipe, [8])
     policy = "explore(seconds=12, most=4)"
     study.optimize(
-        "grid",
-        policy=policy,
-        max_epochs=2,
-        widths=(1, 4),
-        backend="ray",
-        slots=4,
-        progress=False,
+        "grid", policy=policy, max_epochs=2, widths=(1, 4), backend="ray", slots=4, progress=False
     )
     assert [len(gang.slots) for gang in gangs_of(study)][:3] == [1, 2, 4]
     entries = [line.entry for line in study.lines()]
@@ -234,13 +220,7 @@ def test_sharded_data_and_trials_that_always_take_two_slots(tmp_path: Path) -> N
     recipe = Exact(tmp_path / "traces", samples=803, shards=4, slow=0.0)
     study = studied(recipe, [4, 8])
     study.optimize(
-        "grid",
-        policy="auto",
-        max_epochs=2,
-        widths=(2, 2),
-        backend="ray",
-        slots=2,
-        progress=False,
+        "grid", policy="auto", max_epochs=2, widths=(2, 2), backend="ray", slots=2, progress=False
     )
     assert set(study.state.ended.values()) == {"finished"}
     gangs = gangs_of(study)
