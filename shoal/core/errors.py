@@ -17,7 +17,7 @@ class StudyError(RuntimeError):
 def warn(text: str) -> None:
     """Warn at the line of the user's code from which Shoal was called, however deep this call is.
 
-    In a process or thread of Shoal's own, where there is none, at the line of this call.
+    In a thread of Shoal's own, where there is none, at the line of this call.
     """
     level, frame = 1, inspect.currentframe()
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:

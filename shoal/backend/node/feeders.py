@@ -48,7 +48,7 @@ class Feeder:
         self._begun = process_time()
 
     def make(self, key: Key) -> tuple[PreparedChunk, Any]:
-        """What the chunk took, and its columns as of `columns.laid`."""
+        """What the chunk took, and its columns as of `columns.pack_layout`."""
         begin = perf_counter()
         made = self._stream.made(*key)
         seconds = perf_counter() - begin

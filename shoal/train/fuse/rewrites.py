@@ -34,10 +34,13 @@ class Rewritten(TorchFunctionMode):
         if func in (F.cross_entropy, F.nll_loss):
             return _class_loss(func, *args, **kwargs)
         cell = CELLS.get(getattr(func, "__name__", ""))
-        whole = len(args) == len(_RecurrentCall._fields) and isinstance(args[3], bool)
-        if cell is not None and whole:  # no packed sequence
-            return _recurrent(func.__name__, cell, _RecurrentCall(*args))
-        return func(*args, **kwargs)
+        if (
+            cell is None
+            or len(args) != len(_RecurrentCall._fields)
+            or not isinstance(args[3], bool)
+        ):
+            return func(*args, **kwargs)
+        return _recurrent(func.__name__, cell, _RecurrentCall(*args))  # no packed sequence
 
 
 # -- losses --------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def functions_of_users(value: Any) -> Iterator[FunctionType]:
                 yield function
 
 
-@lru_cache(4096)
+@lru_cache(256)
 def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
     """What the code does. Several questions are asked of each function of a recipe."""
     return tuple(dis.get_instructions(code))

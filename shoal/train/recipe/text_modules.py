@@ -290,7 +290,7 @@ def _bound(each: ast.stmt) -> set[str]:
 # -- imports -----------------------------------------------------------------------------------
 
 
-@lru_cache(1024)
+@lru_cache(256)
 def modules_read(content: bytes | str, package: str) -> tuple[str, ...]:
     """Names of modules that the text imports anywhere, and of what it may import from them.
 

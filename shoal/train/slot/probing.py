@@ -248,9 +248,9 @@ class Probing:
             self._evaluation.of(lane, spent)
         for _ in range(HOPS):  # the state leaves, in bytes, and is loaded again
             begin = perf_counter()
-            state = pickle.loads(pickle.dumps(state_of(lane), protocol=5))
+            blob = pickle.dumps(state_of(lane), protocol=5)
             with blaming():
-                lane.load(state)
+                lane.load(pickle.loads(blob))
             self._meter.record(lane.signature, "switch", perf_counter() - begin)
         vault = self._context.vault
         if vault is not None:
