@@ -41,6 +41,8 @@ def join() -> None:
     from shoal.backend.ray import cluster
 
     preload()
+    if not ray.is_initialized():
+        _joined.clear()  # a test ended it
     if not _joined and ray.is_initialized():
         ray.shutdown()  # what a test that failed left
     if not _joined:

@@ -104,7 +104,7 @@ def duration(value: Seconds | None) -> str:
     if value and value < 0.9995:
         return f"{value * 1000:.3g} ms"
     if value < 99.95:
-        return f"{value:.3g} s"
+        return f"{value + 0.0:.3g} s"  # 0, not -0
     minutes, seconds = divmod(round(value), 60)
     if minutes < 60:
         return f"{minutes} min {seconds:02d} s"

@@ -101,8 +101,8 @@ def run_place(
             run is to have its nodes, or the run would have to stop before it begins.
     """
     ray = sys.modules.get("ray")
-    has_joined = ray is not None and ray.is_initialized()
-    uses = options.backend == "ray" and options.address is None and not has_joined
+    uses = options.backend == "ray" and options.address is None
+    uses = uses and not (ray is not None and ray.is_initialized())
     try:
         allocation = allocation_now(environ)
     except ValueError as error:

@@ -279,16 +279,17 @@ def _gone_on(
     policy = given["policy"] or deciders.policy
     _try_policy(study, policy, widths_of(deciders.searcher))
 
+    arguments = SearchArguments(
+        timeout=given["timeout"],
+        profile=former.get("profile"),
+        progress=not quiet,
+        loggers=former.get("loggers") or (),
+        retry_failed=given["retry_failed"],
+    )
+
     def go_on(address: str) -> None:
         options = replace(
             deciders.options, backend="ray", address=address, slots=None, threads=threads
-        )
-        arguments = SearchArguments(
-            timeout=given["timeout"],
-            profile=former.get("profile"),
-            progress=not quiet,
-            loggers=former.get("loggers") or (),
-            retry_failed=given["retry_failed"],
         )
         deciders_here = replace(deciders, policy=policy, options=options)
         train(study.setup, Request(deciders_here, arguments, study))

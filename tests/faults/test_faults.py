@@ -186,7 +186,7 @@ def test_sigterm_on_ray_leaves_everything_durable(
     }
     study = shoal.load_study(folder)
     study.recipe.slow = 0
-    study.optimize(policy="hop", progress=False)
+    study.optimize(policy="hop", progress=False)  # in this process: Drivers resume on Ray
     assert not any(isinstance(line.entry, Fell) for line in study.lines())
     check_whole(folder, undisturbed["hop"])
 

@@ -37,8 +37,9 @@ def empty() -> View:
         lambda: Trace(ARRIVALS, 2),
     ],
 )
-def test_contract(make: Any) -> None:
-    check_searcher(make, 5, settled=True)
+@pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.nightly)])
+def test_contract(make: Any, examples: int) -> None:
+    check_searcher(make, examples, settled=True)
 
 
 def test_grid_is_every_combination_once() -> None:

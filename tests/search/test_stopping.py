@@ -144,7 +144,7 @@ def test_no_better_for_so_many_epochs():
     assert leaves(0.5, 0.6, 0.7, mode="min") and not leaves(0.7, 0.6, 0.5, mode="min")
 
 
-def test_one_that_took_its_last_samples_is_not_leaves():
+def test_one_that_took_its_last_samples_is_not_stopped():
     rule = Patience(Random(X, 1, 3), epochs=2, **GOAL)
     assert rule.propose(told({"t000": (3, [0.9, 0.1, 0.1], "")}), 1)[0].retire == frozenset()
 

@@ -27,8 +27,9 @@ from shoal.testing.deciders import check_policy
 SIZE = 64
 
 
-def test_contract():
-    check_policy(lambda: Hop("quick4"), examples=12)
+@pytest.mark.parametrize("examples", [12, pytest.param(60, marks=pytest.mark.nightly)])
+def test_contract(examples):
+    check_policy(lambda: Hop("quick4"), examples=examples)
 
 
 def test_described_and_rebuilt():
@@ -234,8 +235,9 @@ def test_visits_are_those_of_the_journal():
     )
 
 
-def test_early_contract():
-    check_policy(lambda: Hop("early"), examples=12)
+@pytest.mark.parametrize("examples", [12, pytest.param(60, marks=pytest.mark.nightly)])
+def test_early_contract(examples):
+    check_policy(lambda: Hop("early"), examples=examples)
 
 
 def test_early_ends_most_trials_sooner_and_the_last_no_later():

@@ -23,8 +23,9 @@ SHARDS = {ShardId("all"): 6000}
 
 @pytest.mark.parametrize("grouping", ["contiguous", "nearest", "random", "batch_size"])
 @pytest.mark.parametrize("refill", [True, False])
-def test_contract(grouping, refill):
-    check_policy(lambda: Pack(grouping, refill=refill), examples=6)
+@pytest.mark.parametrize("examples", [6, pytest.param(40, marks=pytest.mark.nightly)])
+def test_contract(grouping, refill, examples):
+    check_policy(lambda: Pack(grouping, refill=refill), examples=examples)
 
 
 @pytest.mark.parametrize(

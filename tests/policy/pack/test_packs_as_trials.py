@@ -29,9 +29,10 @@ SHARED = Packs(PackCost.sharing(0.6, repack=0.0), memory=0.4, per_sample=0.6 / 4
 
 @pytest.mark.parametrize("inner", [Hop(), Hop("lrw"), Hop("quick4"), Fifo()], ids=repr)
 @pytest.mark.parametrize("gains", [True, False])
-def test_contract(inner: Any, gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("examples", [6, pytest.param(40, marks=pytest.mark.nightly)])
+def test_contract(inner: Any, gains: bool, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs_as_trials, "gains", lambda *_: gains)
-    check_policy(lambda: PacksAsTrials(inner, most=3), examples=6)
+    check_policy(lambda: PacksAsTrials(inner, most=3), examples=examples)
 
 
 def test_a_pack_has_a_trial() -> None:

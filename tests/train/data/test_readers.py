@@ -17,10 +17,6 @@ from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.stream.stream import Stream
 
-pa = pytest.importorskip("pyarrow", reason="pip install pyarrow")
-Image = pytest.importorskip("PIL.Image", reason="pip install pillow")
-
-
 # -- all formats -----------------------------------------------------------------------------------
 
 
@@ -168,12 +164,13 @@ def test_lists_of_unequal_lengths_are_refused() -> None:
         Data.arrow(made, validation=None)
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.list_(pa.int64(), 2)])
-def test_lists_that_lack_values_are_refused(kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [-1, 2])
+def test_lists_that_lack_values_are_refused(length: int, tmp_path: Path) -> None:
     """Whole numbers have no NaN: what is missing would become some number."""
+    pa = pytest.importorskip("pyarrow", reason="pip install pyarrow")
     from pyarrow import parquet
 
-    table = pa.table({"x": pa.array([[1, 2], [3, None]], kind)})
+    table = pa.table({"x": pa.array([[1, 2], [3, None]], pa.list_(pa.int64(), length))})
     with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(DataError, match="column x lack 1 of 4 values"):

@@ -386,7 +386,9 @@ def test_the_links_are_measured_once_a_lane_is_connected_and_told_to():
         assert [member.end().outcome for member in at.members] == ["made", "made"]
         first, *others = at.members[0].results
     assert first.links.keys() == {"latency", "transfer", "rings"}
-    assert min(first.links["latency"], first.links["transfer"]) >= 0, "0 where a machine is busy"
+    # On one machine, which may be busy: 0 where a clock is coarse, and never hours.
+    assert 0 <= first.links["latency"] < 10, "seconds a message"
+    assert 0 <= first.links["transfer"] < 10_000, "seconds a GiB"
     assert not any(each.links for each in others)
     equal(at.members[0].results, alone(what))
 
