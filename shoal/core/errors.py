@@ -2,9 +2,12 @@
 
 import inspect
 import warnings
+from types import FrameType
 
 # What stands between a caller and Shoal without being code of the caller's.
 _BETWEEN = ("shoal", "contextlib", "functools", "threading", "concurrent")
+# What calls Shoal in processes and threads of its own, where no user's code does.
+_OWN = ("ray", "multiprocessing", "asyncio")
 
 
 class StudyError(RuntimeError):
@@ -17,9 +20,13 @@ class StudyError(RuntimeError):
 def warn(text: str) -> None:
     """Warn at the line of the user's code from which Shoal was called, however deep this call is.
 
-    In a thread of Shoal's own, where there is none, at the line of this call.
+    In a process or thread of Shoal's own, where there is none, at the line of this call.
     """
     level, frame = 1, inspect.currentframe()
-    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+    while frame and _package(frame) in _BETWEEN:
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level if frame else 2)
+    warnings.warn(text, stacklevel=level if frame and _package(frame) not in _OWN else 2)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -698,7 +698,9 @@ class WideGangs:
             lanes = list(gang_run.lanes.values())
             failed = {lane.trial: lane.error for lane in lanes if lane.error is not None}
             ready = (each.slot for lane in lanes for each in lane.members if each.slot is not None)
-            ended = self._work.course.end_round(gang_run.run, next(ready), failed)
+            slot = next(ready, None)
+            assert slot is not None, "a gang whose round is over has a slot"
+            ended = self._work.course.end_round(gang_run.run, slot, failed)
             self._work.note_ends(ended)
             events += ended
             for lane in lanes:

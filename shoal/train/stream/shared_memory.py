@@ -33,7 +33,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """An array on its way, with its layout: see `columns.laid`."""
+    """An array on its way, with its layout: see `columns.pack_layout`."""
 
     form: cols.Laid
 
