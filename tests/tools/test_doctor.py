@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 from shoal.cli import app
@@ -108,5 +109,6 @@ def test_shells_complete_commands_and_options() -> None:
 
 def test_the_script_for_a_shell_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    monkeypatch.setattr(typer.testing, "_get_command", typer.main.get_command)  # one of its own
     done = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="shoal")
     assert done.exit_code == 0 and "_SHOAL_COMPLETE=complete_bash" in done.stdout

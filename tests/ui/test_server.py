@@ -109,6 +109,7 @@ def test_the_key_needs_the_cookie_and_the_origin(folder: Path) -> None:
     assert client_of(folder).post("/do", json=asked).status_code == 403
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="ulimit")
 def test_half_open_requests_do_not_block_the_owner(folder: Path) -> None:
     """200 strangers begin a request and never end it; the process may open 150 files."""

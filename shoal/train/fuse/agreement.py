@@ -112,8 +112,7 @@ def check_lanes(
     """
     check = _Check(models, lanes, evaluating)
     doubts = check.differing(batch, range(len(lanes)))
-    rows = cols.rows(batch)
-    if doubts and rows >= HALVED:
+    if doubts and (rows := cols.rows(batch)) >= HALVED:
         for start, end in pairwise((0, rows // 2, rows)):
             half = cols.cut(batch, start, end)
             doubts = {i: doubts[i] for i in check.differing(half, doubts, must_tell=True)}

@@ -110,8 +110,8 @@ def passes(recipe: Any, data: Data, feed: Any, shuffle: str = "each") -> list[An
     return [[(column.numpy().tobytes(), column.stride()) for column in chunk] for chunk in chunks]
 
 
-def left(names: str = "shoal") -> set[str]:
-    """Pieces of shared memory whose names begin so. Other tests may run at the same time."""
+def left(names: str) -> set[str]:
+    """Pieces of shared memory whose names begin so."""
     if not SHARED.is_dir():
         return set()
     return {path.name for path in SHARED.glob(f"{names}*")}
@@ -256,7 +256,7 @@ data = kit.numbers()
 feed = Workers(kit.Slow(), data, PoolSetup(1, 2, 1.0, at_once=True))
 kit.start(feed)
 kit.passes(kit.Slow(), data, feed)
-print(*feed.pids, flush=True)
+print(feed._names, *feed.pids, flush=True)
 {then}
 """
 
@@ -272,7 +272,6 @@ print(*feed.pids, flush=True)
 )
 def test_workers_end_with_the_process_that_started_them(then: str) -> None:
     """Also without a guard in the script, and killed with SIGKILL."""
-    before = left()
     path = [str(Path(__file__).parent), *sys.path]
     made = textwrap.dedent(SCRIPT).format(path=path, then=then)
     with preloaded.Popen(
@@ -283,13 +282,14 @@ def test_workers_end_with_the_process_that_started_them(then: str) -> None:
         text=True,
     ) as driver:
         assert driver.stdout is not None
-        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        names, *numbers = driver.stdout.readline().split()
+        pids = [int(pid) for pid in numbers]
         assert len(pids) == 2
         if "stdin" in then:
             driver.kill()
         driver.communicate()
     until(lambda: not any(is_alive(pid) for pid in pids))
-    until(lambda: left() <= before)
+    until(lambda: not left(names))
 
 
 def is_alive(pid: int) -> bool:
