@@ -177,13 +177,11 @@ def folders_of_recipes_are_forgotten() -> Iterator[None]:
     """What a test pickles names the folders of its own recipes, not those of all tests before."""
     from shoal.train.recipe import pickling, text_modules
 
-    count, known, folders = (
-        len(pickling._found),
-        *map(dict, (text_modules._known, text_modules._folders)),
-    )
+    count = len(pickling._found)
+    texts = [(each, dict(each)) for each in (text_modules._known, text_modules._folders)]
     yield
     del pickling._found[count:]
-    for now, before in ((text_modules._known, known), (text_modules._folders, folders)):
+    for now, before in texts:
         now.clear()
         now.update(before)
 
