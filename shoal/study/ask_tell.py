@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
 from math import isfinite, nan
 from time import monotonic
 from typing import Any
@@ -105,10 +106,11 @@ class AskTellLoop:
                     "go on with it"
                 )
             # Handed out by an earlier loop, and never told; else one that was added, or proposed.
-            begun = [t for t in study.state.trials if t in study.begun and t not in self._out]
-            waiting = [t for t in study.state.trials if t not in study.begun]
-            first = [*(begun if open_first else ()), *waiting]
-            trial = first[0] if first else self._proposed()
+            trials = study.state.trials
+            begun = (t for t in trials if t in study.begun and t not in self._out)
+            waiting = (t for t in trials if t not in study.begun)
+            first = next(chain(begun if open_first else (), waiting), None)
+            trial = self._proposed() if first is None else first
             self._hand_out(trial)
             return AskedTrial(self._context(trial), self)
 

@@ -410,8 +410,10 @@ def places(configs: Sequence[Config], levels: Levels, others: Iterable[Config]) 
     seen = [*configs, *others]
     index = {}
     for name in names:
-        found = [config[name] for config in seen if name in config]
-        index[name] = _index(levels.get(name, found))
+        if name in levels:
+            index[name] = _index(levels[name])
+        else:
+            index[name] = _index(config[name] for config in seen if name in config)
     return [
         tuple(_at(ranks, config.get(name)) for name, ranks in index.items()) for config in configs
     ]

@@ -58,8 +58,9 @@ class StackedModels:
 
         self._on_cpu = self.weights.flat.device.type == "cpu"
         # watching every function that is called takes a tenth of a small model's step
-        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
-        self._rewrites = not self._on_cpu or recurrent
+        self._rewrites = not self._on_cpu or any(
+            isinstance(module, nn.RNNBase) for module in self.model.modules()
+        )
 
     # -- running the recipe's code -----------------------------------------------------------------
 

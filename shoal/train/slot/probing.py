@@ -248,9 +248,10 @@ class Probing:
             self._evaluation.of(lane, spent)
         for _ in range(HOPS):  # the state leaves, in bytes, and is loaded again
             begin = perf_counter()
-            blob = pickle.dumps(state_of(lane), protocol=5)
+            state = pickle.loads(pickle.dumps(state_of(lane), protocol=5))
             with blaming():
-                lane.load(pickle.loads(blob))
+                lane.load(state)
+            del state
             self._meter.record(lane.signature, "switch", perf_counter() - begin)
         vault = self._context.vault
         if vault is not None:
