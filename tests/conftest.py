@@ -58,7 +58,6 @@ GROUPS = {
 }
 ORDER = ["slurm", *GROUPS, "slow", "quick"]
 
-
 # A command line is built once, not for each that is typed.
 typer.testing._get_command = cache(typer.testing._get_command)
 gc.disable()  # ten thousand tests are collected, and none of them is garbage: a tenth of the time

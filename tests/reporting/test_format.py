@@ -55,6 +55,7 @@ def test_scores_stand_in_line(value: float, text: str) -> None:
     [
         (None, "–"),
         (0.0, "0 s"),
+        (-0.0, "0 s"),
         (0.0123, "12.3 ms"),
         (0.9999, "1 s"),
         (4.234, "4.23 s"),

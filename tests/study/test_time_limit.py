@@ -1,10 +1,12 @@
 """A run in an allocation of Slurm: it stops before the end, and may go on."""
 
 import signal
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -313,6 +315,14 @@ def test_requeue_is_for_batch_jobs(job: Lab, tmp_path: Path, monkeypatch) -> Non
 
 
 # -- the place
+
+
+def test_a_module_named_ray_of_the_users_own_is_no_matter(
+    job: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job(600)
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))  # of a ray tracer
+    assert run_place(Options(), Path()).allocation is not None
 
 
 def test_an_allocation_that_is_over(job: Lab) -> None:
