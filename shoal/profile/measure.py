@@ -26,7 +26,7 @@ from shoal.profile.pace import (
     until_all_begin,
 )
 from shoal.profile.signatures import Key, Signatures
-from shoal.profile.slot_speeds import SlotSpeeds
+from shoal.profile.slot_speeds import SlotSpeeds, are_comparable
 from shoal.profile.widths import WIDER, mean_of, own_speedups, rate_at, wide_rates
 
 RATE = 1000.0  # samples/s of all trials, while nothing was measured: any number does
@@ -60,39 +60,51 @@ class Believer:
         self._last: Belief | None = None
         self._slots: Slots | None = None
         self._news: News | None = None
-        self._speeds: Mapping[Place, float] | None = None
+        self._speeds: Mapping[Place, float] = {}
         self._signatures = Signatures()
+        self._lessons = 0
 
     def __call__(self, state: State) -> "Belief":
         self._last = self._current(state)
         self._slots = state.slots
         self._speeds = state.speeds
+        self._lessons = self._signatures.lessons
         return self._last
 
     def _current(self, state: State) -> "Belief":
         """The last belief where it still holds, else a new one."""
         last = self._last
+        self._learn(state)
         if last is None or self._outdated(last, state):
-            return believe(state, self.given, self._learnt(state))
+            return believe(state, self.given, self._signatures)
         if last.known is not state.known:
             return last.of(state.known)
         return last
 
     def _outdated(self, last: "Belief", state: State) -> bool:
-        """Whether something was measured since, or the largest slot is another one."""
-        if last.figures is not state.figures or last.signature is not state.signature:
+        """Whether something was learnt since that tells of any trial, or of slots.
+
+        That one more trial is what all like it were is no news, nor is the clock of a study's only
+        slot: of thousands of tiny trials each would otherwise be asked about anew at each decision.
+        """
+        if last.figures is not state.figures or last.signatures is not self._signatures:
             return True
-        if self._speeds is not state.speeds:
+        if self._lessons != self._signatures.lessons:
+            return True
+        if self._speeds is not state.speeds and (
+            are_comparable(self._speeds) or are_comparable(state.speeds)
+        ):
             return True
         return self._slots is not state.slots and last.room != largest(state)
 
-    def _learnt(self, state: State) -> Signatures:
-        """The signatures, with those of the trials that changed."""
+    def _learn(self, state: State) -> None:
+        """Take in the signatures of the trials that changed."""
+        if state.news is self._news:
+            return
         changed = state.news.since(self._news)
         self._news = state.news
         if changed is None or not self._signatures.learn(changed, state.signature, state.known):
             self._signatures = Signatures.of(state.signature, state.known)
-        return self._signatures
 
 
 def measured(profile: Profile) -> Figures | None:
@@ -138,7 +150,6 @@ class Belief:
         self.figures = figures
         self.given = given
         self.room = room
-        self.signature = signature
         self.known = known
         if signatures is None:
             signatures = Signatures.of(signature, known)

@@ -62,10 +62,12 @@ class Signatures:
     `seen`: signature by configuration. `idle`: keys that speed does not depend on: usual names of
     tuning parameters, and keys by which configurations of one signature differ. `kinds`:
     signatures by what is left of the configurations that have them. `forms`: the beginnings of
-    signatures, which tell what may be fused, by what the form depends on.
+    signatures, which tell what may be fused, by what the form depends on. `lessons`: how often
+    something was learnt that nobody would have guessed: it tells of other configurations, too.
     """
 
     def __init__(self) -> None:
+        self.lessons = 0
         self.seen: dict[Key, str] = {}
         self.idle = set(TUNING)
         self.kinds: dict[Key, set[str]] = {}
@@ -166,9 +168,12 @@ class Signatures:
         return formed
 
     def _add(self, key: Key, name: str) -> None:
+        guessed = self.kinds.get(self.kind(key)) == {name} and self.form(key) == name[:FORM]
         self.seen[key] = name
         fresh = self._differing(key, name) - self.idle
         fresh_in_form = self._differing(key, name[:FORM]) - self._idle_in_form
+        if fresh or fresh_in_form or not guessed:
+            self.lessons += 1
         if fresh:
             self.idle |= fresh
             self._kind_of.clear()

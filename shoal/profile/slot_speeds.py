@@ -20,6 +20,16 @@ EXACT = 1e-5  # a sweep that changes less is the last
 Name = tuple[str, str]  # "kind" or "slot", and which
 
 
+def are_comparable(speeds: Mapping[Place, float]) -> bool:
+    """Whether these tell anything: what a slot does beside another, or a pack beside its trials."""
+    slots = set()
+    for kind, slot in speeds:
+        slots.add(slot)
+        if len(slots) > 1 or "+" in kind:
+            return True
+    return False
+
+
 class SlotSpeeds:
     """The speeds of slots.
 

@@ -1,11 +1,14 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from simkit import SHARDS, rates, slots, started, study, trial
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import SlotId
-from shoal.core.event import Joined, Submitted
+from shoal.core.event import Advanced, Joined, Planned, Submitted
 from shoal.core.event import Measured as Was
 from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane, solo
@@ -270,3 +273,57 @@ def test_too_few_steps_are_not_taken_to_gain_by_being_fused(steps: int, gains: b
     assert (believe(state).rates(pack)[a] > 8.01) == gains
     told = fold(state, [Was(a, "kind", {"fused:2": 0.6})])
     assert believe(told).rates(pack)[a] > 8.01, "what is measured counts"
+
+
+def test_one_more_that_is_what_all_like_it_were_is_no_news() -> None:
+    """Thousands of tiny trials end one after the other: nothing is to be asked anew for each."""
+    believer, g = Believer(), TrialId("g")
+    before = fold(STATE, [Was(TrialId("b"), "small", {}), Submitted(trial("g", width=64, lr=0.2))])
+    first = believer(before)
+    alike = fold(before, [Was(g, "small", {}), Planned((), (solo(g, W[0], 0),))])
+    assert believer(alike) is first
+    clocked = fold(alike, [Advanced({g: 50.0}, {}, {}, {g: {"train": 1.0}})])
+    assert clocked.speeds != alike.speeds
+    assert believer(clocked) is first, "one slot is as fast as itself"
+    other = fold(clocked, [Was(TrialId("d"), "large", {})])
+    assert believer(other) is not first, "nobody knew what is 90 wide"
+
+
+EVENTS = st.one_of(
+    st.tuples(
+        st.just("measured"),
+        st.sampled_from("abcdef"),
+        st.sampled_from(["0123456789ab00", "0123456789ab11", "ffffffffffff00"]),
+        st.sampled_from([{}, {}, {"rate": 50.0}, {"memory": 1.0}]),
+    ),
+    st.tuples(
+        st.just("clocked"), st.sampled_from("abcdef"), st.integers(0, 2), st.sampled_from([2.0, 9])
+    ),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(EVENTS, max_size=12), st.integers(1, 3))
+def test_a_believer_says_what_is_believed_by_who_looks_at_all_anew(
+    events: list[tuple[Any, ...]], slots: int
+) -> None:
+    believer, state = Believer(), STATE
+    for what, name, one, two in events:
+        one_trial = TrialId(name)
+        if what == "measured":
+            state = fold(state, [Was(one_trial, one, two)])
+        else:
+            gang = solo(one_trial, W[one % slots], state.turn)
+            state = fold(
+                state,
+                [
+                    Planned(tuple(state.gangs), (gang,)),
+                    Advanced({one_trial: 50.0}, {}, {}, {one_trial: {"train": two}}),
+                ],
+            )
+        kept, anew = believer(state), believe(state)
+        for trial_id in state.known:
+            assert kept.curve(trial_id, 2) == anew.curve(trial_id, 2)
+            assert kept.cost(trial_id) == anew.cost(trial_id)
+            for slot in W:
+                assert kept.rates(solo(trial_id, slot, 0)) == anew.rates(solo(trial_id, slot, 0))

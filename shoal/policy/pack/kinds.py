@@ -1,6 +1,6 @@
 """Which waiting trials may share a slot: equal in what must be, and faster together than apart."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
@@ -78,8 +78,8 @@ class Kinds:
     def _leads_to(self, figures: Figures, trials: Trials, crowds: set[Hashable]) -> bool:
         """Whether the kinds of these trials are those of before without some, and with others.
 
-        That is so where the first of each kind is still there, all that are still there are as
-        they were, and the others come after them: who else is there tells none its kind.
+        That is so where the first of each kind is still there, or another that does as well; all
+        that are still there are as they were; and the others come after them.
         """
         changed = figures.view.news.since(self.news)
         if figures is not self.figures or crowds != self.crowds or changed is None:
@@ -88,15 +88,19 @@ class Kinds:
         if any(trial in here and trial in self.trials for trial in changed):
             return False
         stay = [trial for trial in self.trials if trial in here]
-        return stay == trials[: len(stay)] and here.issuperset(kind[0] for kind in self.all())
+        if stay != trials[: len(stay)]:
+            return False
+        return all(kinds.hold_with(here) for kinds in self.kinds.values())
 
     def _keep(self, trials: Trials) -> None:
         """Only these trials stay."""
         here = set(trials)
         self.trials = {trial: None for trial in self.trials if trial in here}
         for kinds in self.kinds.values():
-            for kind in kinds.all:
-                kind[:] = [trial for trial in kind if trial in here]
+            kinds.keep(here)
+        place = {trial: at for at, trial in enumerate(self.trials)}
+        left = [(graph, kinds) for graph, kinds in self.kinds.items() if kinds.all]
+        self.kinds = dict(sorted(left, key=lambda each: place[each[1].all[0][0]]))
 
     def _add(self, trial: TrialId) -> None:
         """Put one more trial into the kind that it suits."""
@@ -144,6 +148,33 @@ class _KindsOfGraph:
         if kind is None:
             kind = self._new(trial)
         kind.append(trial)
+
+    def hold_with(self, here: Collection[TrialId]) -> bool:
+        """Whether those that are here have these kinds, if all others go.
+
+        Who else is there tells none its kind, but the first of each kind does. One with the same
+        figures does as well, where no other figures are there: then nobody asks who is nearer.
+        """
+        for kind in self.all:
+            if kind[0] not in here:
+                if len(self.by_number) > 1:
+                    return False
+                first = next((trial for trial in kind if trial in here), None)
+                if first is not None and self.figures.number(first) not in self.by_number:
+                    return False
+        return True
+
+    def keep(self, here: Collection[TrialId]) -> None:
+        """Only these trials stay, with whom the kinds hold."""
+        for kind in self.all:
+            kind[:] = [trial for trial in kind if trial in here]
+        if all(self.all):
+            return
+        self.all = [kind for kind in self.all if kind]
+        self.by_number = {number: self.all[0] for number in self.by_number if self.all}
+        self.by_form = {}
+        for kind in self.all:
+            self.by_form.setdefault(self.figures.form(kind[0]), kind)
 
     def _new(self, trial: TrialId) -> Kind:
         """An empty kind for this trial to be the first of."""

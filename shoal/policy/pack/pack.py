@@ -7,7 +7,7 @@ length, company across rungs and brackets, and lanes that are filled again when 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from math import ceil, inf
 from typing import Literal
 
@@ -31,10 +31,13 @@ from shoal.policy.pack.grouping import (
     nearest,
     places,
 )
-from shoal.policy.pack.kinds import Kind, Kinds, alike
+from shoal.policy.pack.kinds import Kind, Kinds, alike, graph
 from shoal.policy.pack.refill import Refill, Running, has_room, split
 
 WINDOW = 256  # waiting trials looked at beside those for idle slots: a decision's time has a bound
+# A slot is given work for so long, where trials are shorter: to decide, to note and to keep what
+# one unit did takes milliseconds, which no profile counts.
+SHORT: Seconds = 0.2
 Group = list[TrialId]
 Grouping = Literal["contiguous", "nearest", "random", "batch_size"]
 Trials = Sequence[TrialId]
@@ -74,7 +77,9 @@ class Pack:
     out: the values that the study has); `within`: members are no further from the one drawn (None:
     as far as the memory reaches).
 
-    The pack that takes longest goes first. Packs are no larger than it takes to give every idle
+    Trials that take next to nothing are packed with others of the same figures also where they gain
+    nothing by it, until their slot has something to do. The pack that takes longest goes first.
+    Packs are no larger than it takes to give every idle
     slot one, and no longer than all slots are at work anyway. Where a slot is idle and nobody
     waits, the running pack that takes longest gives it some of its trials, if all then end earlier.
     A trial that brought two slots down runs alone.
@@ -174,6 +179,7 @@ class _PacksForIdle:
 
     def on_idle(self, slots: Slots, waits: Trials) -> Iterator[tuple[Slot, Group]]:
         """A pack for each idle slot; slots with the most memory choose first."""
+        rule = self.rule
         left = list(waits)
         slots = sorted(slots, key=lambda slot: (-slot.memory, slot.id))
         for number, slot in enumerate(slots):
@@ -181,9 +187,11 @@ class _PacksForIdle:
             if here:
                 idle = len(slots) - number
                 waiting = len(here) + self.behind
-                most = min(self.rule.most, ceil(waiting / idle))
+                most = min(rule.most, ceil(waiting / idle))
                 packs = self._packs(slot, here, most)
                 pack = self._fair(slot, packs, waiting, idle)
+                if rule.grouping == "contiguous":
+                    pack += self._more_alike(pack, here, most)
                 while self.figures.memory(pack) > slot.memory:  # by a rounding error
                     pack.pop()
                 left = _without(left, pack)
@@ -279,6 +287,24 @@ class _PacksForIdle:
             shortest = min(pack, key=self.figures.left)
             pack = [trial for trial in pack if trial != shortest]
         return pack
+
+    def _more_alike(self, pack: Group, here: Trials, most: int) -> Group:
+        """Trials with the figures of a pack's first one, as many as make it worth a unit."""
+        figures, first = self.figures, pack[0]
+        cost = figures.cost(first)
+        once = figures.alone(first) + cost.build + cost.evaluate + cost.save
+        count = min(most, ceil(SHORT / once)) - len(pack)
+        if count <= 0:
+            return []
+        wanted = figures.number(first), graph(self.view, first, self.rule.same)
+        taken = set(pack)
+        alike = (
+            trial
+            for trial in here
+            if trial not in taken
+            and (figures.number(trial), graph(self.view, trial, self.rule.same)) == wanted
+        )
+        return list(islice(alike, count))
 
     def _batch(self, trial: TrialId) -> float:
         """The trial's batch size; 1 where its configuration does not say."""

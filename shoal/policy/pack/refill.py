@@ -74,7 +74,7 @@ class Refill:
         peers = [pack for pack in packs.values() if self.figures.form(pack[0]) == form]
         all_of_form = sum(map(len, peers)) + waiting
         most = min(self.most, ceil(all_of_form / max(1, len(peers))))
-        if len(lanes) >= most:
+        if len(lanes) >= most or self._nobody_gains(slot, gang, suits, most - len(lanes)):
             return lanes
         near = self._nearest(first, suits)
         for trial in near:
@@ -87,6 +87,18 @@ class Refill:
         if len(crowd) > 1 and self._gains(slot, gang, lanes, crowd):
             lanes += crowd
         return lanes
+
+    def _nobody_gains(self, slot: Slot, gang: Gang, suits: Trials, places: int) -> bool:
+        """Whether no trial may join, asked of the first ones, where all are alike.
+
+        Then it does not matter who is nearest: of thousands of tiny trials nobody looks for them.
+        """
+        if len({self.figures.number(trial) for trial in suits}) > 1:
+            return False
+        crowd = self._of_form(gang.trials[0], suits[: min(JOINING, places)])
+        return not any(
+            self._gains(slot, gang, gang.trials, few) for few in (suits[:1], crowd) if few
+        )
 
     def _of_form(self, first: TrialId, trials: Trials) -> list[TrialId]:
         """The trials of the same known form as the first."""

@@ -75,6 +75,37 @@ def test_packs_only_what_gains():
     )
 
 
+@pytest.mark.parametrize(
+    ("slots", "samples", "together"),
+    [
+        (1, 1.0, 12),  # a hundredth of a second each: all that wait are a fifth of one at most
+        (4, 1.0, 3),  # but no slot idles for it
+        (1, 8.0, 3),  # 0.08 s
+        (1, 20.0, 1),
+    ],
+)
+def test_of_trials_that_take_next_to_nothing_a_slot_is_given_several(slots, samples, together):
+    """Else it would wait for the next decision most of the time."""
+    table = Table((Row((100.0,)),))
+    configs = [{"lr": number, "samples": samples} for number in range(12)]
+    packs, _ = simulate(Pack(refill=False), table, configs, slots=slots)
+    assert [len(pack) for pack in packs[0]] == [together] * slots
+
+
+def test_a_slot_is_given_several_of_equal_figures_only():
+    """What differs may take longer than it looks; and graphs that differ never share a slot."""
+    rows = tuple(Row((100.0 + x,), {"x": x}) for x in range(3))
+    configs = [{"x": number % 3, "samples": 1.0} for number in range(12)]
+    packs, _ = simulate(Pack(refill=False), Table(rows), configs)
+    names = [[int(trial[1:]) % 3 for trial in pack] for turn in packs for pack in turn]
+    assert [len(pack) for pack in names] == [4, 4, 4]
+    assert all(len(set(pack)) == 1 for pack in names)
+    configs = [{"depth": number % 2, "samples": 1.0} for number in range(12)]
+    table = Table((Row((100.0,)),))
+    packs, _ = simulate(Pack(refill=False, same=("depth",)), table, configs)
+    assert [len(pack) for turn in packs for pack in turn] == [6, 6]
+
+
 def test_idle_slots_come_before_packs():
     packs, _ = simulate(Pack(), SHARED, batches(20, 20, 20, 20), slots=4, memory=99.0)
     assert sorted(p for turn in packs for p in turn) == [("t000",), ("t001",), ("t002",), ("t003",)]
