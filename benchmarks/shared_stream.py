@@ -13,8 +13,8 @@ with p and t the seconds of the processor for preparing and for training a sampl
 alone before and after the runs. On a machine that does other things, too, compare "samples/CPU
 s": it counts the seconds of the processors that each way had.
 
-    python benchmarks/shared_stream.py [--quick]
-        [--cores 1] [per-trial] [feeders] [auto] [pack] [tensorsocket]
+    python benchmarks/shared_stream.py [--cores 1]
+        [per-trial] [feeders] [auto] [pack] [tensorsocket]
 """
 
 from __future__ import annotations
@@ -410,9 +410,6 @@ def peer(folder: Path, count: int, epochs: int, number: int) -> None:
 
 def main() -> None:
     said = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    said.add_argument(
-        "--quick", action="store_true", help="less data, fewer epochs; nothing is written"
-    )
     said.add_argument("--cores", type=int, default=1)
     said.add_argument(
         "ways",
@@ -425,7 +422,7 @@ def main() -> None:
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's spelling; as TensorSocket's have
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.cores])
     backends.MOST_EACH = LANES  # so many slots on one core are meant here
-    recipe, epochs = (Pictures(320), 3) if given.quick else (Pictures(640), 5)
+    recipe, epochs = Pictures(640), 5
     rows: list[dict[str, Any]] = []
     states: dict[str, Any] = {}
     before = alone(recipe)
@@ -443,7 +440,7 @@ def main() -> None:
     after = alone(recipe)
     p, t = (mean(pair) for pair in zip(before, after, strict=True))
     ratios = compared({row["way"]: row for row in rows}, states, p, t)
-    if given.quick or given.ways:
+    if given.ways:
         show(rows)
         print(json.dumps(ratios, indent=1))
     else:
