@@ -77,6 +77,9 @@ class Believer:
         self._learn(state)
         if last is None or self._outdated(last, state):
             return believe(state, self.given, self._signatures)
+        if self._speeds is not state.speeds:
+            # It tells no rate another way, but what was clocked where.
+            last.slots = SlotSpeeds(state.speeds, state.rated)
         if last.known is not state.known:
             return last.of(state.known)
         return last
@@ -419,8 +422,9 @@ class Belief:
         # The mean figures of the signatures whose configurations are nearest to this kind.
         kind = self.signatures.kind(key)
         if kind not in self._near:
-            near = self.signatures.nearest(kind)
-            self._near[kind] = mean_of(self.figures.get(name, NONE) for name in near)
+            near = [self.figures.get(name, NONE) for name in self.signatures.nearest(kind)]
+            # Of one it is what is measured of it, to the last digit.
+            self._near[kind] = near[0] if len(near) == 1 else mean_of(near)
         return self._near[kind]
 
     @cached_property

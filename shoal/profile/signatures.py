@@ -168,7 +168,7 @@ class Signatures:
         return formed
 
     def _add(self, key: Key, name: str) -> None:
-        guessed = self.kinds.get(self.kind(key)) == {name} and self.form(key) == name[:FORM]
+        guessed = self.nearest(self.kind(key)) == [name] and self.form(key) == name[:FORM]
         self.seen[key] = name
         fresh = self._differing(key, name) - self.idle
         fresh_in_form = self._differing(key, name[:FORM]) - self._idle_in_form

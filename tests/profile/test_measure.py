@@ -17,6 +17,7 @@ from shoal.core.trial import TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import reopened, run
 from shoal.policy.hop.hop import Hop
+from shoal.profile.evidence import clocked_as, links
 from shoal.profile.measure import RATE, Believer, believe
 from shoal.profile.overrides import Given
 from shoal.profile.signatures import Signatures
@@ -322,8 +323,14 @@ def test_a_believer_says_what_is_believed_by_who_looks_at_all_anew(
                 ],
             )
         kept, anew = believer(state), believe(state)
+        linked, linked_anew = links(kept), links(anew)
+        assert linked is not None
+        assert linked_anew is not None
         for trial_id in state.known:
             assert kept.curve(trial_id, 2) == anew.curve(trial_id, 2)
             assert kept.cost(trial_id) == anew.cost(trial_id)
+            kind = clocked_as(anew, trial_id)
+            assert clocked_as(kept, trial_id) == kind
             for slot in W:
                 assert kept.rates(solo(trial_id, slot, 0)) == anew.rates(solo(trial_id, slot, 0))
+                assert linked.apart(kind, slot) == linked_anew.apart(kind, slot)

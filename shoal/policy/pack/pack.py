@@ -31,8 +31,9 @@ from shoal.policy.pack.grouping import (
     nearest,
     places,
 )
-from shoal.policy.pack.kinds import Kind, Kinds, alike, graph
+from shoal.policy.pack.kinds import Graph, Kind, Kinds, alike, graph
 from shoal.policy.pack.refill import Refill, Running, has_room, split
+from shoal.profile.evidence import clocked_as, known_widths
 
 WINDOW = 256  # waiting trials looked at beside those for idle slots: a decision's time has a bound
 # A slot is given work for so long, where trials are shorter: to decide, to note and to keep what
@@ -77,11 +78,11 @@ class Pack:
     out: the values that the study has); `within`: members are no further from the one drawn (None:
     as far as the memory reaches).
 
-    Trials that take next to nothing are packed with others of the same figures also where they gain
-    nothing by it, until their slot has something to do. The pack that takes longest goes first.
-    Packs are no larger than it takes to give every idle
-    slot one, and no longer than all slots are at work anyway. Where a slot is idle and nobody
-    waits, the running pack that takes longest gives it some of its trials, if all then end earlier.
+    The pack that takes longest goes first. Packs are no larger than it takes to give every idle
+    slot one, and no longer than all slots are at work anyway. Trials that were measured to take
+    next to nothing are packed with others of the same figures also where they gain nothing by it,
+    until their slot has something to do. Where a slot is idle and nobody waits, the running pack
+    that takes longest gives it some of its trials, if all then end earlier.
     A trial that brought two slots down runs alone.
 
     Raises:
@@ -191,7 +192,7 @@ class _PacksForIdle:
                 packs = self._packs(slot, here, most)
                 pack = self._fair(slot, packs, waiting, idle)
                 if rule.grouping == "contiguous":
-                    pack += self._more_alike(pack, here, most)
+                    pack += self._more_alike(slot, pack, here, most)
                 while self.figures.memory(pack) > slot.memory:  # by a rounding error
                     pack.pop()
                 left = _without(left, pack)
@@ -288,23 +289,34 @@ class _PacksForIdle:
             pack = [trial for trial in pack if trial != shortest]
         return pack
 
-    def _more_alike(self, pack: Group, here: Trials, most: int) -> Group:
-        """Trials with the figures of a pack's first one, as many as make it worth a unit."""
-        figures, first = self.figures, pack[0]
+    def _more_alike(self, slot: Slot, pack: Group, here: Trials, most: int) -> Group:
+        """Trials with the figures of a pack's first one, as many as make it worth a unit.
+
+        Only where the rate was measured: in a simulation a decision takes no time. With several
+        slots half of what waits is shared out evenly, and then half of the rest, so that all of
+        them end at about the same time (guided self-scheduling).
+        """
+        figures, first, profile = self.figures, pack[0], self.view.profile
+        if 1 not in (known_widths(profile, first) or ()):
+            return []
         cost = figures.cost(first)
         once = figures.alone(first) + cost.build + cost.evaluate + cost.save
-        count = min(most, ceil(SHORT / once)) - len(pack)
+        slots = len(self.view.slots)
+        share = ceil((len(here) + self.behind) / (2 * slots if slots > 1 else 1))
+        count = min(most, share, ceil(SHORT / max(once, SHORT / most))) - len(pack)
         if count <= 0:
             return []
-        wanted = figures.number(first), graph(self.view, first, self.rule.same)
-        taken = set(pack)
-        alike = (
-            trial
-            for trial in here
-            if trial not in taken
-            and (figures.number(trial), graph(self.view, trial, self.rule.same)) == wanted
-        )
-        return list(islice(alike, count))
+
+        def kind(trial: TrialId) -> tuple[int, str, Graph]:
+            named = clocked_as(profile, trial)
+            return figures.number(trial), named, graph(self.view, trial, self.rule.same)
+
+        wanted = kind(first)
+        alike = (trial for trial in here if trial not in pack and kind(trial) == wanted)
+        more = list(islice(alike, count))
+        if more and figures.speed(slot, [*pack, *more]) < 1 - GAIN:
+            return []  # they were clocked, and are in each other's way
+        return more
 
     def _batch(self, trial: TrialId) -> float:
         """The trial's batch size; 1 where its configuration does not say."""

@@ -15,6 +15,8 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.policy.idle import fits
 from shoal.policy.pack.figures import Figures
 from shoal.policy.pack.kinds import distance, graph
+from shoal.profile.evidence import clocked_as
+from shoal.profile.measure import Belief
 
 JOINING = 16  # waiting trials nearest in configuration, that may join a pack
 EPS = 1e-6  # of a pack's speed: what counts as no gain
@@ -93,8 +95,11 @@ class Refill:
 
         Then it does not matter who is nearest: of thousands of tiny trials nobody looks for them.
         """
+        profile = self.figures.view.profile
         if len({self.figures.number(trial) for trial in suits}) > 1:
             return False
+        if isinstance(profile, Belief) and len({clocked_as(profile, t) for t in suits}) > 1:
+            return False  # packs of the one may have been clocked, and of the other not
         crowd = self._of_form(gang.trials[0], suits[: min(JOINING, places)])
         return not any(
             self._gains(slot, gang, gang.trials, few) for few in (suits[:1], crowd) if few

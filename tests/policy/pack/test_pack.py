@@ -4,7 +4,7 @@ import pytest
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Finished, Joined, Opened, Planned, Submitted
+from shoal.core.event import Advanced, Finished, Joined, Opened, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import State, view
@@ -13,7 +13,9 @@ from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.policy.fifo import Fifo
 from shoal.policy.pack.pack import Pack, shared_out
+from shoal.profile.measure import Belief
 from shoal.profile.pack import PackCost, Packing, Packs
+from shoal.profile.slot_speeds import SlotSpeeds
 from shoal.profile.table import Row, Table
 from shoal.search.trace import Trace
 from shoal.testing.deciders import check_policy
@@ -75,35 +77,86 @@ def test_packs_only_what_gains():
     )
 
 
+def packs_of_measured(count, samples, slots=1, kinds=1, figures=None, same=(), busy=(), done=0.0):
+    """The packs that a first decision starts, where one trial of each kind was measured before."""
+    names = [TrialId(f"t{number:02d}") for number in range(count)]
+    configs = {t: {"x": i % kinds, "lr": i} for i, t in enumerate(names)}
+    measured = {TrialId(f"m{x}"): {"x": x, "lr": 99} for x in range(kinds)}
+    here = [Slot(SlotId(f"g{i}"), shards=frozenset(SHARDS)) for i in range(slots)]
+    sizes = dict.fromkeys(names, samples) | dict.fromkeys(measured, 1000.0)
+    trials = [
+        Trial(t, sizes[t], c, (1, 1), frozenset(SHARDS)) for t, c in (configs | measured).items()
+    ]
+    gangs = tuple(Gang((Lane(TrialId(f"m{i}"), (here[i].id,)),)) for i in busy)
+    state = fold(
+        State(),
+        [
+            Opened(1, SHARDS),
+            Joined(tuple(here)),
+            *map(Submitted, trials),
+            *(Finished(t) for i, t in enumerate(measured) if i not in busy),
+            *([Planned((), gangs)] if gangs else []),
+            Advanced(dict.fromkeys(names, done)),
+        ],
+    )
+    rates = {f"{x}" * 16: figures or {"rate": 100.0 + x} for x in range(kinds)}
+    seen = view(state, 0.0, Belief(rates, {t: t[1] * 16 for t in measured}, state.known))
+    plan, _ = Pack(refill=False, same=same).decide(seen, "")
+    return sorted(g.trials for g in plan.gangs if g not in gangs)
+
+
 @pytest.mark.parametrize(
-    ("slots", "samples", "together"),
+    ("slots", "samples", "figures", "together"),
     [
-        (1, 1.0, 12),  # a hundredth of a second each: all that wait are a fifth of one at most
-        (4, 1.0, 3),  # but no slot idles for it
-        (1, 8.0, 3),  # 0.08 s
-        (1, 20.0, 1),
+        (1, 1.0, {}, [12]),  # a hundredth of a second each: all that wait take less than a fifth
+        (1, 1.0, {"rate": 100.0, "save": 0.1}, [2]),  # with what is paid once a trial
+        (4, 1.0, {}, [2, 2, 1, 1]),  # half of what waits is shared out
+        (1, 8.0, {}, [3]),
+        (1, 20.0, {}, [1]),
+        (1, 1.0, {"memory": 1.0}, [1]),  # nobody knows how long they take
     ],
 )
-def test_of_trials_that_take_next_to_nothing_a_slot_is_given_several(slots, samples, together):
+def test_of_trials_that_take_next_to_nothing_a_slot_is_given_several(
+    slots, samples, figures, together
+):
     """Else it would wait for the next decision most of the time."""
-    table = Table((Row((100.0,)),))
-    configs = [{"lr": number, "samples": samples} for number in range(12)]
-    packs, _ = simulate(Pack(refill=False), table, configs, slots=slots)
-    assert [len(pack) for pack in packs[0]] == [together] * slots
+    packs = packs_of_measured(12, samples, slots, figures=figures)
+    assert [len(pack) for pack in packs] == together
+
+
+def test_what_slots_at_work_may_take_is_left_to_them():
+    """Else they would stand idle at the end, beside a pack."""
+    packs = packs_of_measured(12, 1.0, slots=4, kinds=4, busy=(0, 1, 2))
+    assert [len(pack) for pack in packs] == [2]
 
 
 def test_a_slot_is_given_several_of_equal_figures_only():
     """What differs may take longer than it looks; and graphs that differ never share a slot."""
-    rows = tuple(Row((100.0 + x,), {"x": x}) for x in range(3))
-    configs = [{"x": number % 3, "samples": 1.0} for number in range(12)]
-    packs, _ = simulate(Pack(refill=False), Table(rows), configs)
-    names = [[int(trial[1:]) % 3 for trial in pack] for turn in packs for pack in turn]
-    assert [len(pack) for pack in names] == [4, 4, 4]
-    assert all(len(set(pack)) == 1 for pack in names)
-    configs = [{"depth": number % 2, "samples": 1.0} for number in range(12)]
-    table = Table((Row((100.0,)),))
-    packs, _ = simulate(Pack(refill=False, same=("depth",)), table, configs)
-    assert [len(pack) for turn in packs for pack in turn] == [6, 6]
+    (pack,) = packs_of_measured(12, 1.0, kinds=3)
+    assert len(pack) == 4
+    assert len({int(trial[1:]) % 3 for trial in pack}) == 1
+    assert packs_of_measured(12, 1.0, same=("lr",)) == [("t00",)]
+
+
+def test_what_is_trained_to_its_end_is_no_reason_to_fail():
+    """Its end is an event that is still to come."""
+    assert packs_of_measured(2, 1.0, done=1.0) == [("t00", "t01")]
+
+
+def test_one_joins_whose_like_was_clocked_in_company_though_his_equal_in_figures_does_not():
+    (slot,) = slots = (Slot(SlotId("g0"), shards=frozenset(SHARDS)),)
+    optimizers = {"a": "sgd", "b": "adam", "c": "sgd"}
+    trials = [
+        Trial(TrialId(t), 1000.0, {"opt": opt, "lr": i}, (1, 1), frozenset(SHARDS))
+        for i, (t, opt) in enumerate(optimizers.items())
+    ]
+    runs = Gang((Lane(TrialId("a"), (slot.id,)),))
+    entries = [Opened(1, SHARDS), Joined(slots), *map(Submitted, trials), Planned((), (runs,))]
+    state = fold(State(), entries)
+    clocked = SlotSpeeds({("one+one", slot.id): 160.0}, {})
+    profile = Belief({"one": {"rate": 100.0}}, {TrialId("a"): "one"}, state.known, slots=clocked)
+    plan, _ = Pack().decide(view(state, 0.0, profile), "")
+    assert [gang.trials for gang in plan.gangs] == [("a", "c")]
 
 
 def test_idle_slots_come_before_packs():
