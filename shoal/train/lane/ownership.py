@@ -70,10 +70,14 @@ class Ownership:
         if isinstance(model, ShardModel):
             self.hold_objects("init", [model.state])
         with _lock:
-            for name, tensor in _tensors_of(model):
-                entry = self._enter_tensor(name, tensor)
-                if entry is not None and not entry.trained:
-                    self._untrained[id(tensor)] = name, tensor, entry
+            try:
+                for name, tensor in _tensors_of(model):
+                    entry = self._enter_tensor(name, tensor)
+                    if entry is not None and not entry.trained:
+                        self._untrained[id(tensor)] = name, tensor, entry
+            except SharedError:
+                self._give_back(model)
+                raise
             for name, module in model.named_modules():
                 entry = self._enter(module)
                 self._modules[id(module)] = entry
@@ -146,6 +150,17 @@ class Ownership:
         if entry.shared and not entry.values:
             entry.writes, entry.values = private.writes(tensor), _values(tensor)
         return entry
+
+    def _give_back(self, model: nn.Module) -> None:
+        """Let other models' tensors be trained, or not, as before this one was configured.
+
+        Who had them first goes on beside the trial that is refused, in the same pack.
+        """
+        for _, tensor in _tensors_of(model):
+            memory = private.memory_of(tensor)
+            entry = memory and _entries.get(("memory", memory[0]))
+            if entry and entry.holder != self._number and tensor.requires_grad != entry.trained:
+                tensor.requires_grad_(entry.trained)
 
     def _enter(self, each: Any) -> _Holding:
         """The entry of an object."""
