@@ -180,7 +180,6 @@ class _PacksForIdle:
 
     def on_idle(self, slots: Slots, waits: Trials) -> Iterator[tuple[Slot, Group]]:
         """A pack for each idle slot; slots with the most memory choose first."""
-        rule = self.rule
         left = list(waits)
         slots = sorted(slots, key=lambda slot: (-slot.memory, slot.id))
         for number, slot in enumerate(slots):
@@ -188,10 +187,10 @@ class _PacksForIdle:
             if here:
                 idle = len(slots) - number
                 waiting = len(here) + self.behind
-                most = min(rule.most, ceil(waiting / idle))
+                most = min(self.rule.most, ceil(waiting / idle))
                 packs = self._packs(slot, here, most)
                 pack = self._fair(slot, packs, waiting, idle)
-                if rule.grouping == "contiguous":
+                if self.rule.grouping == "contiguous":
                     pack += self._more_alike(slot, pack, here, most)
                 while self.figures.memory(pack) > slot.memory:  # by a rounding error
                     pack.pop()

@@ -159,7 +159,7 @@ class Ownership:
         for _, tensor in _tensors_of(model):
             memory = private.memory_of(tensor)
             entry = memory and _entries.get(("memory", memory[0]))
-            if entry and entry.holder != self._number and tensor.requires_grad != entry.trained:
+            if entry and entry.holder != self._number and tensor.is_leaf:
                 tensor.requires_grad_(entry.trained)
 
     def _enter(self, each: Any) -> _Holding:

@@ -77,7 +77,9 @@ def test_packs_only_what_gains():
     )
 
 
-def packs_of_measured(count, samples, slots=1, kinds=1, figures=None, same=(), busy=(), done=0.0):
+def packs_of_measured(
+    count, samples, slots=1, kinds=1, figures=None, same=(), busy=(), done=0.0, clocked=()
+):
     """The packs that a first decision starts, where one trial of each kind was measured before."""
     names = [TrialId(f"t{number:02d}") for number in range(count)]
     configs = {t: {"x": i % kinds, "lr": i} for i, t in enumerate(names)}
@@ -100,7 +102,9 @@ def packs_of_measured(count, samples, slots=1, kinds=1, figures=None, same=(), b
         ],
     )
     rates = {f"{x}" * 16: figures or {"rate": 100.0 + x} for x in range(kinds)}
-    seen = view(state, 0.0, Belief(rates, {t: t[1] * 16 for t in measured}, state.known))
+    speeds = SlotSpeeds({(kind, here[0].id): rate for kind, rate in clocked}, {})
+    signatures = {t: t[1] * 16 for t in measured}
+    seen = view(state, 0.0, Belief(rates, signatures, state.known, slots=speeds))
     plan, _ = Pack(refill=False, same=same).decide(seen, "")
     return sorted(g.trials for g in plan.gangs if g not in gangs)
 
@@ -136,6 +140,12 @@ def test_a_slot_is_given_several_of_equal_figures_only():
     assert len(pack) == 4
     assert len({int(trial[1:]) % 3 for trial in pack}) == 1
     assert packs_of_measured(12, 1.0, same=("lr",)) == [("t00",)]
+
+
+def test_what_was_clocked_slower_together_is_kept_apart():
+    twelve = "+".join(["0" * 16] * 12)
+    assert len(packs_of_measured(12, 1.0, clocked=[(twelve, 99.0)])[0]) == 12, "as in turns"
+    assert packs_of_measured(12, 1.0, clocked=[(twelve, 50.0)]) == [("t00",)]
 
 
 def test_what_is_trained_to_its_end_is_no_reason_to_fail():
