@@ -47,7 +47,7 @@ def join() -> None:
         ray.shutdown()  # what a test that failed left
     if not _joined:
         os.environ.setdefault(KILL, str(Path(tempfile.mkdtemp(prefix="shoal-kill-")) / "kill"))
-        _joined.append(cluster.join(None, 4, 1, 0.5)[0])
+        _joined.append(cluster.join(None, 4, 1, 0.5, cpus=4)[0])
 
 
 def leave() -> None:

@@ -65,6 +65,15 @@ def beside_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(kit.STORED)
 
 
+@pytest.fixture(autouse=True)
+def where_its_code_imports_from(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the studies has its recipe pickled without the text of a module that it imports."""
+    if "code-pickle" in request.node.name:
+        monkeypatch.syspath_prepend(kit.STORED / "code")
+
+
 @pytest.fixture(scope="module")
 def alike() -> bool:
     """Whether this machine rounds as the one on which the studies were written."""
