@@ -42,7 +42,7 @@ all: $(VENV)/.dev  ## quick and slow ones in one call, the longest first: what C
 	$(TESTS) -m "not soak and not nightly" -rs --durations 20
 
 nightly: $(VENV)/.dev  ## products, old formats and whole papers: before a release (docs/reliability.md)
-	$(TESTS) -m "nightly and not soak"
+	$(TESTS) -m "nightly and not soak" -rs
 
 slurm: $(VENV)/.dev  ## with a real Slurm of virtual nodes on this machine; skipped where it is not installed
 	$(BIN)/pytest -m slurm -rs

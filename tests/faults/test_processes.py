@@ -44,18 +44,19 @@ def finish(folder: Path, undisturbed: shoal.Study, **options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "sign",
+    ("sign", "slow"),
     [
-        pytest.param(signal.SIGKILL, id="kill"),
-        pytest.param(signal.SIGSTOP, id="stop", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGKILL, 0.15, id="kill"),
+        # What is left to train takes longer than silence is allowed to last.
+        pytest.param(signal.SIGSTOP, 0.4, id="stop", marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_without_its_own_cluster_a_run_pauses(
-    tmp_path: Path, undisturbed: shoal.Study, name: str, sign: signal.Signals
+    tmp_path: Path, undisturbed: shoal.Study, name: str, sign: signal.Signals, slow: float
 ) -> None:
     folder = tmp_path / "s"
-    with Driver(folder, {"slow": 0.15}, policy="hop", **RAY) as driver:
+    with Driver(folder, {"slow": slow}, policy="hop", **RAY) as driver:
         driver.until(lambda: driver.visits() >= 3 and len(driver.slots()) == 2, "visits")
         (victim,) = driver.rays(name)
         os.kill(victim, sign)
