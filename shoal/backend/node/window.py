@@ -5,7 +5,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 from time import monotonic
 from typing import Any
 
@@ -227,7 +227,8 @@ class ChunkExchange:
         if not self._preparing:
             return True
         recent = [took for at, took in self._sending if at > now - MEASURED]
-        return median(self._preparing) > median(recent or [STATED])
+        # One slow sending says little: the first one connects, and a node may be busy for a moment.
+        return median(self._preparing) > median_low([STATED, *recent])
 
     async def _fetched(self, key: Key, node: str) -> HeldChunk:
         """The chunk, copied into this node's memory.

@@ -126,14 +126,16 @@ def test_chunks_are_sent_where_that_is_cheaper_than_preparing(
 ) -> None:
     nodes = Nodes(monkeypatch, sending)
     nodes.meet()
-    for number in range(3):
+    for number in range(4):
         nodes.directory.maker(key(number), "there")
     nodes.exchange.made(PreparedChunk(8, BYTES, 0.1, 0.1, 1))
     assert nodes.makers(key(0)) == ["there"], "at a gigabit a second"
     nodes.brought(key(0))
-    assert nodes.makers(key(1)) == ["there" if shared else None]
+    assert nodes.makers(key(1)) == ["there"], "the first one connects"
+    nodes.brought(key(1))
+    assert nodes.makers(key(2)) == ["there" if shared else None]
     nodes.clock[0] += ray_exchange.MEASURED + 1
-    assert nodes.makers(key(2)) == ["there"], "it is measured again now and then"
+    assert nodes.makers(key(3)) == ["there"], "it is measured again now and then"
 
 
 def test_a_directory_that_is_silent_is_left_alone(nodes: Nodes) -> None:
@@ -186,7 +188,8 @@ def test_a_node_that_makes_its_own_chunks_counts_its_own_slots_only(
     assert demand.together is not None and demand.together.nodes == 2
 
     nodes.exchange.made(PreparedChunk(8, BYTES, 0.1, 0.1, 1))
-    nodes.brought(key(0))
+    for number in range(2):
+        nodes.brought(key(number))
     nodes.clock[0] += 10.0
     asyncio.run(nodes.exchange.learn(demand))
     assert demand.together is None, "sending takes longer than preparing"
