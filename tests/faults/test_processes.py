@@ -209,7 +209,7 @@ def test_without_its_head_or_node_in_a_cluster_of_others_a_run_pauses(
     address, rays = kept_cluster
     folder = tmp_path / "s"
     options = {**RAY, "address": address}
-    with Driver(folder, {"slow": 0.3}, policy="hop", **options) as driver:
+    with Driver(folder, {"slow": 0.4}, policy="hop", **options) as driver:
         driver.until(lambda: driver.visits() >= 3, "visits")
         (*_, rays["a slot"]) = slots_of(rays["raylet"])
         for name in lost:
