@@ -138,8 +138,9 @@
   const count = new Intl.NumberFormat("en");
 
   const trials = loader(async () => {
+    const asked = wanted.page;
     const found = await (await fetched("/trials", wanted)).json();
-    wanted.page = found.page;
+    if (wanted.page === asked) wanted.page = found.page;  // unless a click wants another one meanwhile
     await fill(one("trials-part"), `<div class="wide">${found.html}</div>`);
     for (const box of document.querySelectorAll("[data-tick]")) box.checked = ticked.has(box.dataset.tick);
     one("count").textContent = found.count === found.all ? `${count.format(found.all)} trials`

@@ -182,6 +182,26 @@ def test_a_click_counts_though_news_come_while_the_button_is_down(page: Any, run
         assert _column(page, 7) == ["0.001", "0.003", "0.01", "0.03"]
 
 
+@pytest.mark.slow
+def test_a_click_counts_though_the_table_is_on_its_way(page: Any, tmp_path: Path) -> None:
+    """The page that comes is not the one that was asked for since."""
+    with serving(many(tmp_path / "many", 60)) as server:
+        _ready(page, server.address)
+        held: list[Any] = []
+
+        def hold(route: Any) -> None:
+            held.append(route)
+
+        page.route(re.compile("/trials\\?"), hold)
+        with page.expect_request(re.compile("/trials\\?")):
+            page.click('[data-sort="lr"]')
+        page.click('#pages button:text-is("last")')
+        for route in held:
+            route.continue_()
+        page.unroute(re.compile("/trials\\?"))
+        page.wait_for_selector("text=page 2 of 2")
+
+
 def _said(page: Any, text: str) -> None:
     """Wait until an action has said this."""
     page.wait_for_selector(f'#said:text-is("{text}")')
