@@ -94,11 +94,14 @@ def test_a_fork_holds_nothing(tmp_path: Path) -> None:
     """Else a study would stay open after its run was killed, until the run's helpers end."""
     with alone(tmp_path / "lock", timeout=0):
         ready, done = os.pipe()
+        begun, begins = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(done)
+            os.write(begins, b"x")  # what a fork does first is done
             os.read(ready, 1)  # until the other end is closed
             os._exit(0)
+        os.read(begun, 1)
         with pytest.raises(Taken), alone(tmp_path / "lock", timeout=0.1):
             pass
         opened = [
@@ -108,7 +111,8 @@ def test_a_fork_holds_nothing(tmp_path: Path) -> None:
         ]
     with alone(tmp_path / "lock", timeout=0):
         pass
-    os.close(done)
+    for end in (ready, done, begun, begins):
+        os.close(end)
     os.waitpid(child, 0)
     assert opened == []
 
