@@ -166,7 +166,9 @@ class ChunkExchange:
         self._reported = 0.0  # what the slots need, when
         self._windows: dict[str, Any] = {}
         self._taken: set[Key] = set()  # chunks that another node should have had
-        self._preparing: deque[Seconds] = deque(maxlen=RECENT)  # for a byte
+        # For a byte, by whether each pass has a chunk of its own: what is prepared once, as
+        # validation is, may cost nearly nothing beside what each pass augments.
+        self._preparing: dict[bool, deque[Seconds]] = {}
         # For a byte, and when that was measured.
         self._sending: deque[tuple[float, Seconds]] = deque(maxlen=RECENT)
 
@@ -179,7 +181,7 @@ class ChunkExchange:
         if key in self._taken:
             self._taken.discard(key)
             return None
-        if not self._pays():
+        if not self._pays(_varies(key)):
             return None
         maker: str | None = await self._told(lambda: self._directory.maker.remote(key, self._node))
         if maker == self._node:
@@ -196,9 +198,10 @@ class ChunkExchange:
             await self._told(lambda: self._directory.take.remote(key, self._node))
             return None
 
-    def made(self, chunk: PreparedChunk) -> None:
+    def made(self, key: Key, chunk: PreparedChunk) -> None:
         """A feeder of this node made a chunk."""
-        self._preparing.append(chunk.seconds / max(1, chunk.bytes))
+        preparing = self._preparing.setdefault(_varies(key), deque(maxlen=RECENT))
+        preparing.append(chunk.seconds / max(1, chunk.bytes))
 
     async def learn(self, demand: FeederDemand) -> None:
         """Find out now and then what the slots of all nodes need together.
@@ -210,7 +213,7 @@ class ChunkExchange:
         own = demand.own()
         if own is None or now < self._reported + EVERY:
             return
-        if not self._pays():
+        if not any(map(self._pays, self._preparing or (False,))):
             demand.together = None
             return
         self._reported = now
@@ -219,16 +222,17 @@ class ChunkExchange:
         )
         demand.together = found
 
-    def _pays(self) -> bool:
-        """Whether there is another node, and sending a chunk is cheaper than making it again."""
+    def _pays(self, varies: bool) -> bool:
+        """Whether there is another node, and sending such a chunk is cheaper than to make it."""
         now = monotonic()
         if self._directory is None or now < self._silent_until:
             return False
-        if not self._preparing:
+        preparing = self._preparing.get(varies)
+        if preparing is None:
             return True
         recent = [took for at, took in self._sending if at > now - MEASURED]
         # One slow sending says little: the first one connects, and a node may be busy for a moment.
-        return median(self._preparing) > median_low([STATED, *recent])
+        return median(preparing) > median_low([STATED, *recent])
 
     async def _fetched(self, key: Key, node: str) -> HeldChunk:
         """The chunk, copied into this node's memory.
@@ -258,6 +262,11 @@ class ChunkExchange:
         except (RayError, OSError):
             self._silent_until = monotonic() + MEASURED
             return None
+
+
+def _varies(key: Key) -> bool:
+    """Whether each pass has a chunk of its own: in its order, and augmented."""
+    return key[2] is not None
 
 
 TELL = 30.0  # seconds between two reports, while there is something new
@@ -495,7 +504,7 @@ class Window:
         about, ref = feeder.make.options(num_returns=2).remote(key)
         made: PreparedChunk = await self._pool.answered(feeder, about)
         self._demand.prepared(made.seconds / made.rows)
-        self._exchange.made(made)
+        self._exchange.made(key, made)
         self._counts.spent(made.pid, made.cpu)
         self._counts.add(made=1)
         held = HeldChunk(ref, made.bytes, made.rows)

@@ -128,7 +128,7 @@ def test_chunks_are_sent_where_that_is_cheaper_than_preparing(
     nodes.meet()
     for number in range(4):
         nodes.directory.maker(key(number), "there")
-    nodes.exchange.made(PreparedChunk(8, BYTES, 0.1, 0.1, 1))
+    nodes.exchange.made(key(0), PreparedChunk(8, BYTES, 0.1, 0.1, 1))
     assert nodes.makers(key(0)) == ["there"], "at a gigabit a second"
     nodes.brought(key(0))
     assert nodes.makers(key(1)) == ["there"], "the first one connects"
@@ -136,6 +136,22 @@ def test_chunks_are_sent_where_that_is_cheaper_than_preparing(
     assert nodes.makers(key(2)) == ["there" if shared else None]
     nodes.clock[0] += ray_exchange.MEASURED + 1
     assert nodes.makers(key(3)) == ["there"], "it is measured again now and then"
+
+
+def test_cheap_chunks_say_nothing_of_costly_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node may have made many chunks of validation last."""
+    nodes = Nodes(monkeypatch, sending=0.05)
+    nodes.meet()
+    augmented = key(0, turn=1), key(1, turn=1), key(2, turn=1)
+    cheap = key(3), key(4)
+    for each in (*augmented, *cheap):
+        nodes.directory.maker(each, "there")
+    nodes.exchange.made(key(5, turn=1), PreparedChunk(8, BYTES, 0.1, 0.1, 1))
+    for number in range(20):
+        nodes.exchange.made(key(10 + number), PreparedChunk(8, BYTES, 0.001, 0.001, 1))
+    for each in augmented[:2]:
+        nodes.brought(each)
+    assert nodes.makers(augmented[2], *cheap) == ["there", None, None]
 
 
 def test_a_directory_that_is_silent_is_left_alone(nodes: Nodes) -> None:
@@ -187,7 +203,7 @@ def test_a_node_that_makes_its_own_chunks_counts_its_own_slots_only(
     asyncio.run(nodes.exchange.learn(demand))
     assert demand.together is not None and demand.together.nodes == 2
 
-    nodes.exchange.made(PreparedChunk(8, BYTES, 0.1, 0.1, 1))
+    nodes.exchange.made(key(0), PreparedChunk(8, BYTES, 0.1, 0.1, 1))
     for number in range(2):
         nodes.brought(key(number))
     nodes.clock[0] += 10.0

@@ -54,6 +54,7 @@ class Noted(Costly):
         return made
 
     def prepare(self, samples: Any) -> Any:
+        time.sleep(self.pause)  # longer than to send it
         made = super().prepare(samples)
         self.notes.take("prepare", made)
         return made
