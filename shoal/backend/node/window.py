@@ -213,7 +213,8 @@ class ChunkExchange:
         own = demand.own()
         if own is None or now < self._reported + EVERY:
             return
-        if not any(map(self._pays, self._preparing or (False,))):
+        kinds = self._preparing or (False,)  # one that was never made says nothing
+        if not any(map(self._pays, kinds)):
             demand.together = None
             return
         self._reported = now

@@ -7,6 +7,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from train_kit import Linear, blobs, trial
 
@@ -38,6 +39,7 @@ def timing(recipe: Timely, folder: Path) -> Iterator[Any]:
     """The link to what times the recipe; it ends with its link."""
     ours, theirs = Pipe()
     setup = TimedSetup(dumps((recipe, None)), str(folder / "lock"), metric="accuracy")
+    threads = torch.get_num_threads()
     server = threading.Thread(target=serve, args=(theirs, setup), daemon=True)
     server.start()
     kind, address = ours.recv()
@@ -45,6 +47,7 @@ def timing(recipe: Timely, folder: Path) -> Iterator[Any]:
     yield ours
     ours.close()
     server.join(30)
+    torch.set_num_threads(threads)
     assert not server.is_alive()
 
 
@@ -56,7 +59,7 @@ def asked(link: Any, name: str, *arguments: Any) -> Any:
     return found
 
 
-def test_trials_of_one_kind_are_measured_once_and_failures_are_told(tmp_path: Path) -> None:
+def test_trials_of_one_kind_have_one_signature_and_failures_are_told(tmp_path: Path) -> None:
     with timing(Timely(), tmp_path) as link:
         trials = [trial("a", width=1), trial("b", width=1), trial("c", bad=True)]
         found = asked(link, "probe", trials)
@@ -70,7 +73,7 @@ def test_the_last_batches_count(tmp_path: Path) -> None:
     with timing(Timely(), tmp_path) as link:
         whole = asked(link, "train", trial(), ALONE)
         short = asked(link, "train", trial(), ALONE, False, 4)
-    # 90 samples are trained in three shards of 30: four batches of 8, the last of 6.
+    # The first shard has 30 samples: in each pass three batches of 8 and one of 6.
     assert (whole["steps"], whole["batch"]) == (COUNTED, 8)
     assert 6 * COUNTED < whole["samples"] <= 8 * COUNTED and whole["seconds"] > 0
     assert short["steps"] == 3
