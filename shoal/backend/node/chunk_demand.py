@@ -58,6 +58,16 @@ class WindowCounts:
 
 # Of a chunk, as of `train.stream`. To import that would take a new process some seconds.
 Key = tuple[ShardId, int, int | None, str]
+
+
+def varies(key: Key) -> bool:
+    """Whether each pass has a chunk of its own: in its order, and augmented.
+
+    What is prepared once, as validation is, may cost nearly nothing beside such chunks.
+    """
+    return key[2] is not None
+
+
 MOST_MAKERS = 100_000  # chunks whose makers are known
 NODE_FORGOTTEN = 60.0  # seconds after which a node that says nothing does not count
 
@@ -145,8 +155,9 @@ class FeederDemand:
     """What the slots of a node ask for, and how fast it is prepared."""
 
     def __init__(self) -> None:
-        # Seconds per sample prepared, lately, with the feeders that there are now.
-        self._times: deque[Seconds] = deque(maxlen=RECENT)
+        # Seconds per sample prepared, lately, with the feeders that there are now: of chunks that
+        # vary, and of the others.
+        self._times: dict[bool, deque[Seconds]] = {}
         self._slots: dict[str, SlotDemand] = {}
         self._asked: deque[Key] = deque(maxlen=256)  # lately, one for each time
         # What the slots of all nodes need, if they share chunks.
@@ -160,9 +171,9 @@ class FeederDemand:
         demand.coming = keys[1:]
         self._asked.append(keys[0])
 
-    def prepared(self, seconds: Seconds) -> None:
-        """A chunk took so long per sample."""
-        self._times.append(seconds)
+    def prepared(self, key: Key, seconds: Seconds) -> None:
+        """The chunk took so long per sample."""
+        self._times.setdefault(varies(key), deque(maxlen=RECENT)).append(seconds)
 
     def forget(self) -> None:
         """There are other feeders now: what was measured before does not count."""
@@ -176,7 +187,24 @@ class FeederDemand:
     @property
     def settled(self) -> bool:
         """Whether so many chunks were prepared that more would not change what is needed."""
-        return len(self._times) == RECENT
+        return self._count() >= RECENT
+
+    def _count(self) -> int:
+        """The chunks whose times count."""
+        return sum(map(len, self._times.values()))
+
+    def _prepare(self) -> Seconds:
+        """Seconds per sample of what is asked for, each kind in its share."""
+        asked = [varies(key) for key in set(self._asked)]
+        shares = {kind: asked.count(kind) for kind in self._times}
+        if not any(shares.values()):  # what was prepared is asked for no more
+            shares = dict.fromkeys(self._times, 1)
+        lately = {
+            kind: min(median(times), median(list(times)[-LAST:]))
+            for kind, times in self._times.items()
+        }
+        each = sum(shares[kind] * lately[kind] for kind in lately) / sum(shares.values())
+        return max(each, 1e-9)
 
     def feeders(self, cpus: int, threads: int) -> int:
         """The feeders that the slots need on a node of so many CPUs; 0 if not known yet.
@@ -184,15 +212,13 @@ class FeederDemand:
         `threads`: CPUs that each slot takes itself.
         """
         own = self.own()
-        if len(self._times) < KNOWN or own is None:
+        if self._count() < KNOWN or own is None:
             return 0
 
         most = max(1, cpus - len(own.train) * threads)
-        times = list(self._times)
-        prepare = max(min(median(times), median(times[-LAST:])), 1e-9)
         all_in_all = self.together or ClusterDemand.of([own])
         wanted = feeders_wanted(
-            prepare, all_in_all.train, all_in_all.different, most * all_in_all.nodes
+            self._prepare(), all_in_all.train, all_in_all.different, most * all_in_all.nodes
         )
         return min(most, -(-wanted // all_in_all.nodes))
 

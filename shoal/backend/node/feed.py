@@ -51,7 +51,8 @@ class FeederFeed:
         self._patience = PATIENCE
         self._begun = monotonic()  # to make a chunk
         self._took = 0.0  # seconds, the last one that was made here
-        self._made: Seconds | None = None  # that, per sample, until the window is told
+        # That one, and its seconds per sample, until the window is told.
+        self._made: tuple[Key, Seconds] | None = None
 
     def of(self, key: DataKey) -> "FeederFeed | None":
         """See `train.stream.Feed`. Feeders make the chunks of trials without a key."""
@@ -89,9 +90,9 @@ class FeederFeed:
             self._there = self._waits
         return None
 
-    def made(self, seconds: Seconds) -> None:
+    def made(self, key: Key, seconds: Seconds) -> None:
         """See `train.stream.Feed`."""
-        self._made = seconds
+        self._made = key, seconds
         self._took = monotonic() - self._begun
 
     def _look(self, keys: Sequence[Key], trained: Seconds | None) -> bool:

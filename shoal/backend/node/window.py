@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError, UnserializableException
 
-from shoal.backend.node.chunk_demand import ClusterDemand, FeederDemand, Key, WindowCounts
+from shoal.backend.node.chunk_demand import ClusterDemand, FeederDemand, Key, WindowCounts, varies
 from shoal.backend.node.feeders import BackgroundTasks, FeederPool, PreparedChunk
 from shoal.backend.node.messages import FeederSetup, window_name
 from shoal.core.cluster import ShardId
@@ -166,8 +166,7 @@ class ChunkExchange:
         self._reported = 0.0  # what the slots need, when
         self._windows: dict[str, Any] = {}
         self._taken: set[Key] = set()  # chunks that another node should have had
-        # For a byte, by whether each pass has a chunk of its own: what is prepared once, as
-        # validation is, may cost nearly nothing beside what each pass augments.
+        # For a byte: of chunks that vary, and of the others.
         self._preparing: dict[bool, deque[Seconds]] = {}
         # For a byte, and when that was measured.
         self._sending: deque[tuple[float, Seconds]] = deque(maxlen=RECENT)
@@ -181,7 +180,7 @@ class ChunkExchange:
         if key in self._taken:
             self._taken.discard(key)
             return None
-        if not self._pays(_varies(key)):
+        if not self._pays(varies(key)):
             return None
         maker: str | None = await self._told(lambda: self._directory.maker.remote(key, self._node))
         if maker == self._node:
@@ -200,7 +199,7 @@ class ChunkExchange:
 
     def made(self, key: Key, chunk: PreparedChunk) -> None:
         """A feeder of this node made a chunk."""
-        preparing = self._preparing.setdefault(_varies(key), deque(maxlen=RECENT))
+        preparing = self._preparing.setdefault(varies(key), deque(maxlen=RECENT))
         preparing.append(chunk.seconds / max(1, chunk.bytes))
 
     async def learn(self, demand: FeederDemand) -> None:
@@ -223,12 +222,12 @@ class ChunkExchange:
         )
         demand.together = found
 
-    def _pays(self, varies: bool) -> bool:
+    def _pays(self, kind: bool) -> bool:
         """Whether there is another node, and sending such a chunk is cheaper than to make it."""
         now = monotonic()
         if self._directory is None or now < self._silent_until:
             return False
-        preparing = self._preparing.get(varies)
+        preparing = self._preparing.get(kind)
         if preparing is None:
             return True
         recent = [took for at, took in self._sending if at > now - MEASURED]
@@ -263,11 +262,6 @@ class ChunkExchange:
         except (RayError, OSError):
             self._silent_until = monotonic() + MEASURED
             return None
-
-
-def _varies(key: Key) -> bool:
-    """Whether each pass has a chunk of its own: in its order, and augmented."""
-    return key[2] is not None
 
 
 TELL = 30.0  # seconds between two reports, while there is something new
@@ -339,15 +333,19 @@ class Window:
         return [held.ref]
 
     async def look(
-        self, slot: str, keys: Sequence[Key], trained: Seconds | None, made: Seconds | None
+        self,
+        slot: str,
+        keys: Sequence[Key],
+        trained: Seconds | None,
+        made: tuple[Key, Seconds] | None,
     ) -> bool:
         """A slot that prepares its own data tells what it does.
 
-        `made`: seconds per sample that its last chunk took. Returns whether there are feeders to
-        ask instead.
+        `made`: its last chunk, and the seconds per sample that it took. Returns whether there are
+        feeders to ask instead.
         """
         if made is not None:
-            self._demand.prepared(made)
+            self._demand.prepared(*made)
         self._hear(slot, keys, trained)
         return bool(self._pool.feeders)
 
@@ -504,7 +502,7 @@ class Window:
         """The chunk, made by the feeder and held from now on."""
         about, ref = feeder.make.options(num_returns=2).remote(key)
         made: PreparedChunk = await self._pool.answered(feeder, about)
-        self._demand.prepared(made.seconds / made.rows)
+        self._demand.prepared(key, made.seconds / made.rows)
         self._exchange.made(key, made)
         self._counts.spent(made.pid, made.cpu)
         self._counts.add(made=1)

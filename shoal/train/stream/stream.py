@@ -740,8 +740,8 @@ class Feed(Protocol):
         """
         ...
 
-    def made(self, seconds: Seconds) -> None:
-        """The slot made a chunk itself, in so many seconds per sample."""
+    def made(self, key: Key, seconds: Seconds) -> None:
+        """The slot made this chunk itself, in so many seconds per sample."""
         ...
 
 
@@ -784,7 +784,7 @@ class FeedClient:
         begin = perf_counter()
         chunk = make()
         seconds = perf_counter() - begin + blocks.forget(number)
-        self._feed.made(seconds / blocks.rows(number))
+        self._feed.made(order.keys(number, 0)[0], seconds / blocks.rows(number))
         return chunk
 
     def _seconds(self) -> Seconds | None:

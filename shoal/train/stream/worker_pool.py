@@ -314,7 +314,7 @@ class KeyFeed:
         """
         return self._workers.chunk([(self._key, key) for key in keys])
 
-    def made(self, seconds: Seconds) -> None:
+    def made(self, key: Key, seconds: Seconds) -> None:
         """See `Feed`."""
         self._workers.made(seconds)
 

@@ -174,7 +174,7 @@ def test_feeders_come_where_several_nodes_read_one_stream(nodes: Nodes) -> None:
     nodes.meet()
     demand = FeederDemand()
     for _ in range(5):
-        demand.prepared(0.01)
+        demand.prepared(key(0), 0.01)
     for number in range(4):
         demand.hear("slot", [key(number)], 0.012)
     own = demand.own()

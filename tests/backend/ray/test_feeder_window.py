@@ -184,7 +184,7 @@ async def looks(window: Window, times: int, made: float) -> None:
     them in no time.
     """
     for number in range(times):
-        await window.look("slot0", [key("s", number % 2)], 0.0001, made)
+        await window.look("slot0", [key("s", number % 2)], 0.0001, (key("s"), made))
         await settled()
 
 
@@ -218,9 +218,24 @@ def test_what_slots_prepared_once_and_keep_needs_no_feeder(last: float, needed: 
         for number in range(2):
             demand.hear(slot, [key("s", number)], 0.0001)
     for seconds in [0.01] * 3 + [last] * 2:
-        demand.prepared(seconds)
+        demand.prepared(key("s"), seconds)
     assert demand.feeders(cpus=8, threads=1) >= needed
     assert needed or not demand.feeders(cpus=8, threads=1)
+
+
+def test_cheap_chunks_of_validation_do_not_hide_that_training_waits() -> None:
+    """Ten in a row of a validation that takes no time, twice in each epoch."""
+    demand = FeederDemand()
+    for slot in ("slot0", "slot1"):
+        for number in range(10):
+            for chunk in (("s", number, 0, "each"), ("s", number, None, "each")):
+                demand.hear(slot, [chunk], 0.001)
+    for number in range(10):
+        demand.prepared(("s", number, 0, "each"), 0.01)
+    one_kind = demand.feeders(cpus=16, threads=1)
+    for number in range(20):
+        demand.prepared(("s", number, None, "each"), 1e-7)
+    assert one_kind >= demand.feeders(cpus=16, threads=1) >= one_kind // 2 > 0
 
 
 def test_a_slot_that_looked_and_asks_wants_the_chunk_once(nest: Nest) -> None:
@@ -295,7 +310,7 @@ def test_feeders_that_cannot_start_are_given_up(nest: Nest) -> None:
     async def act() -> None:
         window = nest.window(count="auto")
         for number in range(40):
-            await window.look("slot0", [key("s", number % 2)], 0.0001, 0.01)
+            await window.look("slot0", [key("s", number % 2)], 0.0001, (key("s"), 0.01))
             for feeder in nest.feeders:
                 if not feeder.there.done():
                     feeder.there.set_exception(ActorDiedError())
@@ -358,7 +373,7 @@ def test_a_slot_that_takes_long_for_a_chunk_hears_at_once_of_feeders(
     feed = FeederFeed(window, 0, waits=False)
     assert feed.chunk([key("a")], None) is None
     now[0] += 2.0
-    feed.made(0.01)
+    feed.made(key("a"), 0.01)
     assert feed.chunk([key("b")], None) is not None
     assert window.asked == ["look", "look", "chunk"]
     assert 0.0 < max(waited[:-1]) <= ray_feed.WORTH * 2.0

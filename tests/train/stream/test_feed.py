@@ -14,7 +14,7 @@ from train_kit import S0, Small
 
 from shoal.train.data.columns import Columns, pack_layout, unpack_layout
 from shoal.train.data.data import Data
-from shoal.train.stream.stream import Stream, feeding
+from shoal.train.stream.stream import Key, Stream, feeding
 
 
 class Varied(Small):
@@ -49,7 +49,7 @@ class Near:
             return None
         return self.source.made(*keys[0])
 
-    def made(self, seconds: float) -> None:
+    def made(self, key: Key, seconds: float) -> None:
         self.own.append(seconds)
 
 
