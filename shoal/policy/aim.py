@@ -35,8 +35,8 @@ def score(aim: Objective, ends: Mapping[TrialId, Seconds]) -> Seconds:
     return max(ends.values())
 
 
-def said(aim: Objective, trials: str) -> str:
-    """What the seconds are of, to be followed by them. `trials`: as "the 3 trials left"."""
+def wording(aim: Objective, trials: str) -> str:
+    """The words before the seconds of a `score`. `trials`: as "the 3 trials left"."""
     if aim == "mean_completion":
         return f"{trials} would end, in the mean, after"
     if aim == "first_result":

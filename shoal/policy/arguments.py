@@ -5,11 +5,11 @@ from typing import Any, get_args
 from shoal.core.trial import Seconds
 
 
-def check_one_of(what: str, words: Any, value: object) -> None:
+def check_one_of(argument: str, words: Any, value: object) -> None:
     """Raise ValueError unless the value is one of the words. `words`: a Literal type of them."""
     known = get_args(words)
     if value not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}; got {value!r}")
+        raise ValueError(f"{argument} is one of {', '.join(known)}; got {value!r}")
 
 
 def check_interval(seconds: Seconds | None) -> None:

@@ -12,7 +12,7 @@ from shoal.core.ports import Policy
 from shoal.core.state import Figures, View
 from shoal.core.trial import Seconds
 from shoal.core.visits import is_met
-from shoal.policy.aim import MAKESPAN, Objective, aim_of, check_objective, said
+from shoal.policy.aim import MAKESPAN, Objective, aim_of, check_objective, wording
 from shoal.policy.guard import NO_DEFICIT, Deficit, compare, is_simple
 from shoal.profile.measure import kinds_measured, measured
 
@@ -78,13 +78,16 @@ class Auto:
     def __post_init__(self) -> None:
         check_objective(self.objective)
         if not self.candidates or not self.gain >= 0 or not self.share >= 0:
-            given = f"{sorted(self.candidates)!r}, {self.gain!r}, {self.share!r}"
-            raise ValueError(f"auto needs candidates, gain >= 0 and share >= 0; got {given}")
+            values = f"{sorted(self.candidates)!r}, {self.gain!r}, {self.share!r}"
+            raise ValueError(f"auto needs candidates, gain >= 0 and share >= 0; got {values}")
 
     def start(self) -> dict[str, Any]:
-        told = {"follows": None, "why": "no work yet", "of": 0, "simulated": False, "spent": 0.0}
         return {
-            **told,
+            "follows": None,
+            "why": "no work yet",
+            "of": 0,
+            "simulated": False,
+            "spent": 0.0,
             "known": 0,
             "few": False,
             "left": 0,
@@ -104,11 +107,11 @@ class Auto:
         if view.slots and _unfinished(view, memory):
             changed = self._what_changed(view, memory)
             if changed is not None:
-                memory = self._chosen(view, memory, changed)
+                memory = self._with_choice(view, memory, changed)
         name = memory["follows"]
         if name is None:
             return view.plan, memory
-        plan, memory = self._followed(name, view, memory)
+        plan, memory = self._plan_of(name, view, memory)
         # The plan, held against the simple one; the simple one where too much was lost.
         before = Deficit.of(memory.get("deficit"))
         simple = self.simple
@@ -118,27 +121,27 @@ class Auto:
             memory = {**memory, "compared_at": view.now}
         if before == NO_DEFICIT and is_simple(view, plan):
             return plan, memory
-        seen = compare(view, plan)
-        if seen is None:
+        comparison = compare(view, plan)
+        if comparison is None:
             return plan, memory
-        deficit = before.updated(view.now, seen)
+        deficit = before.updated(view.now, comparison)
         if deficit is not before:
             memory = {**memory, "deficit": deficit.plain()}
-        if not deficit.is_over(view.now, seen):
-            wake_at = deficit.over_at(view.now, seen)
+        if not deficit.is_over(view.now, comparison):
+            wake_at = deficit.over_at(view.now, comparison)
             if wake_at is not None and (plan.wake_at is None or wake_at < plan.wake_at):
                 plan = plan.but(wake_at=wake_at)
             return plan, memory
 
         name = memory["follows"]
         why = (
-            f"the trials left take {seen.simple:.3g} s with one a slot, and took "
-            f"{seen.what_runs:.3g} s as they ran with {name}"
+            f"the trials left take {comparison.simple:.3g} s with one a slot, and took "
+            f"{comparison.what_runs:.3g} s as they ran with {name}"
         )
         rejected = [*memory.get("rejected", ()), name]
         after = {"follows": simple, "why": why, "simulated": True}
         memory = {**memory, **after, "rejected": rejected}
-        return self._followed(simple, view, memory)
+        return self._plan_of(simple, view, memory)
 
     def _compares_now(self, view: View, memory: Mapping[str, Any]) -> bool:
         """Whether what runs is held against the simple plan now.
@@ -152,7 +155,7 @@ class Auto:
             return True
         return bool(view.now >= compared_at + GUARD_PAUSE * len(view.busy))
 
-    def _followed(
+    def _plan_of(
         self, name: str, view: View, memory: Mapping[str, Any]
     ) -> tuple[Plan, Mapping[str, Any]]:
         """The plan of this candidate; the memory is the same object if the candidate's is equal."""
@@ -190,7 +193,7 @@ class Auto:
             return "idle"
         return None
 
-    def _chosen(self, view: View, memory: Mapping[str, Any], changed: str) -> dict[str, Any]:
+    def _with_choice(self, view: View, memory: Mapping[str, Any], changed: str) -> dict[str, Any]:
         """The memory after a choice; `changed`: what it is made for."""
         names = tuple(self.candidates)
         if self.among is not None:
@@ -208,16 +211,16 @@ class Auto:
         if simulated:
             follows = memory["follows"]
 
-        unasked = self._not_asked(view, names, spent + cost)
-        if unasked is None:
+        obstacle = self._obstacle(view, names, spent + cost)
+        if obstacle is None:
             gain = self.gain
             if simulated:
                 gain *= SURER
-            follows, why = self._compared(view, names, follows, gain)
+            follows, why = self._best(view, names, follows, gain)
             simulated = True
             spent += cost
         else:
-            why = _kept(view, len(names) > 1, simulated, unasked)
+            why = _why_not_compared(view, len(names) > 1, simulated, obstacle)
         return {
             **memory,
             "follows": follows,
@@ -237,11 +240,13 @@ class Auto:
             "rejected": rejected,
         }
 
-    def _not_asked(self, view: View, names: Sequence[str], cost: Seconds) -> str | None:
-        """Why nothing is simulated; None: nothing speaks against it."""
+    def _obstacle(self, view: View, names: Sequence[str], cost: Seconds) -> str | None:
+        """Why the candidates are not simulated; None: nothing speaks against it."""
         if len(names) == 1:
             only = len(self.candidates) == 1
-            return "it is the only candidate" if only else f"no other candidate suits {_here(view)}"
+            return (
+                "it is the only candidate" if only else f"no other candidate suits {_sizes(view)}"
+            )
         if measured(view.profile) == {}:
             single = len(view.trials) == 1 and len(view.slots) == 1
             return (
@@ -261,39 +266,36 @@ class Auto:
             return f"comparing policies takes {cost:.2g} s, too long for {work:.3g} s of work"
         return None
 
-    def _compared(self, view: View, names: Sequence[str], now: str, gain: float) -> tuple[str, str]:
-        """The best, and the seconds of each; `now` unless another saves more than `gain`."""
-        takes: dict[str, Seconds] = {}
-        for name in names:
-            takes[name] = float(self.simulate(view, self.candidates[name]))
-
-        best = now
+    def _best(self, view: View, names: Sequence[str], current: str, gain: float) -> tuple[str, str]:
+        """The best candidate, and why; it is `current` unless another saves more than `gain`."""
+        takes = {name: float(self.simulate(view, self.candidates[name])) for name in names}
+        best = current
         for name, seconds in takes.items():
             if seconds < takes[best] * (1.0 - gain):
                 best = name
         aim = aim_of(self.objective, view)
-        return best, _comparison(view, best, takes, gain, aim)
+        return best, _why_best(view, best, takes, gain, aim)
 
 
-def _kept(view: View, several: bool, simulated: bool, unasked: str) -> str:
-    """Why a policy is followed that was not compared with others now, for the reason `unasked`.
+def _why_not_compared(view: View, several: bool, simulated: bool, obstacle: str) -> str:
+    """Why a policy is followed that was not compared with others now, because of the `obstacle`.
 
     `several`: there are others. `simulated`: it was compared with them before.
     """
     if not several:
-        return unasked
+        return obstacle
     if simulated:
-        return f"it was the best choice before, and {unasked}"
-    return f"it is the usual choice for {_here(view)}, and {unasked}"
+        return f"it was the best choice before, and {obstacle}"
+    return f"it is the usual choice for {_sizes(view)}, and {obstacle}"
 
 
-def _here(view: View) -> str:
-    """The slots and the shards, counted."""
+def _sizes(view: View) -> str:
+    """The numbers of slots and shards, in words."""
     slots = _count(len(view.slots), "slot")
     return f"{slots} and {_count(len(view.shards), 'shard')}"
 
 
-def _comparison(
+def _why_best(
     view: View, best: str, takes: Mapping[str, Seconds], gain: float, aim: Objective
 ) -> str:
     """Why `best` is followed: the seconds of each candidate."""
@@ -303,7 +305,7 @@ def _comparison(
     if takes[best] == inf:
         return f"no candidate would finish {trials} on {slots} ({', '.join(takes)})"
 
-    why = f"{said(aim, trials)} {takes[best]:.3g} s on {slots}"
+    why = f"{wording(aim, trials)} {takes[best]:.3g} s on {slots}"
     others = sorted((name for name in takes if name != best), key=takes.__getitem__)
     timed = [f"{takes[name]:.3g} s with {name}" for name in others if takes[name] < inf]
     if timed:
@@ -334,11 +336,11 @@ def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
     return not all(is_met(view.trials[name], view.done[name]) for name in leading(view.trials))
 
 
-def _count(number: int, what: str) -> str:
-    """The number and the noun, which is a plural but for one."""
+def _count(number: int, noun: str) -> str:
+    """The number and the noun, in the plural but for 1."""
     if number == 1:
-        return f"{number} {what}"
-    return f"{number} {what}s"
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def _scattered(view: View) -> bool:
@@ -346,8 +348,8 @@ def _scattered(view: View) -> bool:
 
     These are the shards of a slot that was lost, which will come elsewhere.
     """
-    held = frozenset[str]().union(*(slot.shards for slot in view.slots.values()))
-    return bool(held) and not held >= view.shards.keys()
+    present = frozenset[str]().union(*(slot.shards for slot in view.slots.values()))
+    return bool(present) and not present >= view.shards.keys()
 
 
 def _few(view: View) -> bool:
@@ -389,15 +391,15 @@ def _off(view: View, old: Figures, new: Figures) -> bool:
     To a cost a little is added of the seconds of training that it comes with, so that small costs
     do not matter.
     """
-    was = _pace(old)
+    old_pace = _pace(old)
     pace = _pace(new)
-    if not 0.5 * was <= pace <= 2.0 * was:
+    if not 0.5 * old_pace <= pace <= 2.0 * old_pace:
         return True
     trial = next(iter(view.known.values())).samples
     epoch = sum(view.shards.values()) or trial
     unit = epoch / (len(view.shards) or 1)
-    per = {"switch": unit, "evaluate": epoch, "build": trial, "save": trial}
-    for name, samples in per.items():
+    intervals = {"switch": unit, "evaluate": epoch, "build": trial, "save": trial}
+    for name, samples in intervals.items():
         slight = SLIGHT * samples * pace
         pair = (old.get(name, 0.0) + slight, new.get(name, 0.0) + slight)
         if max(pair) > 2 * min(pair):

@@ -53,15 +53,15 @@ class Fallback:
         return [self.policy.start(), self.other.start()]
 
     def decide(self, view: View, memory: list[Any]) -> tuple[Plan, list[Any]]:
-        first, mine = self.policy.decide(view, memory[0])
-        second, others = self.other.decide(rest(view, first), memory[1])
+        first, first_memory = self.policy.decide(view, memory[0])
+        second, second_memory = self.other.decide(rest(view, first), memory[1])
         wake_at = _earlier(first.wake_at, second.wake_at)
-        return Plan(first.gangs | second.gangs, wake_at), [mine, others]
+        return Plan(first.gangs | second.gangs, wake_at), [first_memory, second_memory]
 
 
 def _earlier(one: Seconds | None, other: Seconds | None) -> Seconds | None:
     """The earlier of two times to wake up at; None stands for never."""
-    times = [at for at in (one, other) if at is not None]
+    times = [time for time in (one, other) if time is not None]
     return min(times, default=None)
 
 
@@ -124,11 +124,9 @@ class Every:
         return Plan(plan.gangs, wake_at), [due, inner]
 
 
-def _if_work(view: View, at: Seconds) -> Seconds | None:
-    """The time, if there are trials to be asked about then."""
-    if not view.trials:
-        return None
-    return at
+def _if_work(view: View, time: Seconds) -> Seconds | None:
+    """The time, if there are trials to decide about then."""
+    return time if view.trials else None
 
 
 def admit(most: int, policy: Policy[Any]) -> Admit:

@@ -58,8 +58,12 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, Spatial):
         if value.position is not rack_of:
             raise ValueError(f"{name} has a function: to resume the study, give the policy again")
-        said = {"chance": value.chance, "reach": value.reach, "table": value.table}
-        return {"name": SPATIAL, **said}
+        return {
+            "name": SPATIAL,
+            "chance": value.chance,
+            "reach": value.reach,
+            "table": value.table,
+        }
     if isinstance(value, FileObjective):
         return value.place
     if callable(value):
@@ -81,8 +85,8 @@ def nested(policy: Any) -> Iterator[Any]:
 
 def objectives_of(policy: Any) -> Iterator[Callable[..., Any]]:
     """The functions that are objectives of the policy, and of those within it."""
-    for each in nested(policy):
-        objective = getattr(each, "objective", None)
+    for inner in nested(policy):
+        objective = getattr(inner, "objective", None)
         if callable(objective):
             yield objective
 
@@ -93,20 +97,20 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     Raises:
         ValueError: no such name, or fields that do not fit it.
     """
-    given = {name: _rebuilt(value) for name, value in data.items()}
-    name = given.pop("name", None)
+    arguments = {name: _rebuilt(value) for name, value in data.items()}
+    name = arguments.pop("name", None)
     if name not in KNOWN:
         raise ValueError(f"no policy is named {name!r}; there are {', '.join(SHOWN)}")
-    if name == "hybrid" and "policy" not in given:
-        given = {"policy": rebuild({"name": "hop", **given})}
+    if name == "hybrid" and "policy" not in arguments:
+        arguments = {"policy": rebuild({"name": "hop", **arguments})}
     kind = POLICIES[name].kind
     # What is on or off must be one of the two: a word, such as "false", would be on.
     for field in fields(kind):
-        value = given.get(field.name, False)
+        value = arguments.get(field.name, False)
         if field.type is bool and not isinstance(value, bool):
             raise ValueError(f"policy {name}: {field.name} is True or False; got {value!r}")
     try:
-        policy: Policy[Any] = kind(**given)
+        policy: Policy[Any] = kind(**arguments)
     except TypeError as error:
         takes = ", ".join(signature(kind).parameters) or "nothing"
         raise ValueError(f"policy {name}: {error}; it takes {takes}") from error
@@ -114,6 +118,7 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
 
 
 def _rebuilt(value: Any) -> Any:
+    """The field's value again, from what `_plain` made of it."""
     if not isinstance(value, Mapping) or "name" not in value:
         return value
     if value["name"] != SPATIAL:
@@ -136,17 +141,17 @@ def parse(
     Raises:
         ValueError: no such name, or arguments that do not fit it.
     """
-    given = text[:200]
+    shown = text[:200]
     try:
         tree = parsed(_as_python(text.strip()))
     except SyntaxError as error:
         raise ValueError(
-            f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {given!r}'
+            f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {shown!r}'
         ) from error
     try:
         return rebuild(_Reader(usual, seed, fill).policy(tree))
     except RecursionError:
-        raise ValueError(f"a policy is not so deep; got {given!r}") from None
+        raise ValueError(f"a policy is not so deep; got {shown!r}") from None
 
 
 def _as_python(text: str) -> str:
@@ -154,12 +159,12 @@ def _as_python(text: str) -> str:
     names = sorted(POLICIES, key=len, reverse=True)
     known = "|".join(re.escape(name) for name in names if "-" in name)
 
-    def written(found: re.Match[str]) -> str:
-        if found["quoted"] is not None:
-            return found["quoted"]
-        if found["file"] is not None:
-            return repr(found["file"])
-        return found["name"].replace("-", "_")
+    def written(match: re.Match[str]) -> str:
+        if match["quoted"] is not None:
+            return match["quoted"]
+        if match["file"] is not None:
+            return repr(match["file"])
+        return match["name"].replace("-", "_")
 
     pieces = rf"""(?P<quoted>"[^"]*"|'[^']*')|(?P<file>{FILE})|(?P<name>{known})"""
     return re.sub(pieces, written, text)
@@ -180,10 +185,10 @@ class _Reader:
         named = all(keyword.arg is not None for keyword in call.keywords)
         if not isinstance(call.func, ast.Name) or call.args or not named:
             raise ValueError(f"a policy is a name with named arguments; got {ast.unparse(node)}")
-        given = {str(x.arg): self.argument(x) for x in call.keywords}
-        return self.completed(call.func.id.replace("_", "-"), given)
+        arguments = {str(x.arg): self.argument(x) for x in call.keywords}
+        return self.completed(call.func.id.replace("_", "-"), arguments)
 
-    def completed(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def completed(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The policy's description, with what a short name stands for and what is usual."""
         short: Mapping[str, Any] = {}
         if name in POLICIES:
@@ -197,16 +202,16 @@ class _Reader:
         usual = dict(self.usual)
         if name == "hop" and self.seed is not None:
             usual["seed"] = self.seed
-        has = set()
+        names = set()
         if name in POLICIES:
-            has = {f.name for f in fields(POLICIES[name].kind)}
-        left_open = {key: value for key, value in usual.items() if key in has}
-        return self.fill({"name": name, **left_open, **short, **inner, **given})
+            names = {f.name for f in fields(POLICIES[name].kind)}
+        left_open = {key: value for key, value in usual.items() if key in names}
+        return self.fill({"name": name, **left_open, **short, **inner, **arguments})
 
-    def argument(self, given: ast.keyword) -> Any:
+    def argument(self, keyword: ast.keyword) -> Any:
         """A policy, a word with or without quotes, or another plain value."""
-        node = given.value
-        if isinstance(node, ast.Name) and given.arg not in OF_POLICIES:
+        node = keyword.value
+        if isinstance(node, ast.Name) and keyword.arg not in OF_POLICIES:
             return node.id
         if isinstance(node, (ast.Name, ast.Call)):
             return self.policy(node)
@@ -219,6 +224,6 @@ class _Reader:
 
 
 def _split(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Its name, and what else it gives."""
-    given = {key: value for key, value in described.items() if key != "name"}
-    return {"name": described["name"], "given": given}
+    """The name and the arguments of a described policy, as `_Reader.completed` takes them."""
+    arguments = {key: value for key, value in described.items() if key != "name"}
+    return {"name": described["name"], "arguments": arguments}

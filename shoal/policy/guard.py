@@ -61,7 +61,7 @@ class Deficit:
 
     @classmethod
     def of(cls, plain: Sequence[float] | None) -> "Deficit":
-        """The deficit that `plain` wrote down; none for None."""
+        """The deficit that `plain` wrote down; None: nothing was lost so far."""
         return cls(*plain) if plain else NO_DEFICIT
 
     def plain(self) -> list[float]:
@@ -72,28 +72,28 @@ class Deficit:
         """The seconds lost at this time, if nothing has changed since."""
         return self.lost + self.loss * (now - self.now)
 
-    def updated(self, now: Seconds, seen: Comparison) -> "Deficit":
+    def updated(self, now: Seconds, comparison: Comparison) -> "Deficit":
         """The deficit at this time, and what is lost from then on; itself if that is as before.
 
         How much quicker what runs is than the simple plan does not matter: nothing changes by it.
         """
-        loss = round(seen.loss / STEP) * STEP
+        loss = round(comparison.loss / STEP) * STEP
         if abs(loss - self.loss) < STEP / 2 or max(loss, self.loss) <= 0:
             return self
-        return Deficit(round(max(-seen.limit, self.at(now)), 6), loss, now)
+        return Deficit(round(max(-comparison.limit, self.at(now)), 6), loss, now)
 
-    def is_over(self, now: Seconds, seen: Comparison) -> bool:
+    def is_over(self, now: Seconds, comparison: Comparison) -> bool:
         """Whether the simple plan is better followed: there is more to win than a switch takes."""
-        if self.loss <= 0 or self.at(now) < seen.limit - EPS:
+        if self.loss <= 0 or self.at(now) < comparison.limit - EPS:
             return False
-        return seen.what_runs - seen.simple > seen.switch
+        return comparison.what_runs - comparison.simple > comparison.switch
 
-    def over_at(self, now: Seconds, seen: Comparison) -> Seconds | None:
-        """When that will be so, as things go now; None: never."""
+    def over_at(self, now: Seconds, comparison: Comparison) -> Seconds | None:
+        """When the simple plan will be better followed, as things go now; None: never."""
         lost = self.at(now)
-        if self.loss <= 0 or lost >= seen.limit - EPS:
+        if self.loss <= 0 or lost >= comparison.limit - EPS:
             return None
-        return now + (seen.limit - lost) / self.loss
+        return now + (comparison.limit - lost) / self.loss
 
 
 NO_DEFICIT = Deficit()

@@ -13,9 +13,9 @@ from shoal.core.trial import TrialId, priority_of
 
 def idle_slots(view: View) -> list[Slot]:
     """The slots in no gang, in the order in which they joined."""
-    known = view.queues
-    if known.slots is view.slots and known.busy is view.busy:
-        return [view.slots[name] for name in known.idle]
+    queues = view.queues
+    if queues.slots is view.slots and queues.busy is view.busy:
+        return [view.slots[name] for name in queues.idle]
     busy = view.busy.keys()
     return [slot for name, slot in view.slots.items() if name not in busy]
 
@@ -30,10 +30,10 @@ def idle_trials(view: View, most: int | None = None) -> list[TrialId]:
 
 def waiting(view: View) -> Iterator[TrialId]:
     """The trials of `idle_trials`, one by one: who stops early does not pay for the others."""
-    known, running = view.queues, view.running
-    if known.trials is not view.trials or known.running is not running:
+    queues, running = view.queues, view.running
+    if queues.trials is not view.trials or queues.running is not running:
         return (name for name in queue(view) if name not in running)
-    return iter(known.waiting) if not view.ranked else _by_rank(view, known.waiting)
+    return iter(queues.waiting) if not view.ranked else _by_rank(view, queues.waiting)
 
 
 def queue(view: View) -> Iterator[TrialId]:
@@ -53,12 +53,12 @@ def _by_rank(view: View, trials: Iterable[TrialId]) -> Iterator[TrialId]:
 
 
 def fits(view: View, trial: TrialId, slot: Slot) -> bool:
-    """The trial can run on this slot alone, and fits its memory as far as the profile knows."""
+    """Whether the trial can run on this slot alone, and fits its memory by the profile."""
     return view.trials[trial].widths[0] <= 1 and has_room(view, trial, slot)
 
 
 def has_room(view: View, trial: TrialId, slot: Slot) -> bool:
-    """The slot's memory holds the trial, as far as the profile knows."""
+    """Whether the slot's memory is enough for the trial, as far as the profile knows."""
     return slot.memory == inf or view.profile.cost(trial).memory <= slot.memory
 
 

@@ -69,24 +69,24 @@ class Mixed:
     def decide(self, view: View, memory: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
         units = frozenset(filter(ends_by_itself, view.plan.gangs))
         free = rest(view, Plan(units))
-        split, seen = self._split(free, memory)
+        split, digest = self._split(free, memory)
         packs, pack = self._packs(free, split, memory["pack"])
         gangs = units | packs | self._lanes(free, split, packs)
         after: Mapping[str, Any] = {
             "wide": [*split.wide],
             "packed": split.packed,
-            "seen": seen,
+            "seen": digest,
             "pack": pack,
         }
         return Plan(gangs), after
 
     def _split(self, view: View, memory: Mapping[str, Any]) -> tuple[Sides, str]:
-        """The split of now, with what it was made for; that of before if nothing changed."""
-        seen = _digest(view)
+        """The sides now, and the digest they were chosen for; those of before if that is equal."""
+        digest = _digest(view)
         wide = tuple(trial for trial in memory["wide"] if trial in view.trials)
-        if seen == memory["seen"]:
-            return Sides(wide, memory["packed"]), seen
-        return _Choice(view, self).best(wide), seen
+        if digest == memory["seen"]:
+            return Sides(wide, memory["packed"]), digest
+        return _Choice(view, self).best(wide), digest
 
     def _packs(self, view: View, split: Sides, memory: str) -> tuple[frozenset[Gang], str]:
         """What the trials that are not wide do, on as many slots as they have."""
@@ -95,15 +95,14 @@ class Mixed:
         running = _going_on(view, trials=wide)
         # The slots of the trials that are not wide: where they run, and more up to so many, idle
         # ones first. No slot is taken that no trial waits for.
-        held = {slot for gang in running for slot in gang.slots}
-        at_work = {trial for gang in running for trial in gang.trials}
-        waiting = sum(trial not in at_work for trial in small)
-        others = [slot for slot in view.slots if slot not in held]
+        at_work = {slot for gang in running for slot in gang.slots}
+        in_gangs = {trial for gang in running for trial in gang.trials}
+        waiting = sum(trial not in in_gangs for trial in small)
+        others = [slot for slot in view.slots if slot not in at_work]
         others.sort(key=lambda slot: slot in view.busy)
-        more = max(0, min(split.packed - len(held), waiting))
-        slots = [*held, *others[:more]]
-        theirs = part(view, slots, small, running)
-        plan, memory = self._pack().decide(theirs, memory)
+        more = max(0, min(split.packed - len(at_work), waiting))
+        slots = [*at_work, *others[:more]]
+        plan, memory = self._pack().decide(part(view, slots, small, running), memory)
         return plan.gangs, memory
 
     def _lanes(self, view: View, split: Sides, packs: Collection[Gang]) -> frozenset[Gang]:
@@ -112,8 +111,7 @@ class Mixed:
         slots = [slot for slot in view.slots if slot not in taken]
         wide = frozenset(split.wide)
         running = _going_on(view, frozenset(view.running) - wide, taken)
-        theirs = part(view, slots, split.wide, running)
-        plan, _ = WaterFill().decide(theirs, None)
+        plan, _ = WaterFill().decide(part(view, slots, split.wide, running), None)
         return plan.gangs
 
 
@@ -123,15 +121,15 @@ class Mixed:
 def _going_on(
     view: View, trials: frozenset[TrialId] = frozenset(), slots: frozenset[SlotId] = frozenset()
 ) -> list[Gang]:
-    """The gangs without these trials and slots, made anew if they had some of them."""
-    found: list[Gang] = []
+    """The gangs without these trials and slots; new ones if they had some of them."""
+    gangs: list[Gang] = []
     for gang in view.plan.gangs:
         left = prune(gang, trials, slots)
         if left == gang:
-            found.append(gang)
+            gangs.append(gang)
         elif left is not None:
-            found.append(replace(left, since=view.turn))
-    return found
+            gangs.append(replace(left, since=view.turn))
+    return gangs
 
 
 def _digest(view: View) -> str:
@@ -141,8 +139,8 @@ def _digest(view: View) -> str:
         (name, trial.samples, frexp(curve(name, 1)[0])[1]) for name, trial in view.trials.items()
     ]
     figures = sorted(measured(view.profile) or {})
-    seen = (trials, sorted(view.slots), figures)
-    return blake2b(repr(seen).encode(), digest_size=6).hexdigest()
+    facts = (trials, sorted(view.slots), figures)
+    return blake2b(repr(facts).encode(), digest_size=6).hexdigest()
 
 
 # -- the split
@@ -156,7 +154,7 @@ class _Choice:
     rule: Mixed
 
     def best(self, before: Trials) -> Sides:
-        """Those wide before, with who must be; more, if all then end earlier by `gain`."""
+        """The best split: trials stay wide, and more are, if all then end earlier by `gain`."""
         if self._room < 2:
             return Sides((), self._room)
         must = [ask.trial for ask in self._asks.values() if ask.least > 1]
@@ -165,10 +163,10 @@ class _Choice:
         best = self._shared_out(wide)
         end = self._end(best)
         for more in self._candidates(wide):
-            other = self._shared_out((*wide, *more))
-            ends = self._end(other)
-            if ends < end * (1.0 - self.rule.gain):
-                best, end = other, ends
+            wider = self._shared_out((*wide, *more))
+            wider_end = self._end(wider)
+            if wider_end < end * (1.0 - self.rule.gain):
+                best, end = wider, wider_end
         return best
 
     @cached_property

@@ -153,7 +153,7 @@ def full_name(name: str) -> str:
     if not entry.given:
         return name
     return next(
-        other for other, each in POLICIES.items() if each.place == entry.place and not each.given
+        full for full, one in POLICIES.items() if one.place == entry.place and not one.given
     )
 
 
@@ -191,7 +191,7 @@ def suiting(names: Sequence[str], view: "View") -> tuple[str, ...]:
         if not entry.wide and needed:
             continue
         suit.append((name, entry))
-    suit.sort(key=lambda each: each[1].hops is not (shards >= slots))
+    suit.sort(key=lambda named: named[1].hops is not (shards >= slots))
     if len(trials) < slots:
-        suit.sort(key=lambda each: not each[1].wide)
+        suit.sort(key=lambda named: not named[1].wide)
     return tuple(name for name, _ in suit) or tuple(names)
