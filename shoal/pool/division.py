@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from shoal.policy.elastic.knapsack import best_counts
-from shoal.policy.elastic.objective import MADE_UP, Named, asked, check_objective, try_objective
+from shoal.policy.elastic.objective import MADE_UP, Named, check_objective, try_objective, values_of
 from shoal.policy.elastic.table import FORBIDDEN, Table
 from shoal.pool.folder import SlotClaim
 
@@ -132,7 +132,7 @@ def _gain(
 def _worth(objective: Objective, claim: SlotClaim) -> Sequence[float]:
     """What the study is worth per second on 1, 2, … slots."""
     if callable(objective):
-        return asked(objective, claim, claim.rates, f"study {claim.study}")
+        return values_of(objective, claim, claim.rates, f"study {claim.study}")
     if objective == "throughput":
         return claim.rates
     weight = claim.priority if objective == "priority" else 1.0

@@ -28,9 +28,9 @@ from shoal.policy.elastic.objective import (
     Objective,
     check_hysteresis,
     check_objective,
+    departures_seen,
     known_ends,
-    learned,
-    watched,
+    learned_horizon,
     worth,
 )
 from shoal.policy.elastic.placement import Claim, Moved, Spatial, by_index, by_rack, paying
@@ -48,15 +48,15 @@ SPARE = SlotId("\0")  # stands for any slot more
 LEAST = 1e-3  # of the horizon: what growing costs at least, so that it is done for a gain only
 LEARNED = "learned"  # a horizon that is estimated
 Cohorts = Mapping[str, int]
-Memory = dict[str, Any]  # "cohorts": when each slot joined; "departures": see `watched`
+Memory = dict[str, Any]  # "cohorts": when each slot joined; "departures": see `departures_seen`
+LaneSlots = tuple[SlotId, ...]  # the slots of a trial
 HOP = Hop("lrw")  # remembers nothing, and is best where times are uncertain
-Held = tuple[SlotId, ...]  # the slots of a trial
 
 
-class RowsKept:
+class RowCache:
     """The rows of the last decision, so that the next one costs what changed.
 
-    All of it could be asked again: no decision depends on the ones before.
+    They could all be computed again: no decision depends on the ones before.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class RowsKept:
         return self._rows
 
     def _follow(self, rule: Elastic, view: View, before: View) -> bool:
-        """Take in what changed since the view before; False: too much, all is asked anew."""
+        """Take in what changed since the view before; False: too much, rows are made anew."""
         rows = self._rows
         assert rows is not None
         changed = view.news.since(before.news)
@@ -108,16 +108,16 @@ class RowsKept:
             else:
                 new.append(name)
 
-        def held(name: TrialId) -> Held:
+        def slots_of(name: TrialId) -> LaneSlots:
             return _free_to_change(view.running.get(name)) or ()
 
         for name in gone:
             rows.drop(name)
         for name in {lane.trial for gang in gangs for lane in gang.lanes}:
             if name in rows.trials:
-                rows.hold(rule, view, name, held(name))
+                rows.hold(rule, view, name, slots_of(name))
         if new:
-            lanes = {name: held(name) for name in new}
+            lanes = {name: slots_of(name) for name in new}
             rows.append(_Rows.of(rule, view, lanes, rows.room))
         return True
 
@@ -151,7 +151,7 @@ class Elastic:
     placement: Literal["index", "spatial"] | Spatial = "index"
     hysteresis: float = 0.01
     placed: bool = False
-    kept: RowsKept = field(default_factory=RowsKept, init=False, repr=False, compare=False)
+    cache: RowCache = field(default_factory=RowCache, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_horizon(self.horizon)
@@ -187,40 +187,39 @@ class Elastic:
         if spatial is not None and spatial.by_cohort:
             remembered["cohorts"] = _cohorts(view, memory.get("cohorts", {}))
         if isinstance(self.horizon, str):
-            remembered["departures"] = watched(view, memory.get("departures", {}))
+            remembered["departures"] = departures_seen(view, memory.get("departures", {}))
+        seconds = self._seconds(view, remembered)
         if self.placed:
-            seconds = self._seconds(view, remembered)
-            held = joint_lanes(view, self.admit)
-            asked = problem_of(self, view, seconds, held)
-            if asked is None:
+            problem = pose_for(self, view, seconds, joint_lanes(view, self.admit))
+            if problem is None:
                 return view.plan, remembered
-            return joint_plan(view, asked, _counts(asked)), remembered
-        asked = problem(self, view, self._seconds(view, remembered))
+            return joint_plan(view, problem, _counts(problem)), remembered
+        problem = pose(self, view, seconds)
         # By rack, those that stay may change places with those that grow.
-        claims = _claims(view, asked, _counts, everybody=self._spatial is not None)
-        if asked is None or not claims:
+        claims = _claims(view, problem, _counts, everybody=self._spatial is not None)
+        if problem is None or not claims:
             return view.plan, remembered
         cohorts = remembered.get("cohorts", {})
         moved = _moved(view, claims, self._spatial, cohorts)
-        if asked.ends.parts:
-            moved = paying(claims, moved, view.slots, asked.makes)
+        if problem.ends.parts:
+            moved = paying(claims, moved, view.slots, problem.makes)
         return plan_of(view, moved), remembered
 
     def _seconds(self, view: View, remembered: Memory) -> Seconds:
         """The horizon at this moment."""
         if isinstance(self.horizon, str):
-            return learned(view, remembered["departures"])
+            return learned_horizon(view, remembered["departures"])
         return self.horizon
 
 
-def _counts(asked: Problem) -> Counts:
-    """The optimum of the program (16)."""
-    gain = gains(asked.curve, asked.held, asked.up, asked.down, asked.horizon)
-    if asked.ends.parts:
-        parts = [asked.parts(row) for row in range(len(asked.trials))]
-        less = asked.horizon * shortened(asked.curve, parts)
-        gain = np.where(asked.curve > FORBIDDEN, gain - less, gain)
-    return steady(gain, best_counts(gain, asked.free), asked.held)
+def _counts(problem: Problem) -> Counts:
+    """The slots that each trial should have: the optimum of the program (16)."""
+    gain = gains(problem.curve, problem.held, problem.up, problem.down, problem.horizon)
+    if problem.ends.parts:
+        parts = [problem.parts(row) for row in range(len(problem.trials))]
+        less = problem.horizon * shortened(problem.curve, parts)
+        gain = np.where(problem.curve > FORBIDDEN, gain - less, gain)
+    return steady(gain, best_counts(gain, problem.free), problem.held)
 
 
 def _check_horizon(horizon: Seconds | Literal["learned"]) -> None:
@@ -247,25 +246,25 @@ def _moved(view: View, claims: Sequence[Claim], spatial: Spatial | None, cohorts
     return by_rack(claims, free, view.slots, spatial, cohorts)
 
 
-def problem(rule: Elastic, view: View, horizon: Seconds) -> Problem | None:
+def pose(rule: Elastic, view: View, horizon: Seconds) -> Problem | None:
     """The allocation to be decided now, for so long; None where no trial can run."""
-    return _problem(rule, view, horizon, rule.kept.rows_in(rule, view))
+    return _pose(rule, view, horizon, rule.cache.rows_in(rule, view))
 
 
-def problem_of(rule: Elastic, view: View, horizon: Seconds, lanes: Lanes) -> Problem | None:
-    """The same for these trials, which hold these slots."""
+def pose_for(rule: Elastic, view: View, horizon: Seconds, lanes: Lanes) -> Problem | None:
+    """The allocation to be decided for these trials, which hold these slots; see `pose`."""
     rows = _Rows.of(rule, view, lanes, _room(view, lanes)) if lanes else None
-    return _problem(rule, view, horizon, rows)
+    return _pose(rule, view, horizon, rows)
 
 
-def _problem(rule: Elastic, view: View, horizon: Seconds, rows: _Rows | None) -> Problem | None:
-    """The problem of the trials in these rows."""
+def _pose(rule: Elastic, view: View, horizon: Seconds, rows: _Rows | None) -> Problem | None:
+    """The allocation to be decided for the trials in these rows; see `pose`."""
     if rows is None or int(rows.most.max()) < 1:
         return None
     columns = max(int(rows.most.max()), int(rows.held.max())) + 1
     slots = tuple(rows.lanes)
     names = tuple(rows.trials)
-    ends = known_ends(view, rule.kept.ending(view), names, horizon)
+    ends = known_ends(view, rule.cache.ending(view), names, horizon)
     # A cost of 0 was mostly never measured, and speeds that were are a little off. Believed, both
     # would let equal trials change places for nothing. For one trial to gain by another's slots,
     # the other must shrink: `hysteresis` is charged there, and slots that nobody has stay cheap to
@@ -287,12 +286,12 @@ def _problem(rule: Elastic, view: View, horizon: Seconds, rows: _Rows | None) ->
     )
 
 
-# -- what is asked of each trial, kept by change
+# -- the rows of trials, updated by what changed
 
 
 @dataclass(slots=True)
 class _Rows:
-    """What a decision asks of each trial that may change, in their order.
+    """What a decision needs to know of each trial that may change, in their order.
 
     `room`: the slots to be shared out. `most`: slots that the trial can have. `up`, `down`: seconds
     that it stands still when it grows or shrinks.
@@ -300,7 +299,7 @@ class _Rows:
 
     room: int
     trials: dict[TrialId, Trial]
-    lanes: list[Held]
+    lanes: list[LaneSlots]
     needs: list[GiB]
     most: Counts
     held: Counts
@@ -310,7 +309,7 @@ class _Rows:
 
     @classmethod
     def of(cls, rule: Elastic, view: View, lanes: Lanes, room: int) -> _Rows:
-        """All that is asked of these trials."""
+        """The rows of these trials."""
         needs = _needs(view, lanes)
         # How many of `room` slots each trial can have, on slots with memory enough; none has more
         # than pay, as far as was measured.
@@ -337,14 +336,14 @@ class _Rows:
         )
 
     def drop(self, name: TrialId) -> None:
-        """The trial is there no more."""
+        """Take out the trial's row."""
         row = list(self.trials).index(name)
         del self.trials[name], self.lanes[row], self.needs[row]
         for table in ("most", "held", "curve", "up", "down"):
             setattr(self, table, np.delete(getattr(self, table), row, axis=0))
 
-    def hold(self, rule: Elastic, view: View, name: TrialId, slots: Held) -> None:
-        """The trial holds these slots now."""
+    def hold(self, rule: Elastic, view: View, name: TrialId, slots: LaneSlots) -> None:
+        """Note that the trial holds these slots now."""
         row = list(self.trials).index(name)
         self.lanes[row] = slots
         self.held[row] = len(slots)
@@ -352,7 +351,7 @@ class _Rows:
         self.down[row] = _shrinking(rule, view, name, slots)
 
     def append(self, more: _Rows) -> None:
-        """Others come after them."""
+        """Add rows of other trials at the end."""
         self.trials |= more.trials
         self.lanes += more.lanes
         self.needs += more.needs
@@ -400,8 +399,8 @@ def _curves(rule: Elastic, view: View, widths: Mapping[TrialId, Widths], held: i
 
     `held`: the most slots that any trial has now; there is a column for it.
     """
-    widest = max(most for _, most in widths.values())
-    curve = np.full((len(widths), max(widest, held) + 1), FORBIDDEN)
+    most_slots = max(held, *(most for _, most in widths.values()))
+    curve = np.full((len(widths), most_slots + 1), FORBIDDEN)
     curve[:, 0] = 0.0
     for row, (name, (fewest, most)) in zip(curve, widths.items(), strict=True):
         if fewest <= most:
@@ -413,29 +412,29 @@ def wanted(
     rule: Elastic, view: View, horizon: Seconds, solve: Callable[[Problem], Counts]
 ) -> list[Claim]:
     """How many slots each trial should have, where that is a change for any; else nothing."""
-    return _claims(view, problem(rule, view, horizon), solve)
+    return _claims(view, pose(rule, view, horizon), solve)
 
 
 def _claims(
-    view: View, asked: Problem | None, solve: Callable[[Problem], Counts], everybody: bool = False
+    view: View, problem: Problem | None, solve: Callable[[Problem], Counts], everybody: bool = False
 ) -> list[Claim]:
-    """The same, from what is to be decided, of the trials that change or of `everybody`."""
-    if asked is None:
+    """The solution as claims of the trials that change, or of `everybody`; else nothing."""
+    if problem is None:
         return []
-    counts = solve(asked)
-    changed = (counts != asked.held).nonzero()[0].tolist()
+    counts = solve(problem)
+    changed = (counts != problem.held).nonzero()[0].tolist()
     if not changed:
         return []
     kinds = [0] * len(counts)
     if everybody:
-        kinds, changed = _kinds(asked.curve), range(len(counts))
+        kinds, changed = _kinds(problem.curve), range(len(counts))
     claims = []
     for j in changed:
-        trial = asked.trials[j]
+        trial = problem.trials[j]
         fewest = view.trials[trial].widths[0]
         count = int(counts[j])
-        need = asked.needs[j]
-        claims.append(Claim(trial, asked.lanes[j], count, need, fewest, kinds[j]))
+        need = problem.needs[j]
+        claims.append(Claim(trial, problem.lanes[j], count, need, fewest, kinds[j]))
     return claims
 
 
@@ -458,7 +457,7 @@ def _begun(view: View, moved: Moved) -> Iterator[Gang]:
             yield _gang(view, trial, slots)
 
 
-def _eligible(view: View, admit: int | None) -> Iterator[tuple[TrialId, Held]]:
+def _eligible(view: View, admit: int | None) -> Iterator[tuple[TrialId, LaneSlots]]:
     """The trials admitted that are free to change, with the slots they hold."""
     for name in islice(view.trials, admit):
         slots = _free_to_change(view.running.get(name))
@@ -466,7 +465,7 @@ def _eligible(view: View, admit: int | None) -> Iterator[tuple[TrialId, Held]]:
             yield name, slots
 
 
-def _free_to_change(gang: Gang | None) -> Held | None:
+def _free_to_change(gang: Gang | None) -> LaneSlots | None:
     """The slots of the trial that runs in this gang; None if it may not change.
 
     Without a gang the trial waits, and holds no slot.
@@ -484,7 +483,7 @@ def _scored(rule: Elastic, view: View, name: TrialId, most: int) -> Sequence[flo
     return worth(rule.objective, view.trials[name], rates)
 
 
-def _switch(view: View, name: TrialId, slots: Held) -> Seconds:
+def _switch(view: View, name: TrialId, slots: LaneSlots) -> Seconds:
     """Seconds that a trial's change to these slots costs; 0 for one that does not run."""
     gang = view.running.get(name)
     if gang is None:
@@ -492,33 +491,30 @@ def _switch(view: View, name: TrialId, slots: Held) -> Seconds:
     return view.profile.switch(gang, _gang(view, name, slots))
 
 
-def _growing(rule: Elastic, view: View, name: TrialId, held: Held) -> Seconds:
+def _growing(rule: Elastic, view: View, name: TrialId, slots: LaneSlots) -> Seconds:
     """Seconds that one slot more costs the trial: the policy's, else the profile's."""
     if rule.up is not None:
         return rule.up
-    return _switch(view, name, (*held, SPARE))
+    return _switch(view, name, (*slots, SPARE))
 
 
-def _gang(view: View, name: TrialId, slots: Held) -> Gang:
+def _gang(view: View, name: TrialId, slots: LaneSlots) -> Gang:
     """The trial alone on these slots, from now on."""
     return Gang((Lane(name, slots),), since=view.turn)
 
 
-def _shrinking(rule: Elastic, view: View, name: TrialId, held: Held) -> Seconds:
+def _shrinking(rule: Elastic, view: View, name: TrialId, slots: LaneSlots) -> Seconds:
     """Seconds that one slot fewer costs the trial: the policy's, else the profile's."""
     if rule.down is not None:
         return rule.down
-    if len(held) < 2:
+    if len(slots) < 2:
         return 0.0
-    return _switch(view, name, held[:-1])
+    return _switch(view, name, slots[:-1])
 
 
 def _cohorts(view: View, memory: Mapping[str, int]) -> dict[str, int]:
     """The turn at which each slot was first seen since it joined."""
     return {name: memory.get(name, view.turn) for name in view.slots}
-
-
-# -- where data stays at nodes: each slot of a trial reads a shard that lies there, all at once
 
 
 # -- where data stays at nodes
@@ -532,14 +528,14 @@ def _cohorts(view: View, memory: Mapping[str, int]) -> dict[str, int]:
 
 def joint_lanes(view: View, admit: int | None) -> Mapping[TrialId, tuple[SlotId, ...]]:
     """The slots that each trial admitted has, in the unit under way."""
-    found = {}
+    lanes = {}
     for name in islice(view.trials, admit):
         gang = view.running.get(name)
-        found[name] = () if gang is None else tuple(sorted(gang.slots))
-    return found
+        lanes[name] = () if gang is None else tuple(sorted(gang.slots))
+    return lanes
 
 
-def joint_plan(view: View, asked: Problem, counts: Counts) -> Plan:
+def joint_plan(view: View, problem: Problem, counts: Counts) -> Plan:
     """What runs, and the next units of trials that wait, on slots at which nothing runs.
 
     What is left by trials that are to have slots, as they lack no shard that lies there, goes to
@@ -552,7 +548,7 @@ def joint_plan(view: View, asked: Problem, counts: Counts) -> Plan:
     free = {slot.id: slot for slot in idle_slots(view)}
     waits = [
         (int(count), trial)
-        for trial, count in zip(asked.trials, counts, strict=True)
+        for trial, count in zip(problem.trials, counts, strict=True)
         if trial not in view.running
     ]
     gangs: list[Gang] = []
@@ -591,7 +587,7 @@ class Problem:
     """What an allocation is decided from: a row of each table for each trial."""
 
     trials: tuple[TrialId, ...]
-    lanes: tuple[Held, ...]  # what they hold
+    lanes: tuple[LaneSlots, ...]  # what they hold
     curve: Table
     held: Counts
     up: Table
@@ -600,28 +596,28 @@ class Problem:
     free: int  # slots to be shared out, those held included
     needs: tuple[float, ...]  # memory, GiB
     ends: KnownEnds
-    pool: Held  # the free slots, and then those held; of either the longest lasting first
+    pool: LaneSlots  # the free slots, and then those held; of either the longest lasting first
 
     def parts(self, row: int) -> Table:
         """For how much of the horizon the slots of each count last; see `lasting`."""
-        trial, own = self.trials[row], self.lanes[row]
-        part = partial(self.ends.part, trial)
-        others = [part(slot) for slot in self.pool if slot not in own]
-        return lasting([part(slot) for slot in own], others, self.curve.shape[1])
+        lane = self.lanes[row]
+        part = partial(self.ends.part, self.trials[row])
+        others = [part(slot) for slot in self.pool if slot not in lane]
+        return lasting([part(slot) for slot in lane], others, self.curve.shape[1])
 
-    def makes(self, trial: TrialId, slots: Held) -> float:
+    def makes(self, trial: TrialId, slots: LaneSlots) -> float:
         """What the trial makes on these slots; see `Makes`."""
         row = self.trials.index(trial)
         steps = np.diff(np.maximum(self.curve[row], 0.0))
         parts = sorted((self.ends.part(trial, slot) for slot in slots), reverse=True)
-        made = self.horizon * float(steps[: len(slots)] @ np.array(parts))
-        held = len(self.lanes[row])
-        if len(slots) > held:
-            made -= float(self.up[row] * max(self.curve[row, held], 0.0))
-        return made
+        gain = self.horizon * float(steps[: len(slots)] @ np.array(parts))
+        width = len(self.lanes[row])
+        if len(slots) > width:
+            gain -= float(self.up[row] * max(self.curve[row, width], 0.0))
+        return gain
 
 
-def pool_of(view: View, lanes: Iterable[Held]) -> Held:
+def pool_of(view: View, lanes: Iterable[LaneSlots]) -> LaneSlots:
     """The free slots, and then those of these lanes; of either the longest lasting first."""
     busy = [slot for lane in lanes for slot in lane]
     return (*longest_first(view, free_slots(view)), *longest_first(view, busy))

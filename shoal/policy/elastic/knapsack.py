@@ -64,14 +64,14 @@ def steady(gain: Table, counts: Counts, held: Counts) -> Counts:
     Where two trials could have each other's counts for as much gain, and fewer slots would then
     change hands, they do.
     """
-    found = counts.copy()
+    steadied = counts.copy()
     changed = (counts != held).nonzero()[0]
     crossed = np.subtract.outer(held[changed], held[changed]) * np.subtract.outer(
         counts[changed], counts[changed]
     )
     for a, b in np.argwhere(np.triu(crossed < 0)):
-        _uncross(gain, found, held, changed[[a, b]])
-    return found
+        _uncross(gain, steadied, held, changed[[a, b]])
+    return steadied
 
 
 def _uncross(gain: Table, counts: Counts, held: Counts, pair: Counts) -> None:

@@ -17,8 +17,8 @@ from shoal.core.trial import Seconds, Trial, TrialId, priority_of, shown
 
 Named = Literal["throughput", "efficiency", "priority"]
 # From a trial and its samples/s at widths 1, 2, … to what it is worth per second at these widths.
-Own = Callable[[Trial, Sequence[float]], Sequence[float]]
-Objective = Named | Own
+Function = Callable[[Trial, Sequence[float]], Sequence[float]]
+Objective = Named | Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class FileObjective:
     """An objective that the user has written into a file. `place`: FILE.py:NAME, as it is named."""
 
     place: str
-    function: Own
+    function: Function
 
     def __call__(self, trial: Trial, rates: Sequence[float]) -> Sequence[float]:
         return self.function(trial, rates)
@@ -60,38 +60,39 @@ def worth(objective: Objective, trial: Trial, rates: Sequence[float]) -> Sequenc
     if objective == "throughput":
         return rates
     if callable(objective):
-        return asked(objective, trial, rates, f"trial {trial.id}")
+        return values_of(objective, trial, rates, f"trial {trial.id}")
     weight = priority_of(trial) if objective == "priority" else 1.0
     return [weight * rate / rates[0] for rate in rates]
 
 
-def asked(
+def values_of(
     objective: Callable[[Any, Sequence[float]], Sequence[float]],
     subject: object,
     rates: Sequence[float],
     name: str,
 ) -> list[float]:
-    """What the user's function says of the subject, if that is a finite number for each rate.
+    """What each rate of the subject is worth by the user's function: a finite number each.
 
     Raises:
-        ValueError: it is something else, or the function raises. `name`: of the subject.
+        ValueError: the answer is something else, or the function raises. `name`: of the subject.
     """
-    said = name_of(objective)
+    function = name_of(objective)
     try:
         answer = objective(subject, rates)
     except Exception as error:
         raise ValueError(
-            f"the objective {said} raised {type(error).__name__}: {shown(str(error))} for {name} "
-            f"and its {len(rates)} rates: it is to give what each of them is worth per second"
+            f"the objective {function} raised {type(error).__name__}: {shown(str(error))} for "
+            f"{name} and its {len(rates)} rates: it is to give what each of them is worth per "
+            "second"
         ) from error
     try:
-        listed = [float(each) for each in answer]
+        values = [float(value) for value in answer]
     except (TypeError, ValueError):
-        listed = []
-    if len(listed) == len(rates) and all(map(isfinite, listed)):
-        return listed
+        values = []
+    if len(values) == len(rates) and all(map(isfinite, values)):
+        return values
     raise ValueError(
-        f"the objective {said} must give one finite number for each of the {len(rates)} rates, "
+        f"the objective {function} must give one finite number for each of the {len(rates)} rates, "
         f"what that is worth per second; for {name} it gave {shown(answer)}"
     )
 
@@ -112,22 +113,22 @@ def try_objective(
         ValueError: it raises, does not give a number for each, gives others when it is asked again,
             falls from each width to the next, or gives nothing that is worth a slot.
     """
-    said = name_of(objective)
-    values = asked(objective, subject, rates, name)
+    function = name_of(objective)
+    values = values_of(objective, subject, rates, name)
     tried = f"of made-up rates from {rates[0]:g} to {rates[-1]:g} samples/s for {name}"
-    if asked(objective, subject, rates, name) != values:
+    if values_of(objective, subject, rates, name) != values:
         raise ValueError(
-            f"the objective {said} gives other numbers each time it is asked, {tried}: it must "
+            f"the objective {function} gives other numbers each time it is asked, {tried}: it must "
             "depend on its arguments alone, so that decisions can be repeated"
         )
     if not max(values) > 0:
         raise ValueError(
-            f"the objective {said} gives {values[0]:g} to {values[-1]:g}, nothing above 0, {tried}:"
-            " nothing would be given a slot. It is to say what is to be made more of"
+            f"the objective {function} gives {values[0]:g} to {values[-1]:g}, nothing above 0, "
+            f"{tried}: nothing would be given a slot. It is to say what is to be made more of"
         )
     if len(values) > 1 and all(after < before for before, after in pairwise(values)):
         raise ValueError(
-            f"the objective {said} falls with each slot more, from {values[0]:g} to "
+            f"the objective {function} falls with each slot more, from {values[0]:g} to "
             f"{values[-1]:g}, {tried}: it is to say what is to be made more of, not what it costs"
         )
 
@@ -144,7 +145,7 @@ def name_of(objective: object) -> str:
 # -- the forward time
 
 PRIOR: Seconds = 120.0  # before anything was seen: as in the paper's experiments
-Seen = Mapping[str, Any]  # what `watched` remembers; plain data for a journal
+Departures = Mapping[str, Any]  # what `departures_seen` remembers; plain data for a journal
 
 
 def forward_time(elapsed: Seconds, departures: int) -> Seconds:
@@ -152,22 +153,22 @@ def forward_time(elapsed: Seconds, departures: int) -> Seconds:
     return (PRIOR + elapsed) / (1 + departures)
 
 
-def watched(view: View, before: Seen) -> dict[str, Any]:
+def departures_seen(view: View, seen: Departures) -> dict[str, Any]:
     """What is to be remembered of the slots that are here, and of the departures until now.
 
     Slots stand in the order in which they joined. If none left, then as many as before stand up
     to the one that was the last. (If only that one left, and came back at once, it is not seen.)
     """
     slots = tuple(view.slots)
-    if not before:
-        return _noted(view.now, 0, slots)
-    last = before["last"]
+    if not seen:
+        return _departures(view.now, 0, slots)
+    last = seen["last"]
     stayed = slots.index(last) + 1 if last in view.slots else 0
-    left = int(stayed != before["slots"])
-    return _noted(before["since"], before["departures"] + left, slots)
+    left = int(stayed != seen["slots"])
+    return _departures(seen["since"], seen["departures"] + left, slots)
 
 
-def _noted(since: Seconds, departures: int, slots: tuple[str, ...]) -> dict[str, Any]:
+def _departures(since: Seconds, departures: int, slots: tuple[str, ...]) -> dict[str, Any]:
     """The departures as plain data, for a policy's memory."""
     return {
         "since": since,
@@ -177,8 +178,8 @@ def _noted(since: Seconds, departures: int, slots: tuple[str, ...]) -> dict[str,
     }
 
 
-def learned(view: View, seen: Seen) -> Seconds:
-    """The forward time at this moment."""
+def learned_horizon(view: View, seen: Departures) -> Seconds:
+    """The forward time at this moment, from the departures seen."""
     return forward_time(view.now - seen["since"], seen["departures"])
 
 

@@ -107,7 +107,7 @@ class Spatial:
         return np.asarray(np.log1p(-chance))
 
 
-def take(own: Stock, stock: Stock, need: int, near: Near) -> Stock:
+def take(slots: Stock, stock: Stock, need: int, near: Near) -> Stock:
     """How many of each class of free slots a trial should take, `need` in all.
 
     One by one the slot with the least sum of `near` over the trial's slots; a trial that has none
@@ -115,13 +115,13 @@ def take(own: Stock, stock: Stock, need: int, near: Near) -> Stock:
     that classes are taken whole.
 
     Args:
-        own: the trial's slots, by class.
+        slots: the trial's slots, by class.
         stock: the free slots, by class.
         need: how many to take.
         near: log(1 - p) of two slots, by their classes.
     """
-    score = _sums(near, own)
-    if need > 0 and not own.any():
+    score = _sums(near, slots)
+    if need > 0 and not slots.any():
         score[_crowded(near, stock)] -= FIRST
     left = stock.copy()
     while need > 0:
@@ -145,28 +145,28 @@ def _crowded(near: Near, stock: Stock) -> int:
     return int(np.where(stock > 0, crowd, np.inf).argmin())
 
 
-def release(own: Stock, excess: int, near: Near) -> Stock:
+def release(slots: Stock, excess: int, near: Near) -> Stock:
     """How many of each class of its slots a trial should release, `excess` in all.
 
     The slots with the largest sum over the trial's other slots go first.
     """
-    score = _sums(near, own) - np.diag(near)
-    left = own.copy()
+    score = _sums(near, slots) - np.diag(near)
+    left = slots.copy()
     while excess > 0:
         worst = int(np.where(left > 0, score, -np.inf).argmax())
         many = min(excess, int(left[worst]))
         left[worst] -= many
         excess -= many
         score -= many * near[worst]
-    return own - left
+    return slots - left
 
 
-def exposure(own: Stock, stock: Stock, need: int, near: Near) -> float:
+def exposure(slots: Stock, stock: Stock, need: int, near: Near) -> float:
     """Expected interruptions that the `need` best free slots would add.
 
     Each slot counts against the trial's present slots, not against the others that it takes.
     """
-    score = _sums(near, own)
+    score = _sums(near, slots)
     total = 0.0
     for i in np.argsort(score, kind="stable"):
         many = min(need, int(stock[i]))
@@ -180,14 +180,12 @@ def exposure(own: Stock, stock: Stock, need: int, near: Near) -> float:
 Moved = dict[TrialId, tuple[SlotId, ...]]
 Known = Mapping[SlotId, Slot]
 Slots = Sequence[SlotId]
-Held = tuple[SlotId, ...]
+LaneSlots = tuple[SlotId, ...]  # the slots of a trial
 # What a trial makes within the horizon on these slots, less what it costs to change to them.
-Makes = Callable[[TrialId, Held], float]
+Makes = Callable[[TrialId, LaneSlots], float]
 
 
 # -- from how many slots to which
-#
-# From how many slots to which: what shrinks releases, what grows takes; nothing migrates.
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +196,7 @@ class Claim:
     """
 
     trial: TrialId
-    held: Held
+    held: LaneSlots
     count: int
     need: GiB = 0.0
     fewest: int = 1
@@ -219,7 +217,7 @@ Claims = Sequence[Claim]
 
 
 def by_index(claims: Claims, free: Slots, slots: Known) -> Moved:
-    """The newest slots of a trial go first; free ones are taken in the order given.
+    """Slots by the order in which they joined: the newest go first, free ones as they stand.
 
     Where ends are known, the slots that leave first go first.
 
@@ -229,9 +227,9 @@ def by_index(claims: Claims, free: Slots, slots: Known) -> Moved:
     moved: Moved = {}
     pool = list(free)
     for claim in _shrinking(claims):
-        kept = _longest(claim, slots)
-        moved[claim.trial] = kept
-        pool += [slot for slot in claim.held if slot not in kept]
+        rest = _longest(claim, slots)
+        moved[claim.trial] = rest
+        pool += [slot for slot in claim.held if slot not in rest]
 
     for claim in sorted(_growing(claims), key=lambda c: -c.need):
         new = _taken(claim, pool, slots)
@@ -241,11 +239,11 @@ def by_index(claims: Claims, free: Slots, slots: Known) -> Moved:
     return moved
 
 
-def _longest(claim: Claim, slots: Known) -> Held:
+def _longest(claim: Claim, slots: Known) -> LaneSlots:
     """The slots that a shrinking trial keeps, in their order."""
     order = sorted(claim.held, key=lambda slot: -slots[slot].until)
-    kept = set(order[: claim.count])
-    return tuple(slot for slot in claim.held if slot in kept)
+    longest = set(order[: claim.count])
+    return tuple(slot for slot in claim.held if slot in longest)
 
 
 def _growing(claims: Claims) -> Claims:
@@ -259,16 +257,16 @@ def _shrinking(claims: Claims) -> Claims:
 
 
 def _taken(claim: Claim, pool: Slots, slots: Known) -> Slots:
-    """The first slots of the pool that hold the trial.
+    """The first slots of the pool with memory for the trial.
 
-    None if it could not run on what it has then.
+    No slots, if it could not run on what it has then.
     """
     if claim.need == 0.0:
         return pool[: claim.more]
-    found = [slot for slot in pool if slots[slot].memory >= claim.need][: claim.more]
-    if len(claim.held) + len(found) < claim.fewest:
+    roomy = [slot for slot in pool if slots[slot].memory >= claim.need][: claim.more]
+    if len(claim.held) + len(roomy) < claim.fewest:
         return []
-    return found
+    return roomy
 
 
 def _without(pool: list[SlotId], taken: Slots) -> list[SlotId]:
@@ -289,33 +287,31 @@ def paying(claims: Claims, moved: Moved, slots: Known, makes: Makes) -> Moved:
     Counts were decided as if each trial could have the slots that last longest. Of what a trial
     really gets, it takes as many as make most. What others gave up for nothing, they keep.
     """
-    held = {claim.trial: claim.held for claim in claims}
+    before = {claim.trial: claim.held for claim in claims}
     fewest = {claim.trial: claim.fewest for claim in claims}
-    found: Moved = {}
-    for trial, given in moved.items():
-        before = held[trial]
-        found[trial] = given
-        if len(given) > len(before):
+    after = dict(moved)
+    for trial, lane in moved.items():
+        if len(lane) > len(before[trial]):
             # What the trial has, with so many of the slots given that it makes most.
-            more = sorted(given[len(before) :], key=lambda slot: -slots[slot].until)
-            best = before
-            most = makes(trial, before)
+            more = sorted(lane[len(before[trial]) :], key=lambda slot: -slots[slot].until)
+            best = before[trial]
+            most = makes(trial, best)
             for count in range(1, len(more) + 1):
-                wider = (*before, *more[:count])
-                made = makes(trial, wider)
-                if made > most:
-                    best, most = wider, made
-            found[trial] = best
-    taken = {slot for each in found.values() for slot in each}
-    for trial, given in moved.items():
-        if len(given) < len(held[trial]):
-            freed = set(held[trial]) - set(given)
-            back = (freed - taken) & {s for each in moved.values() for s in each}
-            keeps = back.union(given)
+                wider = (*before[trial], *more[:count])
+                gain = makes(trial, wider)
+                if gain > most:
+                    best, most = wider, gain
+            after[trial] = best
+    taken = {slot for lane in after.values() for slot in lane}
+    for trial, lane in moved.items():
+        if len(lane) < len(before[trial]):
+            freed = set(before[trial]) - set(lane)
+            back = (freed - taken) & {slot for other in moved.values() for slot in other}
+            keeps = back.union(lane)
             if len(keeps) < fewest[trial]:
                 continue
-            found[trial] = tuple(slot for slot in held[trial] if slot in keeps)
-    return {trial: each for trial, each in found.items() if each != held[trial]}
+            after[trial] = tuple(slot for slot in before[trial] if slot in keeps)
+    return {trial: lane for trial, lane in after.items() if lane != before[trial]}
 
 
 # -- by rack
@@ -366,17 +362,16 @@ class _Yard:
         joined = np.array([turn for _, turn in known])
         self.near: Near = spatial.near(racks, joined)
 
-    def shrunk(self, claim: Claim) -> Held:
+    def shrunk(self, claim: Claim) -> LaneSlots:
         """The slots that the trial keeps; the others become free."""
         wish = release(self.stock(claim.held), -claim.more, self.near)
         going = self._pick(claim.held, wish)
         self.free += sorted(going)
         return tuple(slot for slot in claim.held if slot not in going)
 
-    def grown(self, claim: Claim) -> Held:
+    def grown(self, claim: Claim) -> LaneSlots:
         """The trial's slots with those that it takes of the free ones."""
-        own = self.stock(claim.held)
-        wish = take(own, self.stock(self.free), claim.more, self.near)
+        wish = take(self.stock(claim.held), self.stock(self.free), claim.more, self.near)
         new = self._pick(self.free, wish)
         self.free = [slot for slot in self.free if slot not in new]
         return (*claim.held, *sorted(new))
@@ -447,8 +442,8 @@ def _alike(claim: Claim) -> Alike:
 def _concerned(claims: Claims) -> list[SlotId]:
     """The slots of trials that grow or shrink, or that might grow instead of another."""
     growing = {_alike(claim) for claim in _growing(claims)}
-    found: list[SlotId] = []
+    slots: list[SlotId] = []
     for claim in claims:
         if claim.more != 0 or _alike(claim) in growing:
-            found += claim.held
-    return found
+            slots += claim.held
+    return slots

@@ -53,21 +53,21 @@ def value(gain: Table, counts: Counts) -> float:
 # -- slots of which the ends are known
 
 
-def lasting(own: Sequence[float], others: Sequence[float], columns: int) -> Table:
+def lasting(present: Sequence[float], others: Sequence[float], columns: int) -> Table:
     """For how much of the horizon a trial's slots last: [n, k] of the k-th longest of n slots.
 
     A trial that shrinks keeps the slots that last longest; one that grows takes these first.
 
     Args:
-        own: the parts of the horizon for which the trial's present slots last.
+        present: the parts of the horizon for which the trial's present slots last.
         others: the same of the slots that it may take, in the order in which it would.
         columns: how many counts there are, from 0 on.
     """
-    mine = sorted(own, reverse=True)
+    longest = sorted(present, reverse=True)
     parts = np.ones((columns, columns - 1))
     for n in range(1, columns):
-        more = others[: max(0, n - len(mine))]
-        slots = sorted([*mine[:n], *more], reverse=True)
+        more = others[: max(0, n - len(longest))]
+        slots = sorted([*longest[:n], *more], reverse=True)
         parts[n, : len(slots)] = slots
     return parts
 
@@ -79,5 +79,4 @@ def shortened(curve: Table, parts: Sequence[Table]) -> Table:
     O_j(k) - O_j(k - 1) for as long as it lasts. `parts`: for each trial, see `lasting`.
     """
     steps = np.diff(np.maximum(curve, 0.0))
-    each = zip(parts, steps, strict=True)
-    return np.stack([(1.0 - lasts) @ step for lasts, step in each])
+    return np.stack([(1.0 - lasts) @ step for lasts, step in zip(parts, steps, strict=True)])
