@@ -25,7 +25,7 @@ Slots = Sequence[Slot]
 Choices = Iterable[Choice]
 
 
-def _kept(view: View, memory: Memory) -> Memory:
+def _no_preparation(view: View, memory: Memory) -> Memory:
     return memory
 
 
@@ -38,6 +38,7 @@ def _no_order(memory: Memory, trial: TrialId) -> object:
 
 
 def _copied(memory: Memory, trials: Trials, leader: TrialId) -> Memory:
+    """The memory with what it has of the leader for these trials, too."""
     return {**memory, **dict.fromkeys(map(str, trials), memory[leader])}
 
 
@@ -53,7 +54,7 @@ class HopRule:
 
     does: str
     choose: Callable[[View, Slots, Trials, Memory, int], Choices]
-    prepare: Callable[[View, Memory], Memory] = _kept
+    prepare: Callable[[View, Memory], Memory] = _no_preparation
     note: Callable[[View, Memory, Sequence[Choice]], Memory] = _no_note
     order: Callable[[Memory, TrialId], object] = _no_order
     follow: Callable[[Memory, Trials, TrialId], Memory] = _copied

@@ -74,7 +74,7 @@ class Hybrid:
         count = memory["groups"]
         cuts = [k * len(slots) // count for k in range(count + 1)]
         parts = [slots[first:end] for first, end in pairwise(cuts)]
-        groups = [SlotGroup(*each) for each in zip(parts, _served(view, parts), strict=True)]
+        groups = [SlotGroup(*group) for group in zip(parts, _served(view, parts), strict=True)]
         gangs = _units(view, waits, memory, groups)
         if not gangs and not view.plan.gangs:  # no group suits what is left: never stall
             return self._hopped(view, memory)
@@ -201,7 +201,7 @@ def _even(sizes: Sequence[Sequence[int]], width: int) -> float:
     waits = 0
     for first in range(0, len(sizes), width):
         group = sizes[first : first + width]
-        longest = [max(each) for each in zip_longest(*group, fillvalue=0)]
+        longest = [max(column) for column in zip_longest(*group, fillvalue=0)]
         waits += sum(longest) * len(group)
     return sum(map(sum, sizes)) / waits
 
@@ -266,12 +266,12 @@ def _units(view: View, waits: Trials, memory: Memory, groups: Sequence[SlotGroup
 
 
 def _is_free_soon(view: View, memory: Memory, trial: TrialId, group: SlotGroup) -> bool:
-    """Whether units under way there end so soon that it is worth waiting for them."""
+    """Whether the group's units under way end so soon that the trial better waits for them."""
     busy = {view.busy[slot.id] for slot in group.slots if slot.id in view.busy}
     if not busy:
         return False
-    own = _unit(view, trial, group.slots, group.shards & view.pending[trial])
-    if own is None:
+    unit = _unit(view, trial, group.slots, group.shards & view.pending[trial])
+    if unit is None:
         return False
     began = memory.get("began", {})
     rest = 0.0
@@ -279,7 +279,7 @@ def _is_free_soon(view: View, memory: Memory, trial: TrialId, group: SlotGroup) 
         lasts = _lasts(view, gang)
         since = began.get(gang.trials[0])
         rest = max(rest, lasts / 2 if since is None else since + lasts - view.now)
-    return rest <= SOON * _lasts(view, own)
+    return rest <= SOON * _lasts(view, unit)
 
 
 def _lasts(view: View, gang: Gang) -> Seconds:
@@ -408,8 +408,8 @@ def _served(view: View, parts: Sequence[Sequence[Slot]]) -> list[frozenset[Shard
     """
     holders: dict[ShardId, list[int]] = {shard: [] for shard in sorted(view.shards)}
     for number, part in enumerate(parts):
-        held = frozenset[ShardId]().union(*(slot.shards for slot in part))
-        for shard in held & holders.keys():
+        here = frozenset[ShardId]().union(*(slot.shards for slot in part))
+        for shard in here & holders.keys():
             holders[shard].append(number)
     served: list[set[ShardId]] = [set() for _ in parts]
     for shard in sorted(holders, key=lambda q: (len(holders[q]), q)):

@@ -76,13 +76,13 @@ def by_work(view: View, slots: Slots, trials: Trials) -> Iterator[Choice]:
     With replicas the fastest slot chooses first. Of a trial's shards at the slot it takes the
     scarcest: the one whose remaining work would take its holders longest.
     """
-    held = frozenset().union(*(slot.shards for slot in slots))
-    here = [t for t in trials if not held.isdisjoint(view.pending[t])]
+    shards_here = frozenset().union(*(slot.shards for slot in slots))
+    here = [t for t in trials if not shards_here.isdisjoint(view.pending[t])]
     # Most seconds of work first; by a minus, so that equal trials keep their order.
     line = sorted(here, key=lambda trial: -(samples_left(view, trial) / rate_alone(view, trial)))
     speeds: Speeds = {}
     load: Loads = {}
-    if len(held) > 1 and view.shards:
+    if len(shards_here) > 1 and view.shards:
         speeds = speed_at_shards(view)
         load = at_holders(view, _seconds_per_sample(view), speeds)
     order = _slot_order(view, slots, here, speeds, load)
@@ -165,7 +165,7 @@ def by_links(view: View, slots: Slots, trials: Trials, links: Links) -> list[Cho
         if name in kinds and len(gang.slots) == 1:
             links.join(kinds[name], *gang.slots)
     waits = list(trials)
-    found: list[Choice] = []
+    choices: list[Choice] = []
     rest: list[Slot] = []
     for slot in slots:
         choice = _linking(view, slot, waits, kinds, links)
@@ -174,8 +174,8 @@ def by_links(view: View, slots: Slots, trials: Trials, links: Links) -> list[Cho
             continue
         waits.remove(choice[1])
         links.join(kinds[choice[1]], slot.id)
-        found.append(choice)
-    return [*found, *by_work(view, rest, waits)]
+        choices.append(choice)
+    return [*choices, *by_work(view, rest, waits)]
 
 
 def _linking(
@@ -189,7 +189,7 @@ def _linking(
     ]
     if not here:
         return None
-    trial = min(here, key=lambda each: links.knows(kinds[each]))
+    trial = min(here, key=lambda name: links.knows(kinds[name]))
     shards = view.pending[trial] & slot.shards
     return slot, trial, min(shards)
 
@@ -228,9 +228,9 @@ class Outlook(NamedTuple):
 
 
 def by_slack(view: View, slots: Sequence[Slot], trials: Trials) -> Iterator[Choice]:
-    """The most loaded slot chooses first, a trial by `_choice`.
+    """Slots take the trial with the most work left of those without slack; else with the least.
 
-    Of a trial's shards it takes the scarcest.
+    The most loaded slot chooses first. Of a trial's shards it takes the scarcest.
     """
     speeds = speed_at_shards(view)
     left = outlook(view, speeds)
@@ -238,18 +238,11 @@ def by_slack(view: View, slots: Sequence[Slot], trials: Trials) -> Iterator[Choi
     for slot in sorted(slots, key=lambda s: (-left.slots[s.id], s.id)):
         here = [t for t in waits if _may_visit(view, t, slot)]
         if here:
-            trial = _choice(here, left)
+            seconds = left.trials.__getitem__
+            urgent = left.urgent(here)
+            trial = max(urgent, key=seconds) if urgent else min(here, key=seconds)
             waits.remove(trial)
             yield slot, trial, _least_served(view, slot, trial, speeds)
-
-
-def _choice(trials: Trials, left: Outlook) -> TrialId:
-    """The trial with the most work left of those without slack; else the one with the least."""
-    seconds = left.trials.__getitem__
-    urgent = left.urgent(trials)
-    if urgent:
-        return max(urgent, key=seconds)
-    return min(trials, key=seconds)
 
 
 def _least_served(view: View, slot: Slot, trial: TrialId, speeds: Speeds) -> ShardId:
@@ -265,7 +258,7 @@ def _least_served(view: View, slot: Slot, trial: TrialId, speeds: Speeds) -> Sha
 
 
 def outlook(view: View, speeds: Speeds | None = None) -> Outlook:
-    """What is left to do; epochs under way count in part.
+    """The work left of each trial and at each slot; epochs under way count in part.
 
     Work on a shard is divided among its holders by their speed.
     """
@@ -329,12 +322,12 @@ def at_holders(view: View, per_sample: Loads, speeds: Speeds) -> Loads:
 
 def _per_sample(view: View, work: Work) -> Loads:
     """Seconds of work for each sample of a shard, at a slot of speed 1."""
-    found = dict.fromkeys(view.shards, 0.0)
+    loads = dict.fromkeys(view.shards, 0.0)
     for shards, seconds in work.items():
-        each = seconds / samples_in(view, shards)
-        for shard in shards & found.keys():
-            found[shard] += each
-    return found
+        more = seconds / samples_in(view, shards)
+        for shard in shards & loads.keys():
+            loads[shard] += more
+    return loads
 
 
 def speed_at_shards(view: View) -> dict[ShardId, list[float]]:

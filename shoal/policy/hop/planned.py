@@ -141,10 +141,8 @@ def _next(view: View, trial: TrialId, order: Order) -> Step:
 
 def _serves(view: View, trial: TrialId, shard: ShardId, slot: SlotId) -> bool:
     """Whether this slot is here, holds the shard and fits the trial."""
-    found = view.slots.get(slot)
-    if found is None or shard not in found.shards:
-        return False
-    return fits(view, trial, found)
+    holder = view.slots.get(slot)
+    return holder is not None and shard in holder.shards and fits(view, trial, holder)
 
 
 # -- the orders
@@ -162,18 +160,18 @@ def order_all(view: View, orders: Orders) -> Orders:
     if not fresh:
         return orders
     pilots = dict(orders.get(PILOTS, {}))
-    made: dict[str, Any] = {}
+    after: dict[str, Any] = {}
     for trial, order in orders.items():
         if trial != PILOTS:
-            made[str(trial)] = [list(visit) for visit in order]
+            after[str(trial)] = [list(visit) for visit in order]
     for shards in sorted(map(sorted, fresh)):
         planned = _planned(view, fresh[frozenset(shards)], shards, pilots)
-        made.update(planned)
+        after.update(planned)
         for trial in planned:
             pilots.pop(trial, None)
     if pilots:
-        made[PILOTS] = pilots
-    return made
+        after[PILOTS] = pilots
+    return after
 
 
 def _newcomers(view: View, orders: Orders) -> ByShards:
@@ -207,14 +205,14 @@ def _planned(
     """An order for each of these trials, from one schedule for all: its pilots come first."""
     seconds, slots = _seconds(view, trials, shards)
     left = [_left(view, trial) for trial in trials]
-    wanted = np.array([[shard in each for shard in shards] for each in left])
+    wanted = np.array([[shard in rest for shard in shards] for rest in left])
     shop = Shop(seconds)
     if not wanted.all():
         shop = Shop(seconds, wanted, _under_way(view, trials, slots, pilots))
     schedule, visited = _scheduled(shop)
     orders: dict[str, list[Step]] = {}
     for trial, rest in zip(trials, left, strict=True):
-        orders[str(trial)] = _made(view, trial, rest, pilots.get(trial, ()))
+        orders[str(trial)] = _begun(view, trial, rest, pilots.get(trial, ()))
     for unit in schedule.units:
         order = orders[trials[unit.trial]]
         for q in visited[unit.shard]:
@@ -230,34 +228,34 @@ def _left(view: View, trial: TrialId) -> Shards:
     return view.pending[trial].difference(gang.shards)
 
 
-def _made(view: View, trial: TrialId, left: Shards, pilots: Order) -> list[Step]:
+def _begun(view: View, trial: TrialId, left: Shards, pilots: Order) -> list[Step]:
     """The visits that the trial has made in its epoch, and those that it makes now."""
     shards = view.trials[trial].shards
-    begun = len(view.visits[trial]) % len(shards)
-    made = [visit.shard for visit in view.visits[trial][-begun:]] if begun else []
-    made += sorted(shards.difference(left, made))
-    steps = {step[0]: list(step) for step in pilots}
-    found: list[Step] = []
-    for shard in made:
+    count = len(view.visits[trial]) % len(shards)
+    begun = [visit.shard for visit in view.visits[trial][-count:]] if count else []
+    begun += sorted(shards.difference(left, begun))
+    known = {step[0]: list(step) for step in pilots}
+    steps: list[Step] = []
+    for shard in begun:
         holders = _present_holders(view, [shard])
         slot = holders[0][0] if len(holders) == 1 else ABSENT
-        found.append(steps.get(shard, [shard, slot, view.now]))
-    return found
+        steps.append(known.get(shard, [shard, slot, view.now]))
+    return steps
 
 
 def _under_way(
     view: View, trials: Trials, slots: Sequence[SlotId], pilots: Orders
 ) -> tuple[Running, ...]:
     """The visits of these trials that began already: when they end, from now."""
-    found: list[Running] = []
+    running: list[Running] = []
     for i, trial in enumerate(trials):
         gang = view.running.get(trial)
         if gang is None or len(gang.shards) != 1 or not gang.slots <= set(slots):
             continue
         slot = min(gang.slots)
         rest = _rest_of_visit(view, gang, trial, pilots.get(trial, ()))
-        found.append((rest, i, slots.index(slot)))
-    return tuple(found)
+        running.append((rest, i, slots.index(slot)))
+    return tuple(running)
 
 
 def _rest_of_visit(view: View, gang: Gang, trial: TrialId, pilots: Order) -> Seconds:
@@ -303,10 +301,10 @@ def _seconds(view: View, trials: Trials, shards: Sequence[ShardId]) -> tuple[Flo
     holders = _holders(view, shards)
     sizes = [view.shards[shard] for shard in shards]
     table = np.full((len(trials), len(shards), len(holders)), inf)
-    for column, (name, held) in enumerate(holders):
+    for column, (name, here) in enumerate(holders):
         rates = [_rate(view, trial, name) for trial in trials]
         for place, shard in enumerate(shards):
-            if shard in held:
+            if shard in here:
                 table[:, place, column] = sizes[place] / np.array(rates)
     return table, [name for name, _ in holders]
 
@@ -317,8 +315,8 @@ def _holders(view: View, shards: Sequence[ShardId]) -> list[Holder]:
     At the end an absent slot for each shard that lies nowhere.
     """
     holders = _present_holders(view, shards)
-    found = frozenset().union(*(held for _, held in holders))
-    lost = [shard for shard in shards if shard not in found]
+    present = frozenset().union(*(here for _, here in holders))
+    lost = [shard for shard in shards if shard not in present]
     return holders + [(ABSENT, frozenset([shard])) for shard in lost]
 
 
@@ -326,9 +324,9 @@ def _present_holders(view: View, shards: Sequence[ShardId]) -> list[Holder]:
     """The slots that hold any of these shards, and which."""
     holders = []
     for name, slot in sorted(view.slots.items()):
-        held = slot.shards.intersection(shards)
-        if held:
-            holders.append((name, held))
+        here = slot.shards.intersection(shards)
+        if here:
+            holders.append((name, here))
     return holders
 
 

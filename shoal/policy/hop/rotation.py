@@ -119,10 +119,10 @@ def seat(view: View, memory: Memory) -> Memory:
     first = not seats
     new = _newly_seated(view, seats, rings)
     for number, ring in enumerate(rings):
-        mine = [trial for trial in new if seats[trial][RING] == number]
-        had = [group for group, _, ring in seats.values() if group >= 0 and ring == number]
-        groups = _groups(view, mine, had, len(ring), first)
-        for name, group in zip(mine, groups, strict=True):
+        round_it = [trial for trial in new if seats[trial][RING] == number]
+        former = [group for group, _, ring in seats.values() if group >= 0 and ring == number]
+        groups = _groups(view, round_it, former, len(ring), first)
+        for name, group in zip(round_it, groups, strict=True):
             seats[name][GROUP] = group
     return {"rings": rings, "seats": seats}
 
@@ -146,16 +146,18 @@ def _number_of(ring: Ring, rings: list[Ring]) -> int:
     return rings.index(ring)
 
 
-def _groups(view: View, new: Trials, had: Sequence[int], bins: int, first: bool) -> Sequence[int]:
+def _groups(
+    view: View, new: Trials, former: Sequence[int], bins: int, first: bool
+) -> Sequence[int]:
     """A group for each new trial.
 
-    `had`: the groups of trials seen before. `first`: there were none.
+    `former`: the groups of trials seen before. `first`: there were none.
     """
     if not bins:
         return [0] * len(new)
     if first:
         return spread([1.0 / view.profile.curve(t, 1)[0] for t in new], bins)
-    counts = [had.count(group) for group in range(bins)]
+    counts = [former.count(group) for group in range(bins)]
     return [_smallest(counts) for _ in new]
 
 
@@ -184,15 +186,15 @@ def seated_beside(memory: Memory, trials: Trials, leader: TrialId) -> Memory:
 
 
 def next_shard(
-    ring: Sequence[ShardId], group: int, made: int, pending: Collection[ShardId]
+    ring: Sequence[ShardId], group: int, visited: int, pending: Collection[ShardId]
 ) -> ShardId | None:
-    """The shard that a trial of this group visits next, after `made` visits; None: none is pending.
+    """The shard that a trial of this group visits next; None: none is pending.
 
-    `ring`: the trial's shards, sorted. From shard number `group` it goes downwards, round and
+    `visited`: how many visits it made. `ring`: its shards, sorted. From shard number `group` it goes downwards, round and
     round, so that the slot at shard r meets the groups r, r + 1, … in turn. Shards visited out of
     turn (under another policy) are passed over.
     """
-    expected = ring[(group - made) % len(ring)]
+    expected = ring[(group - visited) % len(ring)]
     if expected in pending:
         return expected
     for step in range(len(ring)):
@@ -208,7 +210,7 @@ def next_shard(
 class _Entry(NamedTuple):
     """A trial in the line at a shard; the one with the fewest visits comes first."""
 
-    made: int
+    visited: int
     place: int
     trial: TrialId
     shard: ShardId
@@ -259,14 +261,13 @@ def _first_in_line(view: View, lines: _Lines, slot: Slot) -> _Entry | None:
 
 def _in_turn(view: View, trials: Trials, memory: Memory, slots: Slots) -> _Lines:
     """By shard, the trials that rotation sends there next."""
-    held: set[ShardId] = set().union(*(slot.shards for slot in slots))
+    here: set[ShardId] = set().union(*(slot.shards for slot in slots))
     lines: _Lines = {}
     for number, ring in enumerate(memory["rings"]):
-        due = {place for place, shard in enumerate(ring) if shard in held}
+        due = {place for place, shard in enumerate(ring) if shard in here}
         if not due:
             continue
-        mine = _with_ring(trials, memory, number)
-        for entry in _due(view, mine, memory["seats"], ring, due):
+        for entry in _due(view, _with_ring(trials, memory, number), memory["seats"], ring, due):
             lines.setdefault(entry.shard, []).append(entry)
     return lines
 
@@ -294,11 +295,11 @@ def _due(
     visits = view.visits
     here = [t for t in trials if (seats[t][0] - len(visits[t])) % count in due]
     for trial in here:
-        made = len(visits[trial])
+        visited = len(visits[trial])
         group, place, _ = seats[trial]
-        shard = ring[(group - made) % count]
+        shard = ring[(group - visited) % count]
         if shard in view.pending[trial]:
-            yield _Entry(made, place, trial, shard)
+            yield _Entry(visited, place, trial, shard)
 
 
 def _out_of_turn(view: View, trials: Trials, memory: Memory, slots: Slots) -> _Lines:
@@ -315,11 +316,11 @@ def _late(view: View, memory: Memory, trial: TrialId) -> _Entry | None:
     """The trial at the next shard that it still lacks; None if it is in turn."""
     group, place, number = memory["seats"][trial]
     ring = memory["rings"][number]
-    made = len(view.visits[trial])
+    visited = len(view.visits[trial])
     pending = view.pending[trial]
-    if not ring or ring[(group - made) % len(ring)] in pending:
+    if not ring or ring[(group - visited) % len(ring)] in pending:
         return None
-    shard = next_shard(ring, group, made, pending)
+    shard = next_shard(ring, group, visited, pending)
     if shard is None:
         return None
-    return _Entry(made, place, trial, shard)
+    return _Entry(visited, place, trial, shard)

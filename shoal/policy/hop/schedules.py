@@ -92,11 +92,11 @@ def first_within(target: Seconds, plans: Iterator[PlannedOrder]) -> PlannedOrder
     """The first of the plans that is no longer than the target; without one the shortest."""
     chosen = next(plans)
     while chosen.makespan > target:
-        other = next(plans, None)
-        if other is None:
+        plan = next(plans, None)
+        if plan is None:
             break
-        if other.makespan < chosen.makespan:
-            chosen = other
+        if plan.makespan < chosen.makespan:
+            chosen = plan
     return chosen
 
 
@@ -209,8 +209,8 @@ def variation(number: int, trials: int) -> Floats:
     """A factor for each trial, near 1; of every third variation within a few per cent."""
     width = WIDTHS[number % len(WIDTHS)]
     noise = np.random.default_rng(number).standard_normal(trials)
-    found: Floats = np.exp(width * noise)
-    return found
+    factors: Floats = np.exp(width * noise)
+    return factors
 
 
 def along(orders: Sequence[Sequence[int]]) -> Rule:
@@ -265,14 +265,14 @@ def _contenders(floor: Floor, slots: Slots, urgent: Floats) -> Indices:
 
     A best matching needs no others.
     """
-    found: set[int] = set()
+    contenders: set[int] = set()
     for slot in slots:
         trials = np.flatnonzero(floor.pending[:, slot] & floor.idle)
         if trials.size > len(slots):
             order = np.argsort(-urgent[trials], kind="stable")
             trials = trials[order[: len(slots)]]
-        found.update(trials.tolist())
-    return np.array(sorted(found), int)
+        contenders.update(trials.tolist())
+    return np.array(sorted(contenders), int)
 
 
 # -- following a plan
@@ -315,8 +315,8 @@ def _first_due(floor: Floor, visits: _Visits) -> dict[int, _Due]:
     ready = floor.idle & floor.pending.any(axis=1)
     for trial in np.flatnonzero(ready).tolist():
         order = visits[trial]
-        made = len(order) - int(floor.pending[trial].sum())
-        start, shard, slot = order[made]
+        visited = len(order) - int(floor.pending[trial].sum())
+        start, shard, slot = order[visited]
         due = _Due(int(floor.epoch[trial]), start, trial, shard)
         first[slot] = min(first.get(slot, due), due)
     return first
@@ -418,8 +418,8 @@ def _allowed(floor: Floor, trial: int, shards: Indices, slot: int, target: Secon
     rest = floor.left[trial] - fastest
     end = floor.now + seconds
     in_time = end + rest <= target * (1 + NEARLY)
-    found: Flags = in_time | (seconds <= fastest * (1 + EPS))
-    return found
+    allowed: Flags = in_time | (seconds <= fastest * (1 + EPS))
+    return allowed
 
 
 # -- beam insertion
@@ -515,9 +515,9 @@ def replica_shares(shop: Shop) -> tuple[Seconds, Floats]:
     longest trial's at the fastest holders. The parts are a table (shards, slots).
     """
     seconds = np.where(shop.holds, shop.work, np.inf)
-    found = shares(seconds.tolist())
+    optimum = shares(seconds.tolist())
     longest = float(shop.least.sum(axis=1).max())
-    return max(found.bound, longest), np.array(found.share)
+    return max(optimum.bound, longest), np.array(optimum.share)
 
 
 def quota(shop: Shop, epochs: int = 1) -> PlannedOrder:
@@ -615,14 +615,14 @@ def shares(seconds: Sequence[Row]) -> Shares:
         ValueError: a shard has no holder.
     """
     table = np.asarray(seconds, float)
-    held = np.isfinite(table)
-    any_holder = held.any(axis=1)
+    holds = np.isfinite(table)
+    any_holder = holds.any(axis=1)
     if not any_holder.all():
         first = int(any_holder.argmin())
         raise ValueError(f"every shard needs a slot that holds it; shard {first} has none")
     solution = _solved(table)
     share = np.zeros(table.shape)
-    share[held] = solution[:-1]
+    share[holds] = solution[:-1]
     rows = tuple(tuple(map(float, row)) for row in share)
     return Shares(float(solution[-1]), rows)
 
@@ -631,15 +631,15 @@ def _solved(table: Floats) -> Floats:
     """The program's variables at its optimum: y for each finite entry of the table, then C."""
     from scipy.optimize import linprog  # slow to import, and needed here only
 
-    held = np.isfinite(table)
-    shards, slots = np.nonzero(held)
+    holds = np.isfinite(table)
+    shards, slots = np.nonzero(holds)
     y = np.arange(len(shards))
     whole = np.zeros((len(table), len(y) + 1))
     whole[shards, y] = 1.0
     busy = np.zeros((table.shape[1], len(y) + 1))
-    busy[slots, y] = table[held]
+    busy[slots, y] = table[holds]
     busy[:, -1] = -1.0
-    found = linprog(
+    result = linprog(
         _unit(len(y) + 1),
         A_ub=busy,
         b_ub=np.zeros(len(busy)),
@@ -648,7 +648,7 @@ def _solved(table: Floats) -> Floats:
         bounds=(0, None),
         method="highs",
     )
-    solution: Floats = found.x
+    solution: Floats = result.x
     return solution
 
 

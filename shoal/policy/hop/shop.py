@@ -58,10 +58,10 @@ class ShopSchedule:
 
     def orders(self, slots: int) -> list[list[int]]:
         """The trials of each slot, in the order in which it takes them first."""
-        found: list[dict[int, None]] = [{} for _ in range(slots)]
+        orders: list[dict[int, None]] = [{} for _ in range(slots)]
         for unit in self.units:
-            found[unit.slot].setdefault(unit.trial)
-        return [list(trials) for trials in found]
+            orders[unit.slot].setdefault(unit.trial)
+        return [list(order) for order in orders]
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ class Shop:
         table = np.asarray(times, float)
         slots = table.shape[1]
         seconds = np.full((*table.shape, slots), inf)
-        each = np.arange(slots)
-        seconds[:, each, each] = table
+        numbers = np.arange(slots)
+        seconds[:, numbers, numbers] = table
         return cls(seconds)
 
     @cached_property
     def fastest(self) -> Floats:
         """(trials, shards): the time at the fastest slot that holds the shard."""
-        found: Floats = self.seconds.min(axis=2)
-        return found
+        fastest: Floats = self.seconds.min(axis=2)
+        return fastest
 
     @cached_property
     def pending(self) -> Flags:
@@ -126,22 +126,22 @@ class Shop:
     @cached_property
     def least(self) -> Floats:
         """(trials, shards): `fastest` of the passes to make; 0 of others."""
-        found: Floats = np.where(self.pending, self.fastest, 0.0)
-        return found
+        least: Floats = np.where(self.pending, self.fastest, 0.0)
+        return least
 
     @cached_property
     def speeds(self) -> Floats:
         """Passes that each slot makes in a second, in the mean; 0 where it holds nothing."""
         passes = np.isfinite(self.seconds)
         seconds = np.where(passes, self.seconds, 0.0).sum(axis=(0, 1))
-        found: Floats = passes.sum(axis=(0, 1)) / np.maximum(seconds, EPS)
-        return found
+        speeds: Floats = passes.sum(axis=(0, 1)) / np.maximum(seconds, EPS)
+        return speeds
 
     @cached_property
     def holds(self) -> Flags:
         """(shards, slots): whether the slot can serve the shard."""
-        found: Flags = np.asarray(np.isfinite(self.seconds).any(axis=0))
-        return found
+        holds: Flags = np.asarray(np.isfinite(self.seconds).any(axis=0))
+        return holds
 
     @cached_property
     def work(self) -> Floats:
@@ -149,10 +149,10 @@ class Shop:
 
         0 where the slot lacks the shard.
         """
-        made = np.isfinite(self.seconds) & self.pending[:, :, None]
-        seconds = np.where(made, self.seconds, 0.0)
-        total: Floats = seconds.sum(axis=0)
-        return total
+        passes = np.isfinite(self.seconds) & self.pending[:, :, None]
+        seconds = np.where(passes, self.seconds, 0.0)
+        work: Floats = seconds.sum(axis=0)
+        return work
 
 
 class Floor:
