@@ -190,9 +190,9 @@ def next_shard(
 ) -> ShardId | None:
     """The shard that a trial of this group visits next; None: none is pending.
 
-    `visited`: how many visits it made. `ring`: its shards, sorted. From shard number `group` it goes downwards, round and
-    round, so that the slot at shard r meets the groups r, r + 1, … in turn. Shards visited out of
-    turn (under another policy) are passed over.
+    `visited`: how many visits it made. `ring`: its shards, sorted. From shard number `group` it
+    goes downwards, round and round, so that the slot at shard r meets the groups r, r + 1, … in
+    turn. Shards visited out of turn (under another policy) are passed over.
     """
     expected = ring[(group - visited) % len(ring)]
     if expected in pending:

@@ -21,17 +21,17 @@ Trials = Sequence[TrialId]
 
 def by_key(trials: Trials, key: Callable[[TrialId], K]) -> dict[K, Together]:
     """The trials with equal keys together, in the order given."""
-    found: dict[K, Together] = {}
+    groups: dict[K, Together] = {}
     for trial in trials:
-        found.setdefault(key(trial), []).append(trial)
-    return found
+        groups.setdefault(key(trial), []).append(trial)
+    return groups
 
 
 def state(view: View, trial: TrialId) -> tuple[Any, ...]:
     """The trial's state: equal for trials that can go on together."""
     known = view.trials[trial]
-    made = len(view.visits[trial])
-    return made, view.pending[trial], known.shards, known.widths
+    visits = len(view.visits[trial])
+    return visits, view.pending[trial], known.shards, known.widths
 
 
 def must_be_alone(view: View, trial: TrialId) -> bool:
@@ -80,10 +80,10 @@ def parts_with_room(view: View, pack: Trials, room: GiB) -> Packs:
         return [[*pack]]
     cuts = [0]
     used = MemoryTogether()
-    for at, trial in enumerate(pack):
+    for number, trial in enumerate(pack):
         cost = view.profile.cost(trial)
-        if at and used.with_one(cost) > room:
-            cuts.append(at)
+        if number and used.with_one(cost) > room:
+            cuts.append(number)
             used = MemoryTogether()
         used.add(cost)
     cuts.append(len(pack))

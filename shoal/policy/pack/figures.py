@@ -38,25 +38,25 @@ class Figures:
     _rate: dict[TrialId, float] = field(default_factory=dict)
     _speeds: dict[Company, float] = field(default_factory=dict)
     _spans: dict[Company, Seconds] = field(default_factory=dict)
-    _parts: dict[tuple[SlotId, tuple[TrialId, ...]], "_Stretch"] = field(default_factory=dict)
+    _stretch_of: dict[tuple[SlotId, tuple[TrialId, ...]], "_Stretch"] = field(default_factory=dict)
     _over: dict[Gang, Seconds] = field(default_factory=dict)
     # Of each trial the one gang in `_over` that it is in.
-    _in: dict[TrialId, Gang] = field(default_factory=dict)
+    _gang_of: dict[TrialId, Gang] = field(default_factory=dict)
     _lanes: dict[SlotId, "_LanesOn"] = field(default_factory=dict)
 
-    def again(self, view: View) -> "Figures":
-        """The figures in this view, with what was asked before and still holds.
+    def in_view(self, view: View) -> "Figures":
+        """The figures in this view, with the answers so far that still hold.
 
         Purely for speed: another profile is asked anew.
         """
-        asked = len(self._spans) + len(self._parts)
-        if view.profile is not self.view.profile or asked > MOST_KEPT:
+        answers = len(self._spans) + len(self._stretch_of)
+        if view.profile is not self.view.profile or answers > MOST_KEPT:
             return Figures(view, self.fuse)
         changed = view.news.since(self.view.news)
         for trial in self._left.copy() if changed is None else changed:
             self._left.pop(trial, None)
             self._number.pop(trial, None)  # it may have less left
-            gang = self._in.pop(trial, None)
+            gang = self._gang_of.pop(trial, None)
             if gang is not None:
                 self._over.pop(gang, None)
         self.view = view
@@ -69,10 +69,10 @@ class Figures:
 
     def gang(self, slot: Slot, trials: Trials) -> Gang:
         """The trials as a new gang on this slot."""
-        here = self._lanes.get(slot.id)
-        if here is None:
-            here = self._lanes[slot.id] = _LanesOn(slot.id)
-        lanes = tuple([here[trial] for trial in trials])
+        lanes_here = self._lanes.get(slot.id)
+        if lanes_here is None:
+            lanes_here = self._lanes[slot.id] = _LanesOn(slot.id)
+        lanes = tuple([lanes_here[trial] for trial in trials])
         fused = self.fuse and len(lanes) > 1
         return Gang(lanes, fused=fused, since=self.view.turn)
 
@@ -152,8 +152,8 @@ class Figures:
     def spans(self, slot: Slot, trials: Trials) -> Callable[[Sequence[int]], Seconds]:
         """How long a group of these trials takes, by their numbers in the sequence.
 
-        It is asked some thousand times in a decision, so what a group is known by and what its
-        trials have left is made of what is at hand.
+        A decision asks for thousands of groups: their keys, and what their trials have left, are
+        made of what is at hand.
         """
         numbers = [self.number(trial) for trial in trials]
         equal = len(set(numbers)) == 1
@@ -179,24 +179,21 @@ class Figures:
         """Seconds until the slots of a gang that runs are free."""
         seconds = self._over.get(gang)
         if seconds is None:
-            seconds = self._until_over(gang)
+            if len(gang.slots) > 1:
+                rates = self.view.profile.rates(gang)
+                seconds = max(self.left(trial) / rates[trial] for trial in gang.trials)
+            else:
+                seconds = self.span(self.slot(gang), gang.trials)
             for trial in gang.trials:
-                former = self._in.get(trial)
+                former = self._gang_of.get(trial)
                 if former is not None:
                     self._over.pop(former, None)
-                self._in[trial] = gang
+                self._gang_of[trial] = gang
             self._over[gang] = seconds
         return seconds
 
-    def _until_over(self, gang: Gang) -> Seconds:
-        """The same, asked anew."""
-        if len(gang.slots) > 1:
-            rates = self.view.profile.rates(gang)
-            return max(self.left(trial) / rates[trial] for trial in gang.trials)
-        return self.span(self.slot(gang), gang.trials)
-
     def _stretches(self, slot: Slot, left: Left) -> Seconds:
-        """The sum of the stretches from one lane's end to the next one's.
+        """Seconds of all stretches, each from one lane's end to the next one's.
 
         What it costs to go on without the lane counts as well.
         """
@@ -209,7 +206,7 @@ class Figures:
             if not left:
                 return spent
             rest = tuple(left)
-            after = self._parts[slot.id, rest] = self._stretch(slot, rest)
+            after = self._stretch_of[slot.id, rest] = self._stretch(slot, rest)
             if rest not in now.switches:
                 switch = self.view.profile.switch(now.gang, after.gang)
                 now.switches[rest] = switch
@@ -217,16 +214,16 @@ class Figures:
             now = after
 
     def _stretch(self, slot: Slot, trials: tuple[TrialId, ...]) -> "_Stretch":
-        """These trials together.
+        """The stretch in which these trials share the slot.
 
         Packs that are compared have most stretches in common: whoever is through first leaves the
-        same others. So these are kept, and no whole pack: its span is.
+        same others. So stretches of some of a pack are kept; of a whole pack only its span is.
         """
-        part = self._parts.get((slot.id, trials))
-        if part is None:
+        stretch = self._stretch_of.get((slot.id, trials))
+        if stretch is None:
             gang = self.gang(slot, trials)
-            part = _Stretch(gang, self.view.profile.rates(gang))
-        return part
+            stretch = _Stretch(gang, self.view.profile.rates(gang))
+        return stretch
 
 
 class _LanesOn(dict[TrialId, Lane]):

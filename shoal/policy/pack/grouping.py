@@ -76,7 +76,7 @@ def fit_in(members: Members, group: Iterable[int], room: GiB) -> bool:
 
 
 def filled(members: Members, order: Iterable[int], room: GiB, most: int) -> Groups:
-    """Taken in this order, each group as full as can be."""
+    """The members in groups, taken in this order, each group as full as can be."""
     groups: Groups = []
     used = MemoryTogether()
     for i in order:
@@ -107,10 +107,10 @@ def equal_length(members: Members, room: GiB, most: int) -> Groups:
 
 def _by_length(members: Members) -> Groups:
     """The members of each length, the shortest first."""
-    found: dict[float, Group] = defaultdict(list)
+    groups: dict[float, Group] = defaultdict(list)
     for i, member in enumerate(members):
-        found[member.length].append(i)
-    return [found[length] for length in sorted(found)]
+        groups[member.length].append(i)
+    return [groups[length] for length in sorted(groups)]
 
 
 def nearest(
@@ -152,13 +152,13 @@ def _first_that_fit(members: Members, order: Group, room: GiB, most: int) -> Gro
 
 # -- the cheapest division
 #
-# The cheapest division of trials into packs: exact for few, near it for some, by length for many.
-# Ours. Members are numbered, and each group fits the memory. What a group costs
-# is asked of a function: the seconds that its slot is at work.
+# Ours: exact for few members, near it for some, by length for many. Members are numbered, and each
+# group fits the memory. What a group costs is asked of a function: the seconds that its slot is at
+# work.
 
 
 def cheapest(members: Members, room: GiB, most: int, cost: CostOf) -> Groups:
-    """Exact for few members; else the best of several divisions, each `improved`.
+    """The cheapest division: exact for few members, else the best of several, each `improved`.
 
     They are `contiguous`, the `fullest` groups and, for few members, some at random. For many
     members, which have equals enough, `contiguous` alone.
@@ -225,7 +225,7 @@ def _begins(members: Members, order: Group, end: int, room: GiB, most: int) -> I
 
 
 def fullest(members: Members, room: GiB, most: int) -> Groups:
-    """The largest first, each to the fullest group that has room (best fit decreasing).
+    """Best fit decreasing: the largest members first, each to the fullest group that has room.
 
     This makes nearly the fewest groups.
     """
@@ -256,7 +256,7 @@ def improved(groups: Groups, members: Members, room: GiB, most: int, cost: CostO
     """
 
     def fit(pair: Pair) -> bool:
-        """Whether both groups fit."""
+        """Whether both groups have no more than `most` members, and fit the memory."""
         if max(map(len, pair)) > most:
             return False
         return all(fit_in(members, group, room) for group in pair)
@@ -407,20 +407,20 @@ def places(configs: Sequence[Config], levels: Levels, others: Iterable[Config]) 
     A name without `levels` has as levels the numbers that it has in `others`.
     """
     names = sorted({name for config in configs for name in config})
-    seen = [*configs, *others]
+    configs_known = [*configs, *others]
     index = {}
     for name in names:
         if name in levels:
             index[name] = _index(levels[name])
         else:
-            index[name] = _index(config[name] for config in seen if name in config)
+            index[name] = _index(config[name] for config in configs_known if name in config)
     return [
         tuple(_at(ranks, config.get(name)) for name, ranks in index.items()) for config in configs
     ]
 
 
 def _index(levels: Iterable[Value]) -> Ranks:
-    """Numbers by rank."""
+    """The rank of each number among the levels."""
     numbers = sorted({level for level in levels if _is_number(level)})  # type: ignore[type-var]
     return {number: rank for rank, number in enumerate(numbers)}
 

@@ -98,15 +98,15 @@ class Kinds:
         self.trials = {trial: None for trial in self.trials if trial in here}
         for kinds in self.kinds.values():
             kinds.keep(here)
-        place = {trial: at for at, trial in enumerate(self.trials)}
+        place = {trial: i for i, trial in enumerate(self.trials)}
         left = [(graph, kinds) for graph, kinds in self.kinds.items() if kinds.all]
-        self.kinds = dict(sorted(left, key=lambda each: place[each[1].all[0][0]]))
+        self.kinds = dict(sorted(left, key=lambda item: place[item[1].all[0][0]]))
 
     def _add(self, trial: TrialId) -> None:
         """Put one more trial into the kind that it suits."""
         self.trials[trial] = None
-        of = graph(self.figures.view, trial, self.same)
-        kinds = self.kinds.setdefault(of, _KindsOfGraph(self.figures))
+        key = graph(self.figures.view, trial, self.same)
+        kinds = self.kinds.setdefault(key, _KindsOfGraph(self.figures))
         kinds.add(trial, crowded=self.figures.form(trial) in self.crowds)
 
 

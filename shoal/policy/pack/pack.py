@@ -46,10 +46,10 @@ Packs = Sequence[Group]
 Slots = Sequence[Slot]
 
 
-class _Kept:
+class _Cache:
     """What a decision leaves for the next one, so that it costs what changed.
 
-    All of it could be asked again: no decision depends on the ones before.
+    All of it could be computed again: no decision depends on the ones before.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Kept:
     def figures_in(self, view: View, fuse: bool) -> Figures:
         """The figures in this view, with what is known of them already."""
         before = self._figures or Figures(view, fuse)
-        self._figures = before.again(view)
+        self._figures = before.in_view(view)
         return self._figures
 
 
@@ -98,7 +98,7 @@ class Pack:
     seed: int = 0
     levels: Levels = field(default_factory=dict, hash=False)
     within: float | None = None
-    kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
+    cache: _Cache = field(default_factory=_Cache, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_one_of("a pack's grouping", Grouping, self.grouping)
@@ -113,7 +113,7 @@ class Pack:
 
     def decide(self, view: View, memory: str) -> tuple[Plan, str]:
         slots = idle_slots(view)
-        running = self.kept.running
+        running = self.cache.running
         running.look(view, self.most)
         roomy = list(running.roomy) if self.refill else []
         if not slots and not roomy:
@@ -121,16 +121,16 @@ class Pack:
         waits = idle_trials(view, WINDOW + self.most * len(slots))
         if not waits and not slots:
             return view.plan, memory
-        figures = self.kept.figures_in(view, self.fuse)
+        figures = self.cache.figures_in(view, self.fuse)
         if not waits:
             return split(figures, running.packs, slots), memory
 
         behind = max(0, len(view.trials) - len(view.running) - len(waits))
         if not slots:
-            seen = running.digest(view)
-            if seen == memory:  # nothing changed since nobody was found to join
+            digest = running.digest(view)
+            if digest == memory:  # nothing changed since no trial could join
                 return view.plan, memory
-            memory = seen
+            memory = digest
 
         start: set[Gang] = set()
         for slot, pack in _PacksForIdle(view, self, figures, behind).on_idle(slots, waits):
@@ -199,18 +199,18 @@ class _PacksForIdle:
 
     def _packs(self, slot: Slot, trials: Trials, most: int) -> Packs:
         """The trials in packs; of very many, only those of them that are to run next."""
-        rule, kept = self.rule, self.rule.kept
+        rule, cache = self.rule, self.rule.cache
         if rule.grouping != "contiguous":
             kinds = alike(self.figures, trials, rule.same)
             return _chained(self._as_in_the_paper(slot, kind, most) for kind in kinds)
-        kept.kinds = Kinds.of(self.figures, trials, rule.same, rule.most, kept.kinds)
-        kinds = kept.kinds.all()
+        cache.kinds = Kinds.of(self.figures, trials, rule.same, rule.most, cache.kinds)
+        kinds = cache.kinds.all()
         if len(trials) > SOME:
             # The longest trials, of the kind that has the most work.
             kind = max(kinds, key=self._work)
-            # Equals lie together. How they are numbered depends on what was asked before; this not.
+            # Equals lie together. Their numbers depend on earlier questions; their order must not.
             numbers = map(self.figures.number, kind)
-            place = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
+            place = {number: i for i, number in enumerate(dict.fromkeys(numbers))}
             order = sorted(kind, key=lambda t: (self._steps(t), place[self.figures.number(t)]))
             return self._cheapest(slot, order[-2 * most :], most)
         return _chained(self._cheapest(slot, kind, most) for kind in kinds)
@@ -231,7 +231,7 @@ class _PacksForIdle:
     # -- the paper's packs
 
     def _as_in_the_paper(self, slot: Slot, trials: Trials, most: int) -> Packs:
-        """Section 5.3: kNN, random, or only equal batch sizes."""
+        """The trials in packs by the paper's section 5.3: kNN, random, or equal batch sizes."""
         if self.rule.grouping == "nearest":
             groups = self._nearest(slot, trials, most)
         elif self.rule.grouping == "random":
@@ -243,7 +243,7 @@ class _PacksForIdle:
         return [[trials[i] for i in group] for group in groups]
 
     def _nearest(self, slot: Slot, trials: Trials, most: int) -> Groups:
-        """kNN by the distance of configurations."""
+        """The trials in packs by kNN, with the distance of configurations."""
         configs = [self.view.trials[trial].config for trial in trials]
         others = (trial.config for trial in self.view.known.values())
         members = []
@@ -299,16 +299,16 @@ class _PacksForIdle:
         if 1 not in (known_widths(profile, first) or ()):
             return []
         cost = figures.cost(first)
-        once = figures.alone(first) + cost.build + cost.evaluate + cost.save
+        unit = figures.alone(first) + cost.build + cost.evaluate + cost.save
         slots = len(self.view.slots)
         share = ceil((len(here) + self.behind) / (2 * slots if slots > 1 else 1))
-        count = min(most, share, ceil(SHORT / max(once, SHORT / most))) - len(pack)
+        count = min(most, share, ceil(SHORT / max(unit, SHORT / most))) - len(pack)
         if count <= 0:
             return []
 
         def kind(trial: TrialId) -> tuple[int, str, Graph]:
-            named = clocked_as(profile, trial)
-            return figures.number(trial), named, graph(self.view, trial, self.rule.same)
+            signature = clocked_as(profile, trial)
+            return figures.number(trial), signature, graph(self.view, trial, self.rule.same)
 
         wanted = kind(first)
         alike = (trial for trial in here if trial not in pack and kind(trial) == wanted)

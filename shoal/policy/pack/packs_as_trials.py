@@ -76,11 +76,11 @@ class PacksAsTrials:
         view = _admitted(view, before, window)
         packs = self._formed(view, before, inner)
 
-        seen = PacksAsOne(view, packs, self.fuse)
-        plan, inner = self.policy.decide(seen.view(), inner)
+        as_one = PacksAsOne(view, packs, self.fuse)
+        plan, inner = self.policy.decide(as_one.view(), inner)
         if packs != before:
             inner = self._followed(inner, packs)
-        gangs = frozenset(map(seen.whole, plan.gangs))
+        gangs = frozenset(map(as_one.whole, plan.gangs))
         return Plan(gangs, plan.wake_at), [packs, inner]
 
     def _formed(self, view: View, before: Packs, inner: Any) -> Packs:
@@ -90,7 +90,7 @@ class PacksAsTrials:
             return self._order(inner, trial)
 
         forming = Forming(view, self.most, self.fuse, order)
-        packs = forming.with_fresh(kept(view, before, self.fuse))
+        packs = forming.with_fresh(still_together(view, before, self.fuse))
         return one_for_each_slot(view, packs)
 
     def _order(self, inner: Any, trial: TrialId) -> object:
@@ -126,29 +126,24 @@ def _admitted(view: View, packs: Packs, most: int) -> View:
     # The view with those of these trials that it has, in the order given.
     trials = chain(first, *packs, view.running)
     names = dict.fromkeys(trials)
-    seen = {name: view.trials[name] for name in names if name in view.trials}
-    return replace(view, trials=seen)
+    admitted = {name: view.trials[name] for name in names if name in view.trials}
+    return replace(view, trials=admitted)
 
 
-# -- packs of before
+# -- how packs come about and end: which trials stay together, and whom a new trial joins
 
 
-# -- forming packs
-#
-# How packs come about and end: which trials stay together, and whom a new trial joins.
-
-
-def kept(view: View, packs: Packs, fuse: bool) -> Packs:
+def still_together(view: View, packs: Packs, fuse: bool) -> Packs:
     """The packs as they were, without trials that ended.
 
     They are parted where trials differ by now or turned out not to gain. Packs that wait are
     parted, too, where they turned out to need more memory than a slot has.
     """
-    found: Packs = []
+    parts: Packs = []
     for pack in packs:
         for part in _parted(view, pack):
-            found += _worth_keeping(view, part, fuse)
-    return found
+            parts += _worth_keeping(view, part, fuse)
+    return parts
 
 
 def _parted(view: View, pack: Together) -> Packs:
@@ -196,12 +191,12 @@ def one_for_each_slot(view: View, packs: Packs) -> Packs:
         if len(largest) < 2:
             break
         half = (len(largest) + 1) // 2
-        at = packs.index(largest)
-        packs[at : at + 1] = [largest[:half], largest[half:]]
+        place = packs.index(largest)
+        packs[place : place + 1] = [largest[:half], largest[half:]]
     return packs
 
 
-# -- trials that are in none
+# -- trials that are in no pack
 
 
 class Forming:
@@ -288,9 +283,9 @@ class Forming:
             return None
         open_ = [pack for pack in packs if self._has_place(pack, trial)]
         if crowded:
-            mine = form(self.view, trial)
+            wanted = form(self.view, trial)
             for pack in open_:
-                if form(self.view, pack[0]) == mine:
+                if form(self.view, pack[0]) == wanted:
                     return pack
         for pack in open_:
             if self._gain((pack[0], trial)):

@@ -28,9 +28,10 @@ Parts = tuple[Gang, Gang]
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """`most`: trials in a pack; `same`: names of what must be equal, as in `Pack`.
+    """One decision: which waiting trials join running packs.
 
-    `behind`: how many trials wait beside those given; they are taken to be like these.
+    `most`: trials in a pack; `same`: names of what must be equal, as in `Pack`. `behind`: how many
+    trials wait beside those given; they are taken to be like these.
     """
 
     figures: Figures
@@ -113,18 +114,18 @@ class Refill:
         return [trial for trial in trials if self.figures.form(trial) == form]
 
     def _nearest(self, first: TrialId, suits: Trials) -> list[TrialId]:
-        """The few most like it in configuration, in the order given."""
+        """The few trials most like the first in configuration, in the order given."""
         trials = self.figures.view.trials
-        mine = trials[first].config
+        config = trials[first].config
 
         def far(trial: TrialId) -> int:
-            return distance(mine, trials[trial].config)
+            return distance(config, trials[trial].config)
 
         chosen = set(nsmallest(JOINING, suits, key=far))
         return [trial for trial in suits if trial in chosen]
 
     def _gains(self, slot: Slot, runs: Gang, lanes: Trials, joining: Trials) -> bool:
-        """Whether they fit, and the pack does more with them until the first of all is through.
+        """Whether trials that join fit, and the pack does more with them until one is through.
 
         What it costs to take them in (the paper's eq. 4) counts, and each sample weighs what it
         takes its trial alone. `runs`: what runs now; `lanes`: with those that join already.
@@ -167,7 +168,7 @@ class Running:
         self.roomy: dict[Gang, None] = {}
         self.packs: dict[Gang, None] = {}
         self._plan = Plan()
-        # What is told of each gang, with this profile; and the sum of all.
+        # A number for each gang that changes with its rates in this profile; and the sum of all.
         self._marks: dict[Gang, int] = {}
         self._unmarked: dict[Gang, None] = {}
         self._profile: Profile | None = None
@@ -201,14 +202,14 @@ class Running:
             self._marks[gang] = _mark(gang, view.profile)
             self._sum += self._marks[gang]
         self._unmarked.clear()
-        seen = len(view.trials), len(view.known), self._sum
-        return blake2b(repr(seen).encode(), digest_size=6).hexdigest()
+        facts = len(view.trials), len(view.known), self._sum
+        return blake2b(repr(facts).encode(), digest_size=6).hexdigest()
 
 
 def _mark(gang: Gang, profile: Profile) -> int:
     """A number by the gang's trials, and their samples/s."""
-    seen = gang.trials, sorted(profile.rates(gang).values())
-    return int.from_bytes(blake2b(repr(seen).encode(), digest_size=8).digest())
+    facts = gang.trials, sorted(profile.rates(gang).values())
+    return int.from_bytes(blake2b(repr(facts).encode(), digest_size=8).digest())
 
 
 def has_room(gang: Gang, most: int) -> bool:
@@ -220,10 +221,9 @@ def has_room(gang: Gang, most: int) -> bool:
     return whole and len(gang.lanes) < most and len(gang.slots) == 1
 
 
-# -- who leaves
+# -- who leaves a running pack when a slot is idle and nobody waits
 #
-# Who leaves a running pack when a slot is idle and nobody waits. Ours.
-# The paper's packs stay together until their trials end; so a slot may stand idle beside a
+# Ours. The paper's packs stay together until their trials end; so a slot may stand idle beside a
 # crowded one, as at the end of a study. A pack that gains little by its company is then better
 # parted.
 

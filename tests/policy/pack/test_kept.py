@@ -60,7 +60,7 @@ class Twice:
 
 def check_figures(policy: Pack, view: View) -> None:
     """What is kept of each trial and gang is what is asked anew, also where no plan shows it."""
-    kept = policy.kept.figures_in(view, policy.fuse)
+    kept = policy.cache.figures_in(view, policy.fuse)
     anew = figures.Figures(view, policy.fuse)
     for trial in view.trials:
         assert kept.left(trial) == anew.left(trial)
