@@ -139,8 +139,8 @@ MUTANTS = (
     Mutant(
         "FLEET, algorithm 1: a new flotilla where fewer than alpha are busy",
         FLOTILLA,
-        ">= self.alpha * len(mine)",
-        ">= 0.99 * len(mine)",
+        ">= self.alpha * len(shared)",
+        ">= 0.99 * len(shared)",
         f"{OF_FLOTILLA}::test_a_new_flotilla_where_fewer_slots_than_alpha_are_busy",
     ),
     Mutant(

@@ -190,7 +190,7 @@ class Killable:
         return slots[:width]
 
     def _width(self, view: View, name: TrialId) -> int:
-        """The width that is nearest to the given one among those that the trial can have."""
+        """The width that is nearest to `width` among those that the trial can have."""
         fewest = most = 1
         if name in view.trials:
             fewest, most = view.trials[name].widths
@@ -217,7 +217,7 @@ def weighted_rates(
     Slots are given step by step along the concave hull of each trial's rates. `hysteresis`: how
     much more a step counts that the trial already has.
     """
-    given: dict[TrialId, int] = {}
+    widths: dict[TrialId, int] = {}
     hulls = [_hull(ask) for ask in wanting]
 
     def step(i: int, k: int) -> tuple[float, int, int]:
@@ -242,10 +242,10 @@ def weighted_rates(
         if more > capacity:
             continue
         capacity -= more
-        given[wanting[i].trial] = above[0]
+        widths[wanting[i].trial] = above[0]
         if k + 2 < len(hulls[i]):
             heappush(heap, step(i, k + 1))
-    return given
+    return widths
 
 
 def _hull(ask: Ask) -> list[Corner]:
@@ -355,8 +355,8 @@ class Wrate:
         check_interval(self.every)
         check_foretell(self.foretell)
         if not (self.beta >= 0 and self.hysteresis >= 0):
-            given = f"{self.beta!r}, {self.hysteresis!r}"
-            raise ValueError(f"beta and hysteresis must be >= 0; got {given}")
+            values = f"{self.beta!r}, {self.hysteresis!r}"
+            raise ValueError(f"beta and hysteresis must be >= 0; got {values}")
 
     def start(self) -> None:
         return None

@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 class Solved(NamedTuple):
-    """What a solve found.
+    """The result of a solve.
 
     `counts`: of the best solution, None without one. `optimal`: it was proved to be the best.
     """
@@ -49,12 +49,12 @@ class Effort(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         """The constraints as SciPy's `milp` takes them."""
-        found: dict[str, Any] = {"mip_rel_gap": self.gap}
+        options: dict[str, Any] = {"mip_rel_gap": self.gap}
         if self.nodes is not None:
-            found["node_limit"] = self.nodes
+            options["node_limit"] = self.nodes
         if self.limit is not None:
-            found["time_limit"] = self.limit
-        return found
+            options["time_limit"] = self.limit
+        return options
 
 
 class _Block(NamedTuple):
@@ -177,16 +177,16 @@ class Program:
         """The best solution found. `counts`: the trials' counts from the variables' values."""
         from scipy.optimize import Bounds, milp  # slow to import, and optional
 
-        found = milp(
+        result = milp(
             -np.array(self.profit),
             integrality=np.array(self.whole, int),
             bounds=Bounds(0.0, np.array(self.most)),
             constraints=list(self._constraints()),
             options=effort.options(),
         )
-        if found.x is None:
+        if result.x is None:
             return Solved(None, -np.inf, False)
-        return Solved(counts(found.x), -float(found.fun), found.status == 0)
+        return Solved(counts(result.x), -float(result.fun), result.status == 0)
 
     def _constraints(self) -> Iterator[Any]:
         """The rows and blocks, as SciPy takes them."""
@@ -278,8 +278,8 @@ class NodeMilp:
         moved = by_index(claims, free_slots(view), view.slots)
         return plan_of(view, moved), None
 
-    def _counts(self, asked: Problem) -> Counts:
-        return self.counts(asked.curve, asked.held, asked.up, asked.down, asked.free)
+    def _counts(self, problem: Problem) -> Counts:
+        return self.counts(problem.curve, problem.held, problem.up, problem.down, problem.free)
 
     def counts(self, curve: Table, held: Counts, up: Table, down: Table, free: int) -> Counts:
         """The better of the solution found and the present counts, if those are allowed."""
@@ -289,10 +289,10 @@ class NodeMilp:
 
         c = first_map(held, free)
         effort = Effort(self.nodes, self.gap, self.limit)
-        found = node_milp(curve, c, up, down, self.horizon, effort, self.bigm)
-        if found.counts is None or value(table, found.counts) < value(table, stay):
+        solved = node_milp(curve, c, up, down, self.horizon, effort, self.bigm)
+        if solved.counts is None or value(table, solved.counts) < value(table, stay):
             return stay
-        return found.counts
+        return solved.counts
 
 
 def first_map(held: Counts, free: int) -> Map:
@@ -300,8 +300,7 @@ def first_map(held: Counts, free: int) -> Map:
     nodes = np.arange(free)
     ends = np.cumsum(held)[:, None]
     starts = ends - held[:, None]
-    mine = (nodes >= starts) & (nodes < ends)
-    return mine.astype(np.int64)
+    return ((nodes >= starts) & (nodes < ends)).astype(np.int64)
 
 
 class Trainers(NamedTuple):

@@ -57,7 +57,7 @@ class Ask:
         return self.widths[rung + 1] - self.widths[rung]
 
     def helps(self, rung: int) -> bool:
-        """There is a rung after this one, and it is faster."""
+        """Whether there is a rung after this one, and it is faster."""
         above = rung + 1
         if above == len(self.widths):
             return False
@@ -75,14 +75,14 @@ class Ask:
 
 @lru_cache(maxsize=1024)
 def powers_of_two(fewest: int, most: int) -> tuple[int, ...]:
-    """1, 2, 4 … within the limits; the fewest where there is none."""
-    found = []
+    """The powers of two within the limits; the fewest where there is none."""
+    widths = []
     width = 1
     while width <= most:
         if width >= fewest:
-            found.append(width)
+            widths.append(width)
         width *= 2
-    return tuple(found) or (fewest,)
+    return tuple(widths) or (fewest,)
 
 
 def all_widths(fewest: int, most: int) -> tuple[int, ...]:
@@ -91,9 +91,8 @@ def all_widths(fewest: int, most: int) -> tuple[int, ...]:
 
 
 def left_of(view: View, trial: TrialId) -> Samples:
-    """What it has yet to train, as its `samples` say; a little where it should have ended."""
-    asked = view.trials[trial].samples
-    return max(asked - view.done[trial], A_LITTLE)
+    """What the trial has yet to train by its `samples`; a little where it should have ended."""
+    return max(view.trials[trial].samples - view.done[trial], A_LITTLE)
 
 
 def ends_by_itself(gang: Gang | None) -> bool:
@@ -119,7 +118,7 @@ def asks(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list
     capacity = room(view)
     sizes = _limiting_sizes(view)
 
-    found = []
+    wanting = []
     for name in queue(view):
         if ends_by_itself(view.running.get(name)):
             continue
@@ -129,8 +128,8 @@ def asks(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list
             most = min(most, _large_enough(view, name, sizes))
         if fewest <= most:
             widths = rungs(fewest, most)
-            found.append(_ask(view, name, widths, left(view, name)))
-    return found
+            wanting.append(_ask(view, name, widths, left(view, name)))
+    return wanting
 
 
 def _limiting_sizes(view: View) -> list[GiB]:
@@ -155,7 +154,9 @@ def _ask(view: View, trial: TrialId, widths: tuple[int, ...], left: Samples) -> 
         rates = tuple(curve)
     else:
         rates = tuple(curve[width - 1] for width in widths)
-    return Ask(trial, left, widths, rates, _held(view, trial))
+    gang = view.running.get(trial)
+    held = len(slots_of(gang, trial)) if gang is not None else 0
+    return Ask(trial, left, widths, rates, held)
 
 
 def paying(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list[Ask]:
@@ -184,19 +185,19 @@ def _worth_changing(view: View, every: Ask, ask: Ask) -> Ask:
         return ask
     now = every.seconds_at(ask.held)
     if ask.held > ask.widths[-1]:
-        stands = change_seconds(view, ask.trial, ask.widths[-1])
-        if ask.seconds(-1) + stands < now:
+        standstill = change_seconds(view, ask.trial, ask.widths[-1])
+        if ask.seconds(-1) + standstill < now:
             return ask
         return every.upto(every.widths.index(ask.held) + 1)
     if ask.held == ask.widths[-1]:
         return ask
-    stands = change_seconds(view, ask.trial, ask.held + 1)
-    kept = [
+    standstill = change_seconds(view, ask.trial, ask.held + 1)
+    rungs = [
         rung
         for rung, width in enumerate(ask.widths)
-        if width <= ask.held or ask.seconds(rung) + stands < now
+        if width <= ask.held or ask.seconds(rung) + standstill < now
     ]
-    return ask.only(kept)
+    return ask.only(rungs)
 
 
 def change_seconds(view: View, trial: TrialId, width: int) -> Seconds:
@@ -205,18 +206,10 @@ def change_seconds(view: View, trial: TrialId, width: int) -> Seconds:
     It keeps what slots it can.
     """
     before = view.running[trial]
-    held = slots_of(before, trial)
-    more = tuple(SlotId(f"\0{k}") for k in range(width - len(held)))  # any slots
-    lane = Lane(trial, held[:width] + more)
+    slots = slots_of(before, trial)
+    more = tuple(SlotId(f"\0{k}") for k in range(width - len(slots)))  # any slots
+    lane = Lane(trial, slots[:width] + more)
     return view.profile.switch(before, Gang((lane,), since=view.turn))
-
-
-def _held(view: View, trial: TrialId) -> int:
-    """The slots that the trial's lane has now."""
-    gang = view.running.get(trial)
-    if gang is None:
-        return 0
-    return len(slots_of(gang, trial))
 
 
 def slots_of(gang: Gang, trial: TrialId) -> tuple[SlotId, ...]:

@@ -68,11 +68,11 @@ def foretold(metric: str, drop: float = 0.005) -> Left:
         most = left_of(view, trial)
         _check_metric(view, trial, metric)
         # The trial's epochs and its scores above 0.
-        found = []
+        points = []
         for epoch, scores in view.scores[trial]:
             if scores.get(metric, 0.0) > 0:
-                found.append((epoch, scores[metric]))
-        series = tuple(found)
+                points.append((epoch, scores[metric]))
+        series = tuple(points)
         return min(most, _foretold(series, drop, view.done[trial], most))
 
     return left
@@ -109,13 +109,9 @@ def _check_metric(view: View, trial: TrialId, metric: str) -> None:
     for _, values in scores:
         if metric in values:
             return
-    raise ValueError(_not_there(metric, sorted(scores[0][1])))
-
-
-def _not_there(metric: str, names: Sequence[str]) -> str:
-    """What to say where evaluations give other metrics than the one to foretell by."""
+    names = sorted(scores[0][1])
     listed = ", ".join(names) or "nothing"
-    return (
+    raise ValueError(
         "foretell must be a metric that evaluations give; "
         f"got {metric!r}, evaluations give {listed}: {_remedy(names)}"
     )

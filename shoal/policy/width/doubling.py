@@ -128,7 +128,7 @@ class Doubling:
     def decide(self, view: View, memory: Decided) -> tuple[Plan, Decided]:
         check_scores(view, self.foretell)
         if not is_due(view, memory, self.every):
-            return again(view, view.plan, self.every, memory["at"]), memory
+            return with_tick(view, view.plan, self.every, memory["at"]), memory
         plan = placed(view, self._widths(view, memory), self.every)
         return plan, decided(view, plan, memory)
 
@@ -147,12 +147,12 @@ class Doubling:
 
 
 def placed(view: View, widths: Widths, every: Seconds | None) -> Plan:
-    """Each trial on so many slots, to be thought over after so many seconds."""
-    return again(view, place(view, widths), every, view.now)
+    """Each trial on so many slots; decided anew after so many seconds."""
+    return with_tick(view, place(view, widths), every, view.now)
 
 
-def again(view: View, plan: Plan, every: Seconds | None, since: Seconds) -> Plan:
-    """The plan, to be thought over so many seconds after that time while there is work."""
+def with_tick(view: View, plan: Plan, every: Seconds | None, since: Seconds) -> Plan:
+    """The plan; decided anew so many seconds after that time, while there is work."""
     if every is None or not view.trials:
         return plan
     return Plan(plan.gangs, since + every)

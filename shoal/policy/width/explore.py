@@ -20,7 +20,6 @@ from shoal.policy.width.place import place
 from shoal.profile.evidence import known_widths
 
 Stamp = Sequence[float]  # time, samples done by then, and the width begun (0: none)
-Seen = Sequence[Stamp]
 Stamps = list[Stamp]
 
 
@@ -51,8 +50,8 @@ class Explore:
     def __post_init__(self) -> None:
         check_foretell(self.foretell)
         if not self.seconds > 0 or self.most < 1:
-            given = f"{self.seconds!r}, {self.most!r}"
-            raise ValueError(f"exploring needs seconds > 0 and most >= 1; got {given}")
+            values = f"{self.seconds!r}, {self.most!r}"
+            raise ValueError(f"exploring needs seconds > 0 and most >= 1; got {values}")
 
     def start(self) -> dict[str, Any]:
         return {"decided": {}, "tried": {}, "wake": None}
@@ -72,16 +71,16 @@ class Explore:
         tried: dict[TrialId, Stamps] = {}
         left = left_with(memory["decided"], left_by(self.foretell))
         for ask in asks(view, self._rungs, left):
-            seen = self._next(view, ask, memory["tried"].get(ask.trial, []))
-            begun, _, width = _last(seen)
+            stamps = self._next(view, ask, memory["tried"].get(ask.trial, []))
+            begun, _, width = _last(stamps)
             if width and ask.widths[-1] <= free:
                 free -= ask.widths[-1]
                 widths[ask.trial] = int(width)
                 wakes.append(begun + self._share(ask))
             else:
-                seen = _broken_off(seen)  # there is no room to go on exploring
-                known += _explored(view, ask, seen)
-            tried[ask.trial] = seen
+                stamps = _broken_off(stamps)  # there is no room to go on exploring
+                known += _explored(view, ask, stamps)
+            tried[ask.trial] = stamps
         widths |= settled(view, known, free, climb)
         plan = Plan(place(view, widths).gangs, min(wakes, default=None))
         last = decided(view, plan, memory["decided"])
@@ -93,36 +92,36 @@ class Explore:
     def _share(self, ask: Ask) -> Seconds:
         return self.seconds / len(ask.widths)
 
-    def _next(self, view: View, ask: Ask, seen: Stamps) -> Stamps:
+    def _next(self, view: View, ask: Ask, stamps: Stamps) -> Stamps:
         """The stamps, with a further one if a width is to be begun, or its time is over."""
-        begun, _, width = _last(seen)
+        begun, _, width = _last(stamps)
         now = int(width)
         measured = _measured(view, ask)
         over = now in measured or view.now >= begun + self._share(ask) - SOON
         if now in ask.widths and not over:
-            return seen
+            return stamps
         if now and now not in ask.widths:  # it was begun with more slots than there are
-            seen = _broken_off(seen)
+            stamps = _broken_off(stamps)
 
-        done = {*_rates(view, ask, seen), now}
+        done = {*_rates(view, ask, stamps), now}
         following = next((width for width in ask.widths if width not in done), 0)
-        if not following and seen and not seen[-1][2]:
-            return seen
-        return [*seen, [view.now, view.done[ask.trial], following]]
+        if not following and stamps and not stamps[-1][2]:
+            return stamps
+        return [*stamps, [view.now, view.done[ask.trial], following]]
 
 
-def _broken_off(seen: Stamps) -> Stamps:
+def _broken_off(stamps: Stamps) -> Stamps:
     """The stamps, in which the width begun last does not count."""
-    time, samples, width = seen[-1]
+    time, samples, width = stamps[-1]
     if not width:
-        return seen
-    return [*seen[:-1], [time, samples, 0]]
+        return stamps
+    return [*stamps[:-1], [time, samples, 0]]
 
 
-def _last(seen: Seen) -> Stamp:
+def _last(stamps: Sequence[Stamp]) -> Stamp:
     """The last stamp; that of no width where there is none."""
-    if seen:
-        return seen[-1]
+    if stamps:
+        return stamps[-1]
     return (0.0, 0.0, 0)
 
 
@@ -131,26 +130,26 @@ def _measured(view: View, ask: Ask) -> Set[int]:
     return known_widths(view.profile, ask.trial) or set()
 
 
-def _explored(view: View, ask: Ask, seen: Seen) -> list[Ask]:
+def _explored(view: View, ask: Ask, stamps: Sequence[Stamp]) -> list[Ask]:
     """The trial at the widths that are known, if there are any, at the rates that it had."""
-    rates = _rates(view, ask, seen)
+    rates = _rates(view, ask, stamps)
     if not rates:
         return []
     return [replace(ask, widths=tuple(rates), rates=tuple(rates.values()))]
 
 
-def _rates(view: View, ask: Ask, seen: Seen) -> dict[int, float]:
+def _rates(view: View, ask: Ask, stamps: Sequence[Stamp]) -> dict[int, float]:
     """Samples/s at each width explored or measured; as believed where nothing was trained."""
-    made: dict[int, float] = {}
-    for begun, end in pairwise(seen):
+    explored: dict[int, float] = {}
+    for begun, end in pairwise(stamps):
         if begun[2] and end[0] > begun[0]:
-            made[int(begun[2])] = (end[1] - begun[1]) / (end[0] - begun[0])
+            explored[int(begun[2])] = (end[1] - begun[1]) / (end[0] - begun[0])
 
     measured = _measured(view, ask)
     rates = {}
     for width, believed in zip(ask.widths, ask.rates, strict=True):
         if width in measured:
             rates[width] = believed
-        elif width in made:
-            rates[width] = made[width] or believed
+        elif width in explored:
+            rates[width] = explored[width] or believed
     return rates

@@ -29,9 +29,9 @@ Paces = Mapping[TrialId, float]  # samples/s
 Memory = Mapping[str, Any]
 NEAR = 20 / 176  # the paper's 20 images/s, of its fastest model's rate
 NOISE = 0.3  # of a rate; what is off by more is another rate, and counts at once
-NEWEST = 4  # the newest of n rates told counts 1/n, but this part of the mean at least
-# By trial and width: the rate told last, the mean of all, their spread, and how many they were.
-Told = Mapping[str, Mapping[str, Sequence[float]]]
+NEWEST = 4  # the newest of n rates counts 1/n, but this part of the mean at least
+# By trial and width: the rate reported last, the mean of all, their spread, and how many they were.
+RateRecords = Mapping[str, Mapping[str, Sequence[float]]]
 Form = Callable[[Sequence[Ask], int], Sequence[Widths]]
 # What is measured first: each kind on its fewest slots, at all widths up to M_t, or nothing.
 Measures = Literal["alone", "printed", "never"]
@@ -103,17 +103,17 @@ def _best(nearest: Iterable[_Nearest], free: int) -> tuple[float, TrialId | None
     best = inf
     taken = None
     rung = 0
-    for each in nearest:
-        limit = min(free - each.ask.least, len(each.gaps) - 1)  # widths are consecutive
-        if limit >= 0 and each.gaps[limit] < best:
-            best = float(each.gaps[limit])
-            taken = each.ask.trial
-            rung = int(each.rungs[limit])
+    for one in nearest:
+        limit = min(free - one.ask.least, len(one.gaps) - 1)  # widths are consecutive
+        if limit >= 0 and one.gaps[limit] < best:
+            best = float(one.gaps[limit])
+            taken = one.ask.trial
+            rung = int(one.rungs[limit])
     return best, taken, rung
 
 
 def _left_over(members: Sequence[Ask], rungs: Rung, free: int, guard: bool) -> None:
-    """The next slot to the slowest one, until none is left (algorithm 2, lines 12-16)."""
+    """Give the next slot to the slowest trial, until none is left (algorithm 2, lines 12-16)."""
 
     def may_rise(ask: Ask) -> bool:
         if guard:
@@ -146,7 +146,7 @@ class Flotilla:
     slowest, over one stream; else each keeps its own pace, as in the paper.
 
     Its memory are the paces that the flotillas were formed by (None: none was formed since trials
-    were measured), what was tried at which width, and the rates that were told.
+    were measured), what was tried at which width, and the rates reported.
 
     Raises:
         ValueError: no such scope or profile, alpha not in 0..1, or delta below 0.
@@ -163,28 +163,28 @@ class Flotilla:
         check_one_of("a flotilla's scope", Scope, self.scope)
         check_one_of("a flotilla's profile", Measures, self.profile)
         if not 0 < self.alpha <= 1 or (self.delta is not None and not self.delta >= 0):
-            given = f"{self.alpha!r}, {self.delta!r}"
-            raise ValueError(f"alpha must lie in 0..1 and delta be >= 0; got {given}")
+            values = f"{self.alpha!r}, {self.delta!r}"
+            raise ValueError(f"alpha must lie in 0..1 and delta be >= 0; got {values}")
 
     def start(self) -> Memory:
         return {}
 
     def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
         wanting = [extended(view, ask) for ask in asks(view, all_widths)]
-        told = noted_rates(view, wanting, memory.get("told") or {})
-        wanting = [smoothed(ask, told) for ask in wanting]
+        records = noted_rates(view, wanting, memory.get("told") or {})
+        wanting = [smoothed(ask, records) for ask in wanting]
         tried = _tried(view, memory)
         needs = missing(view, wanting, tried, self.profile)
         if needs:
             widths = widths_to_try(needs, wanting, room(view))
             tried = noted(view, needs, widths, tried)
             plan = until_measured(view, place(view, widths))
-            return plan, {"paces": None, "tried": tried, "told": told}
-        plan, paces = self._formed(view, wanting, memory.get("paces"), told)
-        return plan, {"paces": paces, "tried": tried, "told": told}
+            return plan, {"paces": None, "tried": tried, "told": records}
+        plan, paces = self._formed(view, wanting, memory.get("paces"), records)
+        return plan, {"paces": paces, "tried": tried, "told": records}
 
     def _formed(
-        self, view: View, wanting: Sequence[Ask], before: Paces | None, told: Told
+        self, view: View, wanting: Sequence[Ask], before: Paces | None, records: RateRecords
     ) -> tuple[Plan, Paces]:
         """The flotillas, and the paces that they were formed by; `before`: those of before."""
         free = free_slots(view)
@@ -192,28 +192,27 @@ class Flotilla:
             waiting = [ask for ask in wanting if ask.trial not in view.running]
             return Plan(view.plan.gangs.union(self._form(view, waiting, free))), {}
 
-        mine = to_share(view)
-        enough = len(mine) - len(free) >= self.alpha * len(mine)
-        if enough and before is not None and not self._apart(wanting, before, told):
+        shared = to_share(view)
+        enough = len(shared) - len(free) >= self.alpha * len(shared)
+        if enough and before is not None and not self._apart(wanting, before, records):
             return view.plan, before
 
-        formed = self._form(view, wanting, mine)
+        formed = self._form(view, wanting, shared)
         if before is not None and not self._repays(view, wanting, formed, enough):
             return view.plan, _paces(wanting, widths_of(view.plan.gangs))
         locked = [gang for gang in view.plan.gangs if ends_by_itself(gang)]
         return Plan(frozenset([*locked, *formed])), _paces(wanting, widths_of(formed))
 
-    def _apart(self, wanting: Sequence[Ask], before: Paces, told: Told) -> bool:
+    def _apart(self, wanting: Sequence[Ask], before: Paces, records: RateRecords) -> bool:
         """Whether a pace is off what the flotillas were formed by, by more than paces may differ.
 
         So they are formed again once trials are measured that seemed alike before. What is within
-        the spread of the rates that were told is noise.
+        the spread of the rates reported is noise.
         """
-        held = [{ask.trial: ask.held for ask in wanting if ask.held}]
-        now = _paces(wanting, held)
+        now = _paces(wanting, [{ask.trial: ask.held for ask in wanting if ask.held}])
         near = self._near(now)
         return any(
-            abs(now[ask.trial] - before[ask.trial]) > max(near, spread_of(ask, told))
+            abs(now[ask.trial] - before[ask.trial]) > max(near, spread_of(ask, records))
             for ask in wanting
             if ask.trial in now and ask.trial in before
         )
@@ -243,7 +242,7 @@ class Flotilla:
         return new + costs < stay * (1.0 - GAIN)
 
     def _groups(self, waiting: Sequence[Ask], free: int) -> list[Widths]:
-        """As `_form`, without saying which slots."""
+        """The flotillas that `_form` would form, without saying on which slots."""
         groups: list[Widths] = []
         while waiting and free > 0:
             widths = create_flotilla(waiting, free, self.delta, self.guard)
@@ -290,12 +289,11 @@ def _tried(view: View, memory: Memory) -> Tried:
 
 # -- when flotillas are formed again
 #
-# When flotillas are formed again: by smoothed rates, and only where that repays itself.
-# Ours. FLEET (Guan et al., MLSys 2020) measures each rate once and believes it. Rates that slots
-# tell differ by a tenth for no reason, as much as the paces of one flotilla may, so a rate counts
-# here by the mean of what was told of it, with a spread; as of round-trip times in Jacobson's
-# "Congestion Avoidance and Control" (SIGCOMM 1988). And a change is made where all trials are
-# through sooner by it, what it costs included.
+# By smoothed rates, and only where that repays itself. Ours. FLEET (Guan et al., MLSys 2020)
+# measures each rate once and believes it. Rates that slots report differ by a tenth for no reason,
+# as much as the paces of one flotilla may, so a rate counts here by the mean of its reports, with a
+# spread; as of round-trip times in Jacobson's "Congestion Avoidance and Control" (SIGCOMM 1988).
+# And a change is made where all trials are through sooner by it, what it costs included.
 
 
 def _paces(wanting: Iterable[Ask], groups: Iterable[Widths]) -> dict[TrialId, float]:
@@ -328,18 +326,18 @@ def gangs_on(view: View, seated: Seats, together: bool) -> list[Gang]:
 
 
 def berths(view: View, widths: Widths, slots: Sequence[SlotId]) -> Seats:
-    """By algorithm 3 where there are several nodes, whole and equal, with memory for the trials.
+    """The slots of each trial: by algorithm 3 where nodes are several, whole, equal and roomy.
 
     Else by best fit, where trials keep what they can of the slots that they have.
     """
     nodes = _nodes_for(view, widths, slots)
-    sizes = {len(at) for at in nodes}
+    sizes = {len(node) for node in nodes}
     room = sum(map(len, nodes))
     if len(nodes) > 1 and len(sizes) == 1 and room >= sum(widths.values()):
         # The slots of each trial by algorithm 3, on nodes with equally many slots.
-        row = [slot for at in nodes for slot in at]
+        row = [slot for node in nodes for slot in node]
         places = assign(list(widths.values()), len(nodes[0]))
-        return {t: tuple(row[at.start : at.stop]) for t, at in zip(widths, places, strict=True)}
+        return {t: tuple(row[p.start : p.stop]) for t, p in zip(widths, places, strict=True)}
     return seats(view, widths, slots, held_by(view, widths))
 
 
@@ -349,37 +347,38 @@ def _nodes_for(view: View, widths: Widths, slots: Sequence[SlotId]) -> list[list
     nodes: dict[str, list[SlotId]] = {}
     for slot in slots:
         nodes.setdefault(view.slots[slot].node, []).append(slot)
-    return [at for at in nodes.values() if min(view.slots[slot].memory for slot in at) >= need]
+    return [
+        node for node in nodes.values() if min(view.slots[slot].memory for slot in node) >= need
+    ]
 
 
 # -- what is measured before the first flotilla
 #
-# Rates measured before flotillas are formed, of each kind of trial, as it trains.
-# Guan et al., "FLEET", MLSys 2020, appendix B.3. Before M_t widths of all are measured (as
-# printed), much of the training may be over; it is usually enough to know each kind alone. This
-# says what is measured where. A gang that measures has a quota of 48 batches, however large the
-# data set is. A slot tells a rate by then, or sooner. Then a trial that stays where it is goes on
-# with its visit. One that makes room leaves at once, and its batches are void, as in the paper.
-# Widths beyond those measured follow by eq. 5.
+# Rates are measured of each kind of trial, as it trains. Guan et al., "FLEET", MLSys 2020, appendix
+# B.3. Before M_t widths of all are measured (as printed), much of the training may be over; it is
+# usually enough to know each kind alone. A gang that measures has a quota of 48 batches, however
+# large the data set is. A slot reports a rate by then, or sooner. Then a trial that stays where it
+# is goes on with its visit. One that makes room leaves at once, and its batches are void, as in the
+# paper. Widths beyond those measured follow by eq. 5.
 
 
-def noted_rates(view: View, wanting: Iterable[Ask], told: Told) -> Told:
-    """What was told of rates by now. Nothing of trials whose rates are given."""
+def noted_rates(view: View, wanting: Iterable[Ask], records: RateRecords) -> RateRecords:
+    """The records with the rates measured by now; none of trials whose rates are given."""
     after: dict[str, dict[str, Sequence[float]]] = {}
     for ask in wanting:
         known = known_widths(view.profile, ask.trial)
         if not known:
             continue
-        before = told.get(ask.trial, {})
+        before = records.get(ask.trial, {})
         for width, rate in zip(ask.widths, ask.rates, strict=True):
             if width in known:
-                one = _with(before.get(str(width)), rate)
-                after.setdefault(ask.trial, {})[str(width)] = one
+                record = _with(before.get(str(width)), rate)
+                after.setdefault(ask.trial, {})[str(width)] = record
     return after
 
 
 def _with(before: Sequence[float] | None, rate: float) -> Sequence[float]:
-    """What was told of a rate, with what is told now."""
+    """The record of a rate, updated by the rate measured now; `before`: None for a new one."""
     if before is None:
         return [rate, rate, 0.0, 1]
     last, mean, spread, count = before
@@ -392,30 +391,30 @@ def _with(before: Sequence[float] | None, rate: float) -> Sequence[float]:
     return [rate, mean + weight * (rate - mean), spread + weight * (off - spread), count + 1]
 
 
-def smoothed(ask: Ask, told: Told) -> Ask:
-    """The ask with the means of what was told of its rates.
+def smoothed(ask: Ask, records: RateRecords) -> Ask:
+    """The ask with the means of the rates in its records.
 
-    A width of which nothing was told is off by as much as the next narrower one that was.
+    A width without a record is off by as much as the next narrower one that has one.
     """
-    mine = told.get(ask.trial)
-    if not mine:
+    by_width = records.get(ask.trial)
+    if not by_width:
         return ask
     rates = []
     off = 1.0
     for width, rate in zip(ask.widths, ask.rates, strict=True):
-        if str(width) in mine:
-            last, mean, _, _ = mine[str(width)]
+        if str(width) in by_width:
+            last, mean, _, _ = by_width[str(width)]
             off = mean / last
         rates.append(rate * off)
     return replace(ask, rates=tuple(rates))
 
 
-def spread_of(ask: Ask, told: Told) -> float:
+def spread_of(ask: Ask, records: RateRecords) -> float:
     """Samples/s by which the ask's rate at its present width is uncertain."""
-    mine = told.get(ask.trial, {})
-    if str(ask.held) not in mine:
+    by_width = records.get(ask.trial, {})
+    if str(ask.held) not in by_width:
         return 0.0
-    _, _, spread, _ = mine[str(ask.held)]
+    _, _, spread, _ = by_width[str(ask.held)]
     return spread
 
 
@@ -496,9 +495,9 @@ def per_node(view: View) -> int:
 
 def missing(view: View, wanting: Sequence[Ask], tried: Tried, measures: Measures) -> list[Missing]:
     """What is yet to be measured, of one trial for each kind; a running one where there is one."""
-    found: list[Missing] = []
+    needs: list[Missing] = []
     if measures == "never":
-        return found
+        return needs
     upto = 1
     if measures == "printed":
         upto = _widths_to_measure(view, wanting)
@@ -515,8 +514,8 @@ def missing(view: View, wanting: Sequence[Ask], tried: Tried, measures: Measures
             if width <= max(upto, ask.least) and width not in known and width not in over
         )
         if widths:
-            found.append(Missing(ask, widths))
-    return found
+            needs.append(Missing(ask, widths))
+    return needs
 
 
 def _widths_to_measure(view: View, wanting: Sequence[Ask]) -> int:
@@ -579,20 +578,20 @@ def until_measured(view: View, plan: Plan) -> Plan:
 
 def _batch(trial: Trial) -> int:
     """The samples of its batches, as far as its configuration says."""
-    said = trial.config.get("batch_size")
-    return said if isinstance(said, int) and said > 0 else BATCH
+    batch = trial.config.get("batch_size")
+    return batch if isinstance(batch, int) and batch > 0 else BATCH
 
 
 def noted(
     view: View, needs: Sequence[Missing], widths: Mapping[TrialId, int], tried: Tried
 ) -> dict[TrialId, list[list[int]]]:
     """What was tried, with the widths that are begun by now."""
-    after = {trial: [list(each) for each in begun] for trial, begun in tried.items()}
+    after = {trial: [list(stamp) for stamp in stamps] for trial, stamps in tried.items()}
     for need in needs:
         trial = need.ask.trial
         width = widths.get(trial)
         stamps = after.setdefault(trial, [])
-        if width in need.widths and width not in [each[0] for each in stamps]:
+        if width in need.widths and width not in [stamp[0] for stamp in stamps]:
             stamps.append([int(width), len(view.visits.get(trial, ()))])
     return after
 

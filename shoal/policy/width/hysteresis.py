@@ -28,7 +28,7 @@ Decided = Mapping[str, Any]
 
 
 def is_due(view: View, last: Decided, every: Seconds | None = None) -> bool:
-    """Whether trials, slots or rates came or went since, or so many seconds passed."""
+    """Whether trials, slots or rates changed since the last decision, or `every` is over."""
     if not last or last["counts"] != _counts(view):
         return True
     # One ended, and is extended already; or a slot was lost, and another came at that moment.
@@ -65,7 +65,7 @@ def decided(view: View, plan: Plan, last: Decided) -> dict[str, Any]:
 
 def _wide(view: View, plan: Plan, last: Decided) -> dict[TrialId, list[float]]:
     """For trials with slots to give up: a time, the samples trained by then, and samples/s."""
-    found: dict[TrialId, list[float]] = {}
+    wide: dict[TrialId, list[float]] = {}
     for gang in sorted(plan.gangs, key=in_order):
         for lane in gang.lanes:
             trial = lane.trial
@@ -75,8 +75,8 @@ def _wide(view: View, plan: Plan, last: Decided) -> dict[TrialId, list[float]]:
             begins = view.now + _until_it_trains(view, trial, gang)
             samples = view.done[trial] + _under_way(view, last, trial)
             rate = view.profile.curve(trial, width)[width - 1]
-            found[trial] = [begins, samples, rate]
-    return found
+            wide[trial] = [begins, samples, rate]
+    return wide
 
 
 def _until_it_trains(view: View, trial: TrialId, gang: Gang) -> Seconds:
@@ -99,11 +99,11 @@ def _under_way(view: View, last: Decided, trial: TrialId) -> Samples:
     if not last or trial not in last["wide"] or not shards:
         return 0.0
     begins, samples, rate = last["wide"][trial]
-    should: Samples = samples + rate * max(view.now - begins, 0.0) - view.done[trial]
+    expected: Samples = samples + rate * max(view.now - begins, 0.0) - view.done[trial]
     visit = max(view.shards[shard] for shard in shards)
-    if should > visit * (1.0 + OFF):
+    if expected > visit * (1.0 + OFF):
         return 0.0
-    return min(max(should, 0.0), visit)
+    return min(max(expected, 0.0), visit)
 
 
 def left_with(last: Decided, left: Left) -> Left:
@@ -128,7 +128,7 @@ def settled(view: View, wanting: Sequence[Ask], capacity: int, rule: Rule) -> Wi
     others = [ask for ask in wanting if ask.trial not in ending]
 
     now = _as_they_are(others, free, rule)
-    best = rule([_held_on_to(view, ask) for ask in others], free)
+    best = rule([_with_cost_of_narrowing(view, ask) for ask in others], free)
     if now.keys() == best.keys() and sum(now.values()) <= free:
         concerned = [ask for ask in others if now.get(ask.trial) != best.get(ask.trial)]
         before = _seconds_left(view, concerned, now)
@@ -158,7 +158,7 @@ def _as_they_are(wanting: Sequence[Ask], capacity: int, rule: Rule) -> dict[Tria
     return now
 
 
-def _held_on_to(view: View, ask: Ask) -> Ask:
+def _with_cost_of_narrowing(view: View, ask: Ask) -> Ask:
     """The ask in which fewer slots than now take as much longer as two changes, and the gain.
 
     For the slots that one trial gives up another one changes, too. So rules exchange no slots
@@ -177,7 +177,7 @@ def _held_on_to(view: View, ask: Ask) -> Ask:
 
 
 def _seconds_left(view: View, wanting: Sequence[Ask], widths: Widths) -> Seconds:
-    """Until these trials end with these widths, in all, with the changes to them."""
+    """Seconds until these trials end at these widths, summed, the changes to them included."""
     total = 0.0
     for ask in wanting:
         width = widths[ask.trial]

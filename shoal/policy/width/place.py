@@ -43,13 +43,13 @@ def assign(widths: Sequence[int], per_node: int) -> list[range]:
     taken = sum(widths[i] for i in row)
     row += _best_order(rest, widths, taken, per_node)
     # The places of each width, if they stand in this order.
-    given: dict[int, range] = {}
-    at = 0
+    places: dict[int, range] = {}
+    begin = 0
     for i in row:
-        end = at + widths[i]
-        given[i] = range(at, end)
-        at = end
-    return [given[i] for i in range(len(widths))]
+        end = begin + widths[i]
+        places[i] = range(begin, end)
+        begin = end
+    return [places[i] for i in range(len(widths))]
 
 
 def _best_order(
@@ -58,7 +58,7 @@ def _best_order(
     """The order of these widths, laid out from place `at` on, that eq. 4 finds best."""
 
     def spread_of(order: tuple[int, ...]) -> float:
-        """Eq. 4."""
+        """The sum that eq. 4 makes least, for this order."""
         total = 0.0
         begin = at
         for i in order:
@@ -108,8 +108,7 @@ def place(view: View, wanted: Widths) -> Plan:
     themselves go on. Where memory is short a trial gets fewer slots than wanted, or none.
     """
     gangs = {gang for gang in view.plan.gangs if ends_by_itself(gang)}
-    held = held_by(view, wanted)
-    seated = seats(view, wanted, to_share(view), held)
+    seated = seats(view, wanted, to_share(view), held_by(view, wanted))
     for trial, slots in seated.items():
         gangs.add(alone(view, trial, slots))
     return Plan(frozenset(gangs))
@@ -135,13 +134,12 @@ def to_share(view: View) -> list[SlotId]:
 
 def held_by(view: View, wanted: Iterable[TrialId]) -> Seats:
     """The slots that these trials have now, but for units that end by themselves."""
-    held = {}
+    present = {}
     for trial in wanted:
         gang = view.running.get(trial)
-        if gang is None or ends_by_itself(gang):
-            continue
-        held[trial] = slots_of(gang, trial)
-    return held
+        if gang is not None and not ends_by_itself(gang):
+            present[trial] = slots_of(gang, trial)
+    return present
 
 
 def seats(view: View, wanted: Widths, free: Sequence[SlotId], held: Held) -> Seats:
@@ -151,57 +149,51 @@ def seats(view: View, wanted: Widths, free: Sequence[SlotId], held: Held) -> Sea
     choose first, and of equal ones those that miss most slots.
     """
     pool = _Pool(view, free)
-    found = _kept(view, wanted, held, pool)
+    seated = _keep(view, wanted, held, pool)
     limited = any(slot.memory < inf for slot in view.slots.values())
     memory = dict.fromkeys(wanted, 0.0)
     if limited:
         memory = {trial: view.profile.cost(trial).memory for trial in wanted}
 
-    for trial in _by_need(wanted, found, memory):
+    for trial in _by_need(wanted, seated, memory):
         roomy = pool
         if limited:
             roomy = pool.with_memory(memory[trial])
-        before = found.get(trial, ())
+        before = seated.get(trial, ())
         need = wanted[trial] - len(before)
-        got = (*before, *roomy.nearest(before, need))
-        use = _usable(len(got), wanted[trial])
-        found[trial] = got[:use]
-        pool.take(got[len(before) : use])
+        slots = (*before, *roomy.nearest(before, need))
+        use = _usable(len(slots), wanted[trial])
+        seated[trial] = slots[:use]
+        pool.take(slots[len(before) : use])
     # The trials that have at least their fewest slots.
-    seated = {}
-    for trial, slots in found.items():
-        if slots and _are_enough(view, trial, slots):
-            seated[trial] = slots
-    return seated
+    return {
+        trial: slots
+        for trial, slots in seated.items()
+        if slots and len(slots) >= view.trials[trial].widths[0]
+    }
 
 
-def _by_need(wanted: Widths, found: Seats, memory: Memory) -> list[TrialId]:
+def _by_need(wanted: Widths, seated: Seats, memory: Memory) -> list[TrialId]:
     """The trials that miss slots: those that need most memory first, then most slots."""
     need: dict[TrialId, int] = {}
     for trial, width in wanted.items():
-        missing = width - len(found.get(trial, ()))
+        missing = width - len(seated.get(trial, ()))
         if missing:
             need[trial] = missing
     return sorted(need, key=lambda trial: (-memory[trial], -need[trial]))
 
 
-def _are_enough(view: View, trial: TrialId, slots: Sequence[SlotId]) -> bool:
-    """Whether these are the trial's fewest slots, or more."""
-    fewest = view.trials[trial].widths[0]
-    return len(slots) >= fewest
-
-
-def _kept(view: View, wanted: Widths, held: Held, pool: "_Pool") -> Seats:
+def _keep(view: View, wanted: Widths, held: Held, pool: "_Pool") -> Seats:
     """What each trial keeps of its slots; these are taken from the pool."""
-    found: Seats = {}
-    for trial, slots in held.items():
+    seated: Seats = {}
+    for trial, lane in held.items():
         width = wanted[trial]
-        mine = tuple(slot for slot in slots if slot in pool)
-        if len(mine) > width:
-            mine = _fewest_nodes(view, mine, width)
-        found[trial] = mine
-        pool.take(mine)
-    return found
+        slots = tuple(slot for slot in lane if slot in pool)
+        if len(slots) > width:
+            slots = _fewest_nodes(view, slots, width)
+        seated[trial] = slots
+        pool.take(slots)
+    return seated
 
 
 class _Pool:
@@ -216,8 +208,7 @@ class _Pool:
         self.nodes: dict[str, dict[SlotId, None]] = {}
         self.sizes: dict[int, dict[str, None]] = {}
         for slot in free:
-            mine = self.nodes.setdefault(self._node(slot), {})
-            mine[slot] = None
+            self.nodes.setdefault(self._node(slot), {})[slot] = None
         for node, slots in self.nodes.items():
             self._note(node, len(slots))
 
@@ -240,36 +231,35 @@ class _Pool:
         """Remove these slots."""
         for slot in slots:
             node = self._node(slot)
-            mine = self.nodes[node]
+            free = self.nodes[node]
             # Note that the node, with so many free slots, has one less.
-            size = len(mine)
+            size = len(free)
             alike = self.sizes[size]
             del alike[node]
             if not alike:
                 del self.sizes[size]
             if size > 1:
                 self._note(node, size - 1)
-            del mine[slot]
+            del free[slot]
 
     def _note(self, node: str, size: int) -> None:
         """Note that the node has so many free slots."""
-        alike = self.sizes.setdefault(size, {})
-        alike[node] = None
+        self.sizes.setdefault(size, {})[node] = None
 
-    def nearest(self, held: Sequence[SlotId], need: int) -> list[SlotId]:
+    def nearest(self, lane: Sequence[SlotId], need: int) -> list[SlotId]:
         """So many more slots, or as many as there are.
 
         First at nodes where the trial is. Then at a node that just holds the rest; else at the
         emptiest node, and so on.
         """
         # The nodes of these slots that have free ones, those with the most free ones first.
-        nodes = dict.fromkeys(map(self._node, held))
+        nodes = dict.fromkeys(map(self._node, lane))
         with_free = [node for node in nodes if self.nodes.get(node)]
         home = sorted(with_free, key=lambda node: -len(self.nodes[node]))
-        got: list[SlotId] = []
+        slots: list[SlotId] = []
         used: set[str] = set()
-        while len(got) < need:
-            more = need - len(got)
+        while len(slots) < need:
+            more = need - len(slots)
             node: str | None
             if home:
                 node = home.pop(0)
@@ -278,8 +268,8 @@ class _Pool:
             if node is None:
                 break
             used.add(node)
-            got += islice(self.nodes[node], more)
-        return got
+            slots += islice(self.nodes[node], more)
+        return slots
 
     def _best(self, need: int, used: set[str]) -> str | None:
         """The unused node that just holds so many slots; else the one with the most."""
@@ -305,8 +295,8 @@ def _fewest_nodes(view: View, slots: tuple[SlotId, ...], width: int) -> tuple[Sl
     return tuple(slot for slot in slots if slot in keep)
 
 
-def _usable(got: int, wanted: int) -> int:
+def _usable(count: int, wanted: int) -> int:
     """How many of the slots to use: a power of two, where a power of two was wanted."""
-    if 0 < got < wanted and is_power_of_two(wanted):
-        return 1 << (got.bit_length() - 1)
-    return got
+    if 0 < count < wanted and is_power_of_two(wanted):
+        return 1 << (count.bit_length() - 1)
+    return count

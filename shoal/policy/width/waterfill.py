@@ -73,7 +73,7 @@ class _Ladders:
 
     def earliest(self, capacity: int) -> list[int]:
         """The lowest rungs with which all end by the earliest time possible, by bisection."""
-        ends = {-time for last in self.lasts for time in last}
+        ends = {-time for lasts in self.lasts for time in lasts}
         marks = sorted(ends)  # the earliest time is one of these
         if not marks:
             return []
@@ -93,9 +93,9 @@ class _Ladders:
 
     def _by(self, time: Seconds, capacity: int) -> list[int] | None:
         """The lowest rungs with which all end by this time; None if they do not fit."""
-        rungs = [bisect_left(last, -time) for last in self.lasts]
-        for rung, last in zip(rungs, self.lasts, strict=True):
-            if rung == len(last):
+        rungs = [bisect_left(lasts, -time) for lasts in self.lasts]
+        for rung, lasts in zip(rungs, self.lasts, strict=True):
+            if rung == len(lasts):
                 return None
         if self.used(rungs) > capacity:
             return None
@@ -150,14 +150,14 @@ class WaterFill:
         check_foretell(self.foretell)
         self._check_left()
         if not self.gain >= 0 or (self.expect is not None and not self.expect > 0):
-            given = f"{self.gain!r}, {self.expect!r}"
-            raise ValueError(f"gain must be >= 0, and expect > 0 samples or None; got {given}")
+            values = f"{self.gain!r}, {self.expect!r}"
+            raise ValueError(f"gain must be >= 0, and expect > 0 samples or None; got {values}")
 
     def _check_left(self) -> None:
         """Raise ValueError if there are two ways to say what trials have left."""
         if self.expect is not None and self.foretell is not None:
-            given = f"expect={self.expect!r} and {self.foretell!r}"
-            raise ValueError(f"what is left is either expected or foretold; got {given}")
+            values = f"expect={self.expect!r} and {self.foretell!r}"
+            raise ValueError(f"what is left is either expected or foretold; got {values}")
 
     def start(self) -> None:
         return None
@@ -203,7 +203,7 @@ class WaterFill:
         return max(self.expect - view.done[trial], self.expect / 4)
 
     def _rank(self, ask: Ask) -> tuple[bool, float]:
-        """Running trials come first without ticks; at ticks they only count as longer."""
+        """A key to sort by: running trials first without ticks; at ticks they count as longer."""
         seconds = ask.seconds()
         if ask.held > 0:
             return False, -seconds / self._bonus()
