@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "Capes, eq. 2-4: what a measured width says beside them holds for others",
         ALL_REDUCE,
-        "return found[wide[min(at, len(wide) - 1)]]",
+        "return measured[wide[min(at, len(wide) - 1)]]",
         "return Beside()",
         f"{OF_ALL_REDUCE}::test_one_measured_width_foretells_the_others",
     ),
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "Capes, eq. 2-4: what others say of hidden sums and fixed costs",
         "profile/measure.py",
-        "return mean_beside(found)",
+        "return mean_beside(corrections)",
         "return Beside()",
         f"{OF_ALL_REDUCE}::test_a_trial_that_was_only_measured_alone_has_its_own_model_to_sum",
     ),

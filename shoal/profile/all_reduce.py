@@ -10,7 +10,7 @@ trained yet gets its speed from these, with what the widths that were measured s
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log, log2
 
@@ -23,7 +23,7 @@ GIB = 2**30
 
 
 def is_power_of_two(width: int) -> bool:
-    """1, 2, 4, 8 …"""
+    """Whether the width is 1, 2, 4, 8 …"""
     return width > 0 and width & (width - 1) == 0
 
 
@@ -133,7 +133,7 @@ class Sums:
         return self.batch / compute
 
     def beside(self, alone: float, width: int, rate: float) -> Beside:
-        """What the rate at this width says beside eq. 2-4; `alone`: the rate on one slot."""
+        """The corrections that the rate at this width asks for; `alone`: the rate on one slot."""
         compute = self.batch / alone / width
         more = max(self.batch / rate - compute, 0.0) - self.seconds(width)
         if more < 0.0:
@@ -148,13 +148,13 @@ class Sums:
         return self.batch / step
 
 
-def mean_beside(found: Iterable[Beside]) -> Beside:
-    """The mean; nothing beside eq. 2-4 if there are none."""
-    every = list(found)
-    if not every:
+def mean_beside(corrections: Sequence[Beside]) -> Beside:
+    """The mean of these; nothing beside eq. 2-4 if there are none."""
+    count = len(corrections)
+    if not count:
         return Beside()
-    hidden = sum(each.hidden for each in every) / len(every)
-    fixed = sum(each.fixed for each in every) / len(every)
+    hidden = sum(one.hidden for one in corrections) / count
+    fixed = sum(one.fixed for one in corrections) / count
     return Beside(hidden, fixed)
 
 
@@ -168,26 +168,26 @@ def curve_by_links(
     """
     alone = rates[1]
     wide = sorted(width for width in rates if width > 1)
-    found = {width: sums.beside(alone, width, rates[width]) for width in wide}
+    measured = {width: sums.beside(alone, width, rates[width]) for width in wide}
     curve = []
     for width in range(1, upto + 1):
         if width in rates:
             curve.append(rates[width])
         else:
-            curve.append(sums.rate(alone, width, _at(width, wide, found, others)))
+            curve.append(sums.rate(alone, width, _at(width, wide, measured, others)))
     return curve
 
 
-def _at(width: int, wide: list[int], found: Mapping[int, Beside], others: Beside) -> Beside:
-    """What holds at this width, by the measured ones around it."""
+def _at(width: int, wide: list[int], measured: Mapping[int, Beside], others: Beside) -> Beside:
+    """What is beside eq. 2-4 at this width, by the measured ones around it."""
     if not wide:
         return others
     at = bisect_left(wide, width)
     if at in (0, len(wide)):
-        return found[wide[min(at, len(wide) - 1)]]
+        return measured[wide[min(at, len(wide) - 1)]]
     low, high = wide[at - 1], wide[at]
     part = log(width / low) / log(high / low)
-    first, second = found[low], found[high]
+    first, second = measured[low], measured[high]
     return Beside(
         first.hidden + part * (second.hidden - first.hidden),
         first.fixed + part * (second.fixed - first.fixed),

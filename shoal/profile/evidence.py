@@ -22,20 +22,20 @@ def known_widths(profile: Profile, trial: TrialId) -> Set[int] | None:
     """
     if not isinstance(profile, Belief):
         return None
-    found = _widths(profile.given(profile.known[trial].config))
+    widths = _widths(profile.given(profile.known[trial].config))
     for name in profile.signatures.kinds.get(_kind(profile, trial), set()):
-        found |= _widths(profile.figures.get(name, {}))
-    return found
+        widths |= _widths(profile.figures.get(name, {}))
+    return widths
 
 
 def measured_rates(profile: Profile) -> list[float]:
     """Samples/s of each kind at each width where it was measured; none if all rates are given."""
     if not isinstance(profile, Belief):
         return []
-    found = []
+    rates = []
     for figures in profile.figures.values():
-        found += [rate for name, rate in figures.items() if name.startswith("rate")]
-    return found
+        rates += [rate for name, rate in figures.items() if name.startswith("rate")]
+    return rates
 
 
 def widest(profile: Profile, trial: TrialId, fewest: int, most: int) -> int:
@@ -95,7 +95,7 @@ def links(profile: Profile) -> Links | None:
 
 
 def clocked_as(profile: Profile, trial: TrialId) -> str:
-    """What of the trial its speed on slots is clocked by: its signature, if one is known."""
+    """The name under which the trial's speed on slots is clocked: its signature, if known."""
     if not isinstance(profile, Belief):
         return str(trial)
     return profile.signatures.name(trial, profile.known)
@@ -108,8 +108,8 @@ def _kind(belief: Belief, trial: TrialId) -> Key:
 
 
 def _widths(figures: Figures) -> set[int]:
-    """The widths of these rates."""
-    found = set(wide_rates(figures))
+    """The widths at which these figures have a rate."""
+    widths = set(wide_rates(figures))
     if figures.get("rate"):
-        found.add(1)
-    return found
+        widths.add(1)
+    return widths

@@ -27,7 +27,7 @@ from shoal.profile.pace import (
 )
 from shoal.profile.signatures import Key, Signatures
 from shoal.profile.slot_speeds import SlotSpeeds, are_comparable
-from shoal.profile.widths import WIDER, mean_of, own_speedups, rate_at, wide_rates
+from shoal.profile.widths import WIDER, mean_of, rate_at, speedups_of, wide_rates
 
 RATE = 1000.0  # samples/s of all trials, while nothing was measured: any number does
 NOTHING = Given(())
@@ -78,7 +78,7 @@ class Believer:
         if last is None or self._outdated(last, state):
             return believe(state, self.given, self._signatures)
         if self._speeds is not state.speeds:
-            # It tells no rate another way, but what was clocked where.
+            # This changes no rate, but what was clocked where.
             last.slots = SlotSpeeds(state.speeds, state.rated)
         if last.known is not state.known:
             return last.of(state.known)
@@ -159,18 +159,18 @@ class Belief:
         self.signatures = signatures
         self.slots = slots
         self._near: dict[Key, Figures] = {}
-        self._found: dict[TrialId, Figures] = {}
+        self._figures_of: dict[TrialId, Figures] = {}
         self._curves: dict[TrialId, list[float]] = {}
         self._costs: dict[tuple[int, Hashable], Cost] = {}
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Belief":
         """A belief from the same measurements for these trials (a simulation's, say)."""
-        made = copy(self)  # with what it has computed already
-        made.known = known
-        made._found = {}
-        made._curves = {}
-        made._costs = {}
-        return made
+        belief = copy(self)  # with what it has computed already
+        belief.known = known
+        belief._figures_of = {}
+        belief._curves = {}
+        belief._costs = {}
+        return belief
 
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
         if shares_one_slot(gang):
@@ -223,7 +223,7 @@ class Belief:
         return min(1.0, sum(ratios) / len(ratios))
 
     def _may_be_fused(self, trials: Sequence[TrialId]) -> bool:
-        """Whether a slot would try it with these: not for a few steps of which nothing is known."""
+        """Whether a slot would try to fuse these: not for a few steps if nothing was measured."""
         figures = self._figures(trials[0])
         batch = figures.get("rate", 0.0) * figures.get("step", 0.0)
         if not batch or fused_steps(figures):
@@ -255,9 +255,9 @@ class Belief:
 
     def _curve(self, trial: TrialId, upto: int) -> list[float]:
         """Samples/s at each width up to this one, with what the trial waits for data."""
-        own = self._figures(trial)
-        waits = own.get("data", 0.0)
-        sums = self._sums(own)
+        figures = self._figures(trial)
+        waits = figures.get("data", 0.0)
+        sums = self._sums(figures)
         if sums is None:
             # Widths, rising, and samples/s there, without waiting for data.
             alone = self._speed(trial)
@@ -265,7 +265,7 @@ class Belief:
             points = tuple(sorted(by_width.items()))
             rates = [rate_at(points, width) for width in range(1, upto + 1)]
         else:
-            known = {1: self._speed(trial)} | wide_rates(own)
+            known = {1: self._speed(trial)} | wide_rates(figures)
             rates = curve_by_links(known, sums, self._beside, upto)
         return [1.0 / (1.0 / rate + waits) for rate in rates]
 
@@ -275,14 +275,14 @@ class Belief:
 
     @cached_property
     def _beside(self) -> Beside:
-        """What all widths that were measured say in the mean beside Capes' eq. 2-4."""
-        found = []
+        """The mean corrections of Capes' eq. 2-4, by all widths that were measured."""
+        corrections = []
         for figures in self.figures.values():
             sums, alone = self._sums(figures), figures.get("rate")
             if sums is not None and alone:
                 wide = wide_rates(figures).items()
-                found += [sums.beside(alone, width, rate) for width, rate in wide]
-        return mean_beside(found)
+                corrections += [sums.beside(alone, width, rate) for width, rate in wide]
+        return mean_beside(corrections)
 
     def _wider(self, trial: TrialId, alone: float) -> dict[int, float]:
         """Samples/s at the widths above 1: as measured, else by others' speed-ups."""
@@ -292,26 +292,26 @@ class Belief:
         return {width: alone * more for width, more in self._speedups.items()}
 
     def cost(self, trial: TrialId) -> Cost:
-        found, form = self._figures(trial), self._form(trial)
-        key = (id(found), form)  # trials of one kind have the same figures, which this belief keeps
+        known, form = self._figures(trial), self._form(trial)
+        key = (id(known), form)  # trials of one kind have the same figures, which this belief keeps
         if key not in self._costs:
-            said = self._said(trial)
-            figures = {**self._mean, **found}
-            if "memory" in found and "transient" not in found:
+            given = self._given(trial)
+            figures = {**self._mean, **known}
+            if "memory" in known and "transient" not in known:
                 figures["transient"] = 0.0  # another's is not a part of it
             for name in self._mean:
-                if name.startswith(SHARED) and name not in found:
+                if name.startswith(SHARED) and name not in known:
                     figures[name] = 0.0  # nor what others hold once
-            figures["first"] = said.get("first", self._first)
+            figures["first"] = given.get("first", self._first)
             crowded = 0.0
-            if "memory" not in said:
-                crowded = min(found.get("crowded", 0.0), self.room)
+            if "memory" not in given:
+                crowded = min(known.get("crowded", 0.0), self.room)
             # The costs by these figures; what is not known counts 0.
             memory = figures.get("memory", 0.0)
             transient = min(memory, figures.get("transient", 0.0))
             trunk, shared = max(
                 ((name, gib) for name, gib in figures.items() if name.startswith(SHARED)),
-                key=lambda each: each[1],
+                key=lambda item: item[1],
                 default=(None, 0.0),
             )
             if crowded:
@@ -333,7 +333,7 @@ class Belief:
     @cached_property
     def _first(self) -> Seconds:
         """The longest time that a trial spent the first time on a slot."""
-        times = [each.get("first", 0.0) for each in self.figures.values()]
+        times = [figures.get("first", 0.0) for figures in self.figures.values()]
         return max(times, default=0.0)
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
@@ -346,10 +346,10 @@ class Belief:
             return repack
 
         if before is not None:
-            way = rescaled(before, after)
+            change = rescaled(before, after)
             first = after.lanes[0].trial
-            if way is not None and (way in self._figures(first) or way in self._mean):
-                return self._figure(first, way)
+            if change is not None and (change in self._figures(first) or change in self._mean):
+                return self._figure(first, change)
         return repack + until_all_begin(new_lanes(before, after), self._hop)
 
     def _hop(self, trial: TrialId) -> Seconds:
@@ -362,19 +362,19 @@ class Belief:
 
     def _speed(self, trial: TrialId) -> float:
         """Samples/s of the trial alone on one slot, without what it waits for data."""
-        own = self._figures(trial)
+        figures = self._figures(trial)
         return (
-            self._own_rate(trial, own)
-            or self._narrowed(own)
+            self._rate_alone(trial, figures)
+            or self._narrowed(figures)
             or self._mean.get("rate")
             or self._narrowed(self._mean)
             or RATE
         )
 
-    def _own_rate(self, trial: TrialId, own: Figures) -> float | None:
+    def _rate_alone(self, trial: TrialId, figures: Figures) -> float | None:
         """The trial's rate on a slot of speed 1, if one was measured or given."""
-        rate = own.get("rate")
-        if not rate or not self.slots or "rate" in self._said(trial):
+        rate = figures.get("rate")
+        if not rate or not self.slots or "rate" in self._given(trial):
             return rate
         return rate / self.slots.where_rated(self.signatures.name(trial, self.known))
 
@@ -390,22 +390,17 @@ class Belief:
         return wider[width] / (self._speedups.get(width) or width**WIDER)
 
     def _figures(self, trial: TrialId) -> Figures:
-        """The figures of this trial, by name: as looked up, and as given."""
-        found = self._found.get(trial)
-        if found is None:
-            found = self._believed(trial)
-            self._found[trial] = found
-        return found
+        """The figures of this trial, by name: measured of it, or of others, under those given."""
+        figures = self._figures_of.get(trial)
+        if figures is None:
+            figures = self._look_up(trial)
+            given = self._given(trial)
+            if given:
+                figures = {**figures, **given}
+            self._figures_of[trial] = figures
+        return figures
 
-    def _believed(self, trial: TrialId) -> Figures:
-        """The figures measured of this trial, or of others, under those given."""
-        found = self._look_up(trial)
-        said = self._said(trial)
-        if said:
-            return {**found, **said}
-        return found
-
-    def _said(self, trial: TrialId) -> Figures:
+    def _given(self, trial: TrialId) -> Figures:
         """The figures that are given of this trial."""
         if trial not in self.known:
             return self.given({})
@@ -435,8 +430,8 @@ class Belief:
     @cached_property
     def _speedups(self) -> dict[int, float]:
         """By width, the mean rate over that of one slot, of the signatures measured so wide."""
-        found: dict[int, list[float]] = {}
+        speedups: dict[int, list[float]] = {}
         for figures in self.figures.values():
-            for width, more in own_speedups(figures).items():
-                found.setdefault(width, []).append(more)
-        return {width: sum(each) / len(each) for width, each in found.items()}
+            for width, more in speedups_of(figures).items():
+                speedups.setdefault(width, []).append(more)
+        return {width: sum(values) / len(values) for width, values in speedups.items()}

@@ -73,6 +73,7 @@ def load(path: str | Path) -> Table | Given:
 
 
 def _all_figures(row: Row) -> Figures:
+    """All figures of a table's row, by name."""
     figures = _by_name(dict(enumerate(row.rates, 1)))
     for name in COSTS:
         value = getattr(row, name)

@@ -85,9 +85,9 @@ def _is_fused(gang: Gang) -> bool:
 
 
 def rescaled(before: Gang, after: Gang) -> str | None:
-    """Whether one trial's lane keeps some slots and gets more ("up") or fewer ("down").
+    """The direction in which one trial's lane changes its width: "up" or "down".
 
-    Returns None for any other change.
+    Returns None for any other change, and where the lane keeps no slot.
     """
     if not len(before.lanes) == len(after.lanes) == 1:
         return None

@@ -77,7 +77,7 @@ class PackCost:
             batch = left[0]
             spent += (samples / batch - steps) * self.step(left)
             steps = samples / batch
-            left = [other for other in left if other < batch]
+            left = [smaller for smaller in left if smaller < batch]
             if left:
                 spent += self.repack
         return spent
@@ -141,10 +141,10 @@ class Packing:
         Raises:
             ValueError: the configuration's batch size is no number of samples.
         """
-        found: Any = config.get(self.batch, self.usual)
-        if not _is_batch(found):
-            raise ValueError(f"{self.batch} must be a number of samples >= 1; got {found!r}")
-        return int(found)
+        size: Any = config.get(self.batch, self.usual)
+        if not _is_batch(size):
+            raise ValueError(f"{self.batch} must be a number of samples >= 1; got {size!r}")
+        return int(size)
 
     def rate(self, batch: int | None = None) -> float:
         """Samples/s of a trial alone on a slot, at this batch size (None: the usual one)."""
@@ -162,20 +162,20 @@ def _is_batch(size: Any) -> bool:
 class Share(NamedTuple):
     """What a trial at this batch size brings to a step of those that share its slot.
 
-    `fixed` and `moving`: of these the dearest of all counts. `own`: what is added for it.
+    `fixed` and `moving`: of these the dearest of all counts. `added`: what each adds.
     """
 
     packing: Packing
     batch: int
     fixed: Seconds
     moving: Seconds
-    own: Seconds
+    added: Seconds
 
     @classmethod
     def of(cls, packing: Packing, batch: int) -> "Share":
         cost = packing.cost
-        own = cost.compute * batch + cost.joint
-        return cls(packing, batch, cost.fixed, cost.moving * batch, own)
+        added = cost.compute * batch + cost.joint
+        return cls(packing, batch, cost.fixed, cost.moving * batch, added)
 
 
 def together(
@@ -217,12 +217,12 @@ def together(
 
 def _step_of(lanes: Iterable[Share]) -> Seconds:
     """Seconds of a step of these lanes, at speed 1; asked thousands of times for one decision."""
-    fixed = moving = own = 0.0
+    fixed = moving = added = 0.0
     for _, _, once, moved, more in lanes:
         fixed = max(fixed, once)
         moving = max(moving, moved)
-        own += more
-    return fixed + moving + own
+        added += more
+    return fixed + moving + added
 
 
 @dataclass(frozen=True, slots=True)

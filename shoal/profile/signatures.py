@@ -46,7 +46,7 @@ class _Nearby:
     kinds: list[Key] = field(default_factory=list)
 
     def compare(self, kind: Key, other: Key) -> None:
-        """Take the next kind in, if none is nearer."""
+        """Count `other` among the nearest to `kind`, if none so far is nearer."""
         far = _distance(dict(kind), dict(other))
         if far < self.least:
             self.least = far
@@ -83,10 +83,10 @@ class Signatures:
     def of(cls, signature: Mapping[TrialId, str], known: Mapping[TrialId, Trial]) -> Self:
         """What these trials were measured as, in this order: of equal configurations the last."""
         last = {key_of(known[t].config): name for t, name in signature.items() if t in known}
-        made = cls()
+        signatures = cls()
         for key, name in last.items():
-            made._add(key, name)
-        return made
+            signatures._add(key, name)
+        return signatures
 
     def learn(
         self,
@@ -114,13 +114,13 @@ class Signatures:
         if trial not in known:
             return ()
         config = known[trial].config
-        held = self._keys.get(trial)
-        if held is None or held[0] is not config:  # another study's trial may have its name
-            held = self._keys[trial] = (config, key_of(config))
-        return held[1]
+        cached = self._keys.get(trial)
+        if cached is None or cached[0] is not config:  # another study's trial may have its name
+            cached = self._keys[trial] = (config, key_of(config))
+        return cached[1]
 
     def name(self, trial: TrialId, known: Mapping[TrialId, Trial]) -> str:
-        """The signature of its configuration, or of one that speed cannot tell from it.
+        """The signature of the trial's configuration, or of one that speed cannot tell from it.
 
         The trial's own name if there is none.
         """
@@ -183,13 +183,13 @@ class Signatures:
             self._idle_in_form |= fresh_in_form
             self._formed_of.clear()
             self.forms.clear()
-        for other, its_name in self.seen.items() if fresh else [(key, name)]:
-            self.kinds.setdefault(self.kind(other), set()).add(its_name)
-        for other, its_name in self.seen.items() if fresh_in_form else [(key, name)]:
-            self.forms[self._formed(other)] = its_name[:FORM]
+        for config, signature in self.seen.items() if fresh else [(key, name)]:
+            self.kinds.setdefault(self.kind(config), set()).add(signature)
+        for config, signature in self.seen.items() if fresh_in_form else [(key, name)]:
+            self.forms[self._formed(config)] = signature[:FORM]
 
     def _differing(self, key: Key, name: str) -> set[str]:
-        """Keys by which it differs from the first configuration with this name.
+        """Keys by which the configuration differs from the first one with this name.
 
         The name is a signature, or the beginning of one.
         """

@@ -21,7 +21,7 @@ Name = tuple[str, str]  # "kind" or "slot", and which
 
 
 def are_comparable(speeds: Mapping[Place, float]) -> bool:
-    """Whether these tell anything: what a slot does beside another, or a pack beside its trials."""
+    """Whether the speeds compare anything: a slot with another, or a pack with its trials."""
     slots = set()
     for kind, slot in speeds:
         slots.add(slot)
@@ -111,7 +111,7 @@ class Links:
             self.join(kind, slot)
 
     def join(self, kind: str, slot: SlotId) -> None:
-        """This kind was clocked on this slot."""
+        """Note that this kind was clocked on this slot."""
         self._above[self._top(("kind", kind))] = self._top(("slot", slot))
 
     def knows(self, kind: str) -> bool:
@@ -140,4 +140,4 @@ def _means(values: Iterable[tuple[str, float]]) -> dict[Any, float]:
     gathered: dict[str, list[float]] = defaultdict(list)
     for key, value in values:
         gathered[key].append(value)
-    return {key: sum(each) / len(each) for key, each in gathered.items()}
+    return {key: sum(group) / len(group) for key, group in gathered.items()}

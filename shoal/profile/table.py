@@ -120,9 +120,9 @@ class Table:
         """A table of the same figures for these trials."""
         if known is self.known:
             return self
-        made = Table(self.rows, self.speeds, known)
-        made.__dict__["_index"] = self._index
-        return made
+        table = Table(self.rows, self.speeds, known)
+        table.__dict__["_index"] = self._index
+        return table
 
     def believe(self, state: State) -> "Table":
         """What deciders see: this table, whatever was measured.
@@ -146,7 +146,7 @@ class Table:
         return index
 
     @cached_property
-    def _found(self) -> dict[TrialId, Row]:
+    def _row_of(self) -> dict[TrialId, Row]:
         return {}
 
     @cached_property
@@ -163,9 +163,9 @@ class Table:
         Raises:
             ValueError: no row matches it.
         """
-        found = self._found.get(trial)
-        if found is not None:
-            return found
+        row = self._row_of.get(trial)
+        if row is not None:
+            return row
         config = self._config(trial)
         numbers: list[int] = []
         for keys, table in self._index.items():
@@ -180,7 +180,7 @@ class Table:
             )
         row = self.rows[min(numbers)]
         if trial in self.known:
-            self._found[trial] = row
+            self._row_of[trial] = row
         return row
 
     def _config(self, trial: TrialId) -> Mapping[str, Value]:
@@ -215,22 +215,22 @@ class Table:
         known: dict[TrialId, Share] = {}
         shares = self._shares
         for trial in gang.trials:
-            found = shares.get(trial) or self._share_anew(trial)
-            if found is not None:
-                known[trial] = found
+            share = shares.get(trial) or self._share(trial)
+            if share is not None:
+                known[trial] = share
         if 1 < len(gang.lanes) == len(known):
             return together(gang, known, self._alone, self.speeds)
         return lockstep(gang, self._alone)
 
-    def _share_anew(self, trial: TrialId) -> Share | None:
+    def _share(self, trial: TrialId) -> Share | None:
         """What the trial brings to a pack's step; None: it takes turns."""
         packing = self.row(trial).packing
         if packing is None:
             return None
-        found = Share.of(packing, self._batch(trial, packing))
+        share = Share.of(packing, self._batch(trial, packing))
         if trial in self.known:
-            self._shares[trial] = found
-        return found
+            self._shares[trial] = share
+        return share
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
         rates = self._rates(trial)
@@ -239,16 +239,16 @@ class Table:
         return rates[:upto] + (rates[-1],) * (upto - len(rates))
 
     def cost(self, trial: TrialId) -> Cost:
-        found = self._costs.get(trial)
-        if found is None:
+        cost = self._costs.get(trial)
+        if cost is None:
             row = self.row(trial)
-            found = row.cost
+            cost = row.cost
             if row.packing is not None:
                 batch = row.packing.per_sample * self._batch(trial, row.packing)
-                found = replace(found, memory=row.memory + batch)
+                cost = replace(cost, memory=row.memory + batch)
             if trial in self.known:
-                self._costs[trial] = found
-        return found
+                self._costs[trial] = cost
+        return cost
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
         if after is None:
@@ -281,17 +281,18 @@ class Table:
 
 
 def _row(data: Mapping[str, Any]) -> Row:
-    known = [each.name for each in fields(Row) if each.name != "packing"] + ["points"]
+    """The row that these fields of a TOML file describe."""
+    known = [column.name for column in fields(Row) if column.name != "packing"] + ["points"]
     wrong = sorted(data.keys() - set(known))
     if wrong:
         raise ValueError(f"a row has no field {', '.join(wrong)}; it has {', '.join(known)}")
-    given = dict(data)
-    config = given.pop("config", {})
-    points = given.pop("points", None)
+    values = dict(data)
+    config = values.pop("config", {})
+    points = values.pop("points", None)
     if points is not None:
-        given["rates"] = through(points_of(points))
-    given["config"] = {key: _hashable(value) for key, value in config.items()}
-    return Row(**given)
+        values["rates"] = through(points_of(points))
+    values["config"] = {key: _hashable(value) for key, value in config.items()}
+    return Row(**values)
 
 
 def _hashable(value: Any) -> Any:
@@ -300,24 +301,17 @@ def _hashable(value: Any) -> Any:
     return value
 
 
-def points_of(given: Any) -> dict[int, float]:
+def points_of(table: Any) -> dict[int, float]:
     """Samples/s by width, rising, as TOML writes them.
 
     Raises:
         ValueError: this is not a table of rates by width.
     """
-    if not _is_by_width(given):
+    if not isinstance(table, Mapping) or not table or not all(map(is_width, table)):
         raise ValueError(
-            f"points are samples/s at widths, as {{ 1 = 500, 2 = 950 }}; got {given!r}"
+            f"points are samples/s at widths, as {{ 1 = 500, 2 = 950 }}; got {table!r}"
         )
-    return {int(width): float(given[width]) for width in sorted(given, key=int)}
-
-
-def _is_by_width(given: Any) -> bool:
-    """Whether this is a table whose keys are widths."""
-    if not isinstance(given, Mapping) or not given:
-        return False
-    return all(is_width(width) for width in given)
+    return {int(width): float(table[width]) for width in sorted(table, key=int)}
 
 
 def is_width(text: str) -> bool:

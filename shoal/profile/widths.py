@@ -89,6 +89,7 @@ def fit_speed(rates: Mapping[int, float]) -> Speed:
 
 
 def _fit(rates: Mapping[int, float]) -> Theta:
+    """The coefficients of eq. 5 that fit these rates best."""
     from scipy.optimize import nnls  # slow to import, and needed here only
 
     relative = [[term * rate for term in _terms(width)] for width, rate in rates.items()]
@@ -98,6 +99,7 @@ def _fit(rates: Mapping[int, float]) -> Theta:
 
 
 def _terms(width: int) -> Theta:
+    """What the coefficients of eq. 5 are multiplied by at this width."""
     return 1.0 / width, width - 1.0, (width - 1.0) / width, 1.0
 
 
@@ -117,7 +119,7 @@ def rate_at(known: Points, width: int) -> float:
     two; else on the power law between the two nearest. Beyond the last width it is the power law of
     the last two, but never steeper than `WIDER`.
     """
-    widths = [each for each, _ in known]
+    widths = [width for width, _ in known]
     at = bisect_left(widths, width)
     if at < len(known) and widths[at] == width:
         return known[at][1]
@@ -142,7 +144,7 @@ def _power(one: tuple[int, float], other: tuple[int, float]) -> float:
 # -- figures of several signatures
 
 
-def own_speedups(figures: Figures) -> dict[int, float]:
+def speedups_of(figures: Figures) -> dict[int, float]:
     """By width, the rate over that of one slot; nothing where that is not known."""
     alone = figures.get("rate")
     if not alone:
@@ -154,8 +156,8 @@ def mean_of(figures: Iterable[Figures]) -> Figures:
     """Means by name; of rates, the mean is taken over the seconds per sample."""
     # All values of each name, in the form in which they add up.
     gathered: dict[str, list[float]] = {}
-    for each in figures:
-        for name, value in each.items():
+    for named in figures:
+        for name, value in named.items():
             gathered.setdefault(name, []).append(_additive(name, value))
     means = {name: sum(values) / len(values) for name, values in gathered.items()}
     return {name: _additive(name, mean) for name, mean in means.items()}
