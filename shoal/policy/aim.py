@@ -18,7 +18,7 @@ def check_objective(objective: object) -> None:
 
 
 def aim_of(objective: Objective, view: View) -> Objective:
-    """What counts from now on: once some trial is finished, the first result is there."""
+    """The objective from now on: once some trial is finished, the first result is there."""
     if objective == "first_result" and "finished" in view.ended.values():
         return MAKESPAN
     return objective

@@ -107,7 +107,7 @@ def is_simple(view: View, plan: Plan) -> bool:
 
 
 def compare(view: View, plan: Plan) -> Comparison | None:
-    """What runs by this plan, against the simple plan.
+    """The comparison of what runs by this plan with the simple plan.
 
     None: nothing runs that has work left, or some trials cannot have one slot.
 
@@ -159,7 +159,7 @@ def _speeds(view: View, trial: TrialId) -> list[float]:
 
 
 def _list_schedule(works: Sequence[Seconds], speeds: Sequence[float]) -> Seconds:
-    """When the last of these is done if each goes, in this order, to the next free slot."""
+    """When the last of these works is done if each goes, in this order, to the next free slot."""
     free = [(0.0, -speed, number) for number, speed in enumerate(speeds)]
     heapify(free)
     last = 0.0

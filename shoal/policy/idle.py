@@ -63,6 +63,6 @@ def has_room(view: View, trial: TrialId, slot: Slot) -> bool:
 
 
 def with_more(view: View, gangs: Iterable[Gang]) -> Plan:
-    """What runs now, and these gangs as well; the plan of now itself when there are none."""
+    """The plan of now with these gangs as well; the same object when there are none."""
     more = frozenset(gangs)
     return view.plan.but(start=more) if more else view.plan

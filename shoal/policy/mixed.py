@@ -89,7 +89,7 @@ class Mixed:
         return _Choice(view, self).best(wide), digest
 
     def _packs(self, view: View, split: Sides, memory: str) -> tuple[frozenset[Gang], str]:
-        """What the trials that are not wide do, on as many slots as they have."""
+        """The gangs of the trials that are not wide, on as many slots as they have."""
         wide = frozenset(split.wide)
         small = [trial for trial in view.trials if trial not in wide]
         running = _going_on(view, trials=wide)
@@ -106,7 +106,7 @@ class Mixed:
         return plan.gangs, memory
 
     def _lanes(self, view: View, split: Sides, packs: Collection[Gang]) -> frozenset[Gang]:
-        """What the wide trials do, on the slots that the packs leave."""
+        """The gangs of the wide trials, on the slots that the packs leave."""
         taken = frozenset[SlotId]().union(*(gang.slots for gang in packs))
         slots = [slot for slot in view.slots if slot not in taken]
         wide = frozenset(split.wide)
@@ -171,7 +171,7 @@ class _Choice:
 
     @cached_property
     def _asks(self) -> dict[TrialId, Ask]:
-        """What each trial that could run here asks for."""
+        """The ask of each trial that could run here."""
         return {ask.trial: ask for ask in asks(self.view, all_widths)}
 
     @property
@@ -287,7 +287,7 @@ class _Choice:
 
 
 def _after(ask: Ask, seconds: Seconds, width: int) -> Ask | None:
-    """What the trial asks for after so many seconds at this width; None if it is through."""
+    """The trial's ask after so many seconds at this width; None if it is through."""
     left = ask.left - seconds * ask.rates[ask.widths.index(width)]
     if left <= THROUGH * ask.left:
         return None
@@ -295,7 +295,7 @@ def _after(ask: Ask, seconds: Seconds, width: int) -> Ask | None:
 
 
 def _counts(most: int) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 9, 13 … and `most`."""
+    """The counts to try: 1, 2, 3, 4, 6, 9, 13 … and `most`."""
     count = 1
     while count < most:
         yield count

@@ -158,7 +158,7 @@ def full_name(name: str) -> str:
 
 
 def entry_of(text: str) -> Entry | None:
-    """What the table has of a policy as a user says it, as "hop-lrw" or "equi(every=600)"."""
+    """The entry of a policy as a user names it: "hop-lrw", or "equi(every=600)"."""
     return POLICIES.get(text.partition("(")[0].strip())
 
 

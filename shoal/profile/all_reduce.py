@@ -29,7 +29,7 @@ def is_power_of_two(width: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a message costs.
+    """The cost of a message between two slots.
 
     `latency`: seconds each. `transfer`: seconds a byte sent. `add`: seconds a byte summed.
     """
@@ -100,7 +100,7 @@ def link_of(how: AllReduce, width: int, small: Seconds, large: Seconds, size: fl
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What measured steps say beside eq. 2-4.
+    """Corrections of eq. 2-4, from measured steps.
 
     `hidden`: by how much sums go on behind the backward pass, as a part of the slot's compute.
     `fixed`: seconds of a step that do not shrink with the width.
@@ -112,7 +112,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the slots of one kind of trials sum, and `how`.
+    """The sums of gradients of one kind of trials: how large they are, and `how` they are made.
 
     `model`: bytes a step. `batch`: its samples.
     """
@@ -179,7 +179,7 @@ def curve_by_links(
 
 
 def _at(width: int, wide: list[int], measured: Mapping[int, Beside], others: Beside) -> Beside:
-    """What is beside eq. 2-4 at this width, by the measured ones around it."""
+    """The corrections at this width, by the measured ones around it."""
     if not wide:
         return others
     at = bisect_left(wide, width)
@@ -198,7 +198,7 @@ def _at(width: int, wide: list[int], measured: Mapping[int, Beside], others: Bes
 
 
 def sums_of(figures: Mapping[str, float], every: Mapping[str, float]) -> Sums | None:
-    """What trials with these figures sum; None if that, or the links, was not measured.
+    """The sums of trials with these figures; None if their size, or the links, was not measured.
 
     `every`: means of all figures of the study, which has the links among them.
     """

@@ -102,7 +102,7 @@ def clocked_as(profile: Profile, trial: TrialId) -> str:
 
 
 def _kind(belief: Belief, trial: TrialId) -> Key:
-    """What of the trial's configuration speed can depend on."""
+    """The part of the trial's configuration that speed can depend on."""
     signatures = belief.signatures
     return signatures.kind(signatures.key(trial, belief.known))
 

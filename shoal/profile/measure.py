@@ -36,7 +36,7 @@ NONE: Figures = {}
 
 
 def believe(state: State, given: Given = NOTHING, signatures: Signatures | None = None) -> "Belief":
-    """What the study's journal says about speed and memory; it is computed when it is asked for."""
+    """The belief by the study's journal; speeds and memory are computed when they are asked for."""
     slots = SlotSpeeds(state.speeds, state.rated)
     return Belief(
         state.figures, state.signature, state.known, given, largest(state), signatures, slots
@@ -216,7 +216,7 @@ class Belief:
         return total + in_turns * self._summed(one_by_one)
 
     def _summed(self, trials: Sequence[TrialId]) -> float:
-        """What trials that are not fused take together over what they take alone."""
+        """The time that trials that are not fused take together over what they take alone."""
         if len(trials) < 2:
             return 1.0
         ratios = [self._figures(trial).get("summed", 1.0) for trial in trials]
@@ -270,7 +270,7 @@ class Belief:
         return [1.0 / (1.0 / rate + waits) for rate in rates]
 
     def _sums(self, figures: Figures) -> Sums | None:
-        """What slots sum for such trials, where that and the links between nodes were measured."""
+        """The sums of such trials, where their size and the links between nodes were measured."""
         return sums_of(figures, self._mean)
 
     @cached_property
@@ -353,7 +353,7 @@ class Belief:
         return repack + until_all_begin(new_lanes(before, after), self._hop)
 
     def _hop(self, trial: TrialId) -> Seconds:
-        """What it takes to begin the trial where its state is not."""
+        """Seconds to begin the trial where its state is not."""
         return self._figure(trial, "switch")
 
     def _figure(self, trial: TrialId, name: str) -> float:
@@ -429,7 +429,7 @@ class Belief:
 
     @cached_property
     def _speedups(self) -> dict[int, float]:
-        """By width, the mean rate over that of one slot, of the signatures measured so wide."""
+        """The mean speed-up over one slot by width, of the signatures measured so wide."""
         speedups: dict[int, list[float]] = {}
         for figures in self.figures.values():
             for width, more in speedups_of(figures).items():

@@ -19,7 +19,7 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value
 
 @dataclass(frozen=True, slots=True)
 class PackCost:
-    """What a step of k models with batches b takes, in seconds.
+    """The seconds that a step of k models with batches b takes.
 
     It takes `fixed` + `moving` max b + `compute` sum b + `joint` k. `compute` is per sample,
     `fixed` per step whatever is in it, `moving` per sample of the largest batch, `joint` per model.
@@ -160,7 +160,7 @@ def _is_batch(size: Any) -> bool:
 
 
 class Share(NamedTuple):
-    """What a trial at this batch size brings to a step of those that share its slot.
+    """The part of a trial at this batch size in a step of those that share its slot.
 
     `fixed` and `moving`: of these the dearest of all counts. `added`: what each adds.
     """
@@ -257,7 +257,7 @@ class Packs:
         )
 
     def believe(self, state: State) -> "Packs":
-        """What deciders see, whatever was measured."""
+        """The profile that deciders see, whatever was measured."""
         return self.of(state.known)
 
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:

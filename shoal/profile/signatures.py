@@ -81,7 +81,7 @@ class Signatures:
 
     @classmethod
     def of(cls, signature: Mapping[TrialId, str], known: Mapping[TrialId, Trial]) -> Self:
-        """What these trials were measured as, in this order: of equal configurations the last."""
+        """The signatures of these trials: of equal configurations that of the last."""
         last = {key_of(known[t].config): name for t, name in signature.items() if t in known}
         signatures = cls()
         for key, name in last.items():
@@ -130,7 +130,7 @@ class Signatures:
         return min(self.kinds.get(self.kind(key), ()), default=str(trial))
 
     def kind(self, key: Key) -> Key:
-        """What of the configuration speed can depend on."""
+        """The part of the configuration that speed can depend on."""
         kind = self._kind_of.get(key)
         if kind is None:
             kind = tuple((name, value) for name, value in key if name not in self.idle)
@@ -156,7 +156,7 @@ class Signatures:
         return self.forms.get(formed, formed)
 
     def _formed(self, key: Key) -> Key:
-        """What of the configuration the form can depend on."""
+        """The part of the configuration that the form can depend on."""
         formed = self._formed_of.get(key)
         if formed is None:
             formed = tuple(

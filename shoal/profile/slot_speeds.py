@@ -52,7 +52,7 @@ class SlotSpeeds:
         return exp(self._slots.get(slot, 0.0))
 
     def of_kind(self, kind: str, slot: SlotId) -> float:
-        """What gangs of this kind do on the slot, against a slot of speed 1."""
+        """The speed of gangs of this kind on the slot, against a slot of speed 1."""
         clocked = self._logs.get((kind, slot))
         if clocked is None:
             return self.of(slot)
@@ -68,7 +68,7 @@ class SlotSpeeds:
         return None
 
     def where_rated(self, signature: str) -> float:
-        """What trials of this signature did on the slot where their rate was measured."""
+        """The speed of this signature's trials on the slot where their rate was measured."""
         slot = self._rated.get(signature)
         if slot is None:
             return 1.0
@@ -103,7 +103,7 @@ class SlotSpeeds:
 
 
 class Links:
-    """What hangs together by places: kinds of gangs and slots, each in one group."""
+    """Groups of kinds of gangs and slots that hang together by places."""
 
     def __init__(self, places: Iterable[Place]) -> None:
         self._above: dict[Name, Name] = {}
@@ -129,7 +129,7 @@ class Links:
         return len({self._top(name) for name in names}) <= 1
 
     def _top(self, name: Name) -> Name:
-        """What stands for the group of this name."""
+        """The name that stands for the group of this name."""
         while name in self._above and self._above[name] != name:
             name = self._above[name]
         return name

@@ -125,7 +125,7 @@ class Table:
         return table
 
     def believe(self, state: State) -> "Table":
-        """What deciders see: this table, whatever was measured.
+        """The table that deciders see: this one, whatever was measured.
 
         It is the same object while no trial is submitted.
         """
@@ -223,7 +223,7 @@ class Table:
         return lockstep(gang, self._alone)
 
     def _share(self, trial: TrialId) -> Share | None:
-        """What the trial brings to a pack's step; None: it takes turns."""
+        """The trial's share in a pack's step; None: it takes turns."""
         packing = self.row(trial).packing
         if packing is None:
             return None
@@ -272,7 +272,7 @@ class Table:
         return self.row(trial).packing
 
     def _resize(self, old: Lane, new: Lane) -> Seconds | None:
-        """What it takes to give the trial more or fewer slots; None if that is not the change."""
+        """Seconds to give the trial more or fewer slots; None if that is not the change."""
         if old.trial != new.trial or len(old.slots) == len(new.slots):
             return None
         if len(new.slots) > len(old.slots):

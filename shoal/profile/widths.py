@@ -99,7 +99,7 @@ def _fit(rates: Mapping[int, float]) -> Theta:
 
 
 def _terms(width: int) -> Theta:
-    """What the coefficients of eq. 5 are multiplied by at this width."""
+    """The terms of eq. 5 at this width, by which its coefficients are multiplied."""
     return 1.0 / width, width - 1.0, (width - 1.0) / width, 1.0
 
 
@@ -145,7 +145,7 @@ def _power(one: tuple[int, float], other: tuple[int, float]) -> float:
 
 
 def speedups_of(figures: Figures) -> dict[int, float]:
-    """By width, the rate over that of one slot; nothing where that is not known."""
+    """The rate over that of one slot, by width; nothing where that is not known."""
     alone = figures.get("rate")
     if not alone:
         return {}

@@ -107,7 +107,7 @@ def _two_rows(core: _Core, known: _Change) -> _Change:
 
 
 def _short_by_pairs(core: _Core, likely: Counts) -> Table:
-    """What is lost with each pair of these moves, and by the slots then left over; flat.
+    """The loss of each pair of these moves, that of the slots then left over included; flat.
 
     A move's pair with itself stands for the move alone. Infinite where a pair is of one row, or
     takes more slots than there are.

@@ -291,7 +291,7 @@ def _pose(rule: Elastic, view: View, horizon: Seconds, rows: _Rows | None) -> Pr
 
 @dataclass(slots=True)
 class _Rows:
-    """What a decision needs to know of each trial that may change, in their order.
+    """The figures by which a decision goes: a row for each trial that may change, in their order.
 
     `room`: the slots to be shared out. `most`: slots that the trial can have. `up`, `down`: seconds
     that it stands still when it grows or shrinks.
@@ -445,7 +445,7 @@ def _kinds(curve: Table) -> list[int]:
 
 
 def plan_of(view: View, moved: Moved) -> Plan:
-    """What runs now, with these trials on these slots (none: stopped)."""
+    """The plan of now, but with these trials on these slots (none: stopped)."""
     before = [view.running[trial] for trial in moved if trial in view.running]
     return view.plan.but(stop=before, start=_begun(view, moved))
 
@@ -536,7 +536,7 @@ def joint_lanes(view: View, admit: int | None) -> Mapping[TrialId, tuple[SlotId,
 
 
 def joint_plan(view: View, problem: Problem, counts: Counts) -> Plan:
-    """What runs, and the next units of trials that wait, on slots at which nothing runs.
+    """The plan of now, and next units of trials that wait, on slots at which nothing runs.
 
     What is left by trials that are to have slots, as they lack no shard that lies there, goes to
     whoever lacks one: no slot is idle that a trial could use. Where nobody is to have more than one
@@ -584,7 +584,7 @@ def free_slots(view: View) -> list[SlotId]:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What an allocation is decided from: a row of each table for each trial."""
+    """An allocation to be decided: a row of each table for each trial."""
 
     trials: tuple[TrialId, ...]
     lanes: tuple[LaneSlots, ...]  # what they hold
@@ -599,14 +599,14 @@ class Problem:
     pool: LaneSlots  # the free slots, and then those held; of either the longest lasting first
 
     def parts(self, row: int) -> Table:
-        """For how much of the horizon the slots of each count last; see `lasting`."""
+        """The part of the horizon for which the slots of each count last; see `lasting`."""
         lane = self.lanes[row]
         part = partial(self.ends.part, self.trials[row])
         others = [part(slot) for slot in self.pool if slot not in lane]
         return lasting([part(slot) for slot in lane], others, self.curve.shape[1])
 
     def makes(self, trial: TrialId, slots: LaneSlots) -> float:
-        """What the trial makes on these slots; see `Makes`."""
+        """The gain of the trial on these slots within the horizon; see `Makes`."""
         row = self.trials.index(trial)
         steps = np.diff(np.maximum(self.curve[row], 0.0))
         parts = sorted((self.ends.part(trial, slot) for slot in slots), reverse=True)

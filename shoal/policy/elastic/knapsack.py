@@ -59,7 +59,7 @@ def _take_ties(base: Counts, over: Counts, slack: int) -> int:
 
 
 def steady(gain: Table, counts: Counts, held: Counts) -> Counts:
-    """As good a solution in which equal trials exchange no slots.
+    """A solution as good as `counts` in which equal trials exchange no slots.
 
     Where two trials could have each other's counts for as much gain, and fewer slots would then
     change hands, they do.

@@ -134,7 +134,7 @@ def try_objective(
 
 
 def name_of(objective: object) -> str:
-    """What the user calls the objective."""
+    """The name by which the user calls the objective."""
     if isinstance(objective, FileObjective):
         return objective.place
     if isinstance(objective, str):
@@ -154,7 +154,7 @@ def forward_time(elapsed: Seconds, departures: int) -> Seconds:
 
 
 def departures_seen(view: View, seen: Departures) -> dict[str, Any]:
-    """What is to be remembered of the slots that are here, and of the departures until now.
+    """The departures of slots until now, with what is needed to notice the next one.
 
     Slots stand in the order in which they joined. If none left, then as many as before stand up
     to the one that was the last. (If only that one left, and came back at once, it is not seen.)
@@ -198,7 +198,7 @@ class KnownEnds:
     begins: Mapping[TrialId, float]
 
     def part(self, trial: TrialId, slot: SlotId) -> float:
-        """For which part of the horizon the slot is of use to the trial."""
+        """The part of the horizon for which the slot is of use to the trial."""
         part = self.parts.get(slot)
         if part is None:
             return 1.0

@@ -42,7 +42,7 @@ def rack_of(node: str) -> float:
 
 
 def _row_number(text: str) -> int:
-    """1 for a row named a, 2 for b, and so on, by the last letter; 0 without one."""
+    """The number of a row of racks: 1 for a, 2 for b, and so on, by the last letter; 0 without."""
     letters = [letter for letter in text.lower() if letter.isalpha()]
     if not letters:
         return 0
@@ -134,7 +134,7 @@ def take(slots: Stock, stock: Stock, need: int, near: Near) -> Stock:
 
 
 def _sums(near: Near, slots: Stock) -> Near:
-    """For each class, the sum of log(1 - p) over these slots."""
+    """The sum of log(1 - p) over these slots, for each class."""
     sums: Near = near @ slots.astype(float)
     return sums
 
@@ -382,7 +382,7 @@ class _Yard:
         return np.bincount(np.array(kinds, np.int64), minlength=len(self.near))
 
     def _pick(self, slots: Slots, wish: Stock) -> set[SlotId]:
-        """So many of each class, the first ones of those given."""
+        """The first of these slots, so many of each class."""
         left = wish.tolist()
         picked = set()
         for slot in slots:

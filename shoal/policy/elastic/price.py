@@ -133,7 +133,7 @@ def _bracket(demand: Demand, most: Counts) -> tuple[float, Bracket]:
 
 
 def _factor(step: float, dear: bool) -> float:
-    """What the guess is multiplied by to go so far down, if it was dear, or up."""
+    """The factor by which a guess goes so far down, if it was dear, or up."""
     if dear:
         return 1.0 - step
     return 1.0 + step

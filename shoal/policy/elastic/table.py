@@ -54,7 +54,7 @@ def value(gain: Table, counts: Counts) -> float:
 
 
 def lasting(present: Sequence[float], others: Sequence[float], columns: int) -> Table:
-    """For how much of the horizon a trial's slots last: [n, k] of the k-th longest of n slots.
+    """The parts of the horizon for which a trial's slots last: [n, k], the k-th longest of n.
 
     A trial that shrinks keeps the slots that last longest; one that grows takes these first.
 
@@ -73,7 +73,7 @@ def lasting(present: Sequence[float], others: Sequence[float], columns: int) -> 
 
 
 def shortened(curve: Table, parts: Sequence[Table]) -> Table:
-    """What counts lose of O_j(n) on average over the horizon, because slots leave within it.
+    """The loss of O_j(n) on average over the horizon, because slots leave within it.
 
     A trial goes on with those slots that stay. So its k-th longest lasting slot makes
     O_j(k) - O_j(k - 1) for as long as it lasts. `parts`: for each trial, see `lasting`.

@@ -82,7 +82,7 @@ class Hybrid:
         return _with_wide(view, with_more(view, gangs)), memory
 
     def _hopped(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
-        """What the plain hop decides, with trials that need several slots on what it leaves."""
+        """The plan of the plain hop, with trials that need several slots on what it leaves."""
         plan, inner = self.policy.decide(view, memory["hop"])
         if inner != memory["hop"]:
             memory = {**memory, "hop": inner}
@@ -237,7 +237,7 @@ def _noted(view: View, memory: Memory, gangs: Sequence[Gang]) -> Memory:
 
 
 def _units(view: View, waits: Trials, memory: Memory, groups: Sequence[SlotGroup]) -> list[Gang]:
-    """What idle slots begin; the trials with the most work left choose first.
+    """The units that idle slots begin; the trials with the most work left choose first.
 
     A trial goes to the group where it is due, or waits for it. It overtakes only units that last
     far longer than its own: else trials that go round in step would come out of it. What is free of

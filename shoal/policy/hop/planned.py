@@ -40,7 +40,7 @@ Choice = tuple[Slot, TrialId, ShardId]
 
 
 class Head(NamedTuple):
-    """What a trial does next; of several the smallest goes first.
+    """The next visit of a trial; of several the smallest goes first.
 
     `number`: the trial's place among those that wait.
     """
@@ -56,7 +56,7 @@ class Head(NamedTuple):
 
 
 def by_plan(view: View, slots: Slots, trials: Trials, orders: Orders) -> list[Choice]:
-    """What idle slots take: pilots of trials without an order, then what is due by the orders."""
+    """The choices of idle slots: pilots of trials without an order, then what is due by orders."""
     ordered = [trial for trial in trials if trial in orders]
     known = links(view.profile)
     if len(ordered) == len(trials) or known is None:
@@ -97,7 +97,7 @@ def by_order(view: View, slots: Slots, trials: Trials, orders: Orders) -> Iterat
 
 
 def _lines(view: View, slots: Slots, trials: Trials, orders: Orders) -> dict[SlotId, list[Head]]:
-    """For each idle slot, the trials that may begin their next visit there."""
+    """The trials that may begin their next visit at each idle slot."""
     lines: dict[SlotId, list[Head]] = {slot.id: [] for slot in slots}
     for number, trial in enumerate(trials):
         if not view.pending[trial]:
@@ -117,7 +117,7 @@ def planned_shards(orders: Orders, trial: TrialId) -> Sequence[ShardId] | None:
 
 
 def _head(view: View, number: int, trial: TrialId, order: Order) -> tuple[Head, SlotId]:
-    """What the trial does next, and the slot where that is planned."""
+    """The next visit of the trial, and the slot where that is planned."""
     shard, slot, start = _next(view, trial, order)
     epoch = epoch_of(view.visits[trial], len(order))
     return Head(epoch, start, number, trial, shard), slot

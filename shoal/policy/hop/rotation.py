@@ -260,7 +260,7 @@ def _first_in_line(view: View, lines: _Lines, slot: Slot) -> _Entry | None:
 
 
 def _in_turn(view: View, trials: Trials, memory: Memory, slots: Slots) -> _Lines:
-    """By shard, the trials that rotation sends there next."""
+    """The lines at these slots' shards of trials that rotation sends there next."""
     here: set[ShardId] = set().union(*(slot.shards for slot in slots))
     lines: _Lines = {}
     for number, ring in enumerate(memory["rings"]):

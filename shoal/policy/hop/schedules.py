@@ -155,7 +155,7 @@ def _in_epoch(unit: ShopUnit, epoch: int, before: Seconds) -> ShopUnit:
 
 
 def settled(times: Times, plan: PlannedOrder, epochs: int = 1) -> PlannedOrder:
-    """What becomes of the plan when a hop follows it: orders are kept, times are not."""
+    """The plan as a hop that follows it makes it: orders are kept, times are not."""
     schedule = dispatch(Shop.open(times), in_order(plan.schedule), epochs)
     return PlannedOrder(schedule, plan.how)
 
@@ -261,7 +261,7 @@ def _matched(trials: Indices, slots: Slots, can: Flags, critical: Floats) -> Pic
 
 
 def _contenders(floor: Floor, slots: Slots, urgent: Floats) -> Indices:
-    """For each of k slots, the k most urgent trials that it can serve.
+    """The k most urgent trials that each of k slots can serve.
 
     A best matching needs no others.
     """
@@ -310,7 +310,7 @@ def in_order(plan: ShopSchedule) -> Rule:
 
 
 def _first_due(floor: Floor, visits: _Visits) -> dict[int, _Due]:
-    """By slot, the idle trial that is due there first."""
+    """The idle trial that is due first at each slot."""
     first: dict[int, _Due] = {}
     ready = floor.idle & floor.pending.any(axis=1)
     for trial in np.flatnonzero(ready).tolist():
@@ -326,7 +326,7 @@ def _first_due(floor: Floor, visits: _Visits) -> dict[int, _Due]:
 
 
 class _Wish(NamedTuple):
-    """What a slot chooses by: who is idle, and each trial's work left, as it is compared."""
+    """The facts by which a slot chooses: who is idle, and how much work each trial has left."""
 
     idle: Flags
     rank: Floats

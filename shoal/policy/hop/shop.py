@@ -156,7 +156,7 @@ class Shop:
 
 
 class Floor:
-    """What a rule sees while a shop is simulated; it may not write to it."""
+    """The state of a simulated shop, as a rule sees it; a rule may not write to it."""
 
     def __init__(self, shop: Shop, epochs: int) -> None:
         trials = len(shop.seconds)
@@ -217,7 +217,7 @@ Rule = Callable[[Floor, Sequence[int]], Iterable[Pick]]
 def dispatch(
     shop: Shop, rule: Rule, epochs: int = 1, barrier: bool = False, actual: Shop | None = None
 ) -> ShopSchedule:
-    """What happens when a rule gives idle slots units to begin, at time 0 and whenever units end.
+    """The schedule by a rule that gives idle slots units to begin, at time 0 and when units end.
 
     `rule` gets the idle slots, in order, and names units of idle trials that are pending.
     `barrier`: no trial begins an epoch before all have ended the one before. `actual`: the times

@@ -138,7 +138,7 @@ class Figures:
         return self._speeds[key]
 
     def work(self, rates: Rates) -> float:
-        """What lanes at these rates do, each against what it would do alone."""
+        """The work of lanes at these rates, each against what it would do alone."""
         return sum(rate / self.rate(trial) for trial, rate in rates.items())
 
     def gains(self, slot: Slot, trials: Trials) -> bool:
@@ -250,7 +250,7 @@ class _Stretch:
 
 
 def _after(seconds: Seconds, left: Left, rates: Rates) -> Left:
-    """What each trial has left so many seconds later, without those that are through."""
+    """The samples that trials have left so many seconds later, without those that are through."""
     rest = {}
     for trial, before in left.items():
         samples = before - seconds * rates[trial]

@@ -289,7 +289,7 @@ def _cheapest_pair(
 
 
 def _price(group: Group, cost: CostOf) -> Seconds:
-    """What the group costs; an empty one nothing."""
+    """The cost of the group; an empty one costs nothing."""
     if not group:
         return 0.0
     return cost(group)
@@ -346,7 +346,7 @@ def _check_few(members: int) -> None:
 
 
 def _prices(members: Members, room: GiB, most: int, cost: CostOf) -> list[Seconds]:
-    """What each set costs as one group; infinite where it does not fit."""
+    """The cost of each set as one group; infinite where it does not fit."""
     price = [inf]
     for mask in range(1, 1 << len(members)):
         group = _numbers(mask)
@@ -365,7 +365,7 @@ def _may_be_one(members: Members, group: Group, room: GiB, most: int) -> bool:
 def _cheapest_with_first(
     mask: int, price: Sequence[Seconds], best: Sequence[Seconds]
 ) -> tuple[Seconds, int]:
-    """What the set costs when divided best, and the group of its first member then.
+    """The cost of the set when divided best, and the group of its first member then.
 
     Goes over all sets of the others that may be with the first, ending with none. Of equals the
     group of the first alone is chosen.

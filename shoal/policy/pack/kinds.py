@@ -93,7 +93,7 @@ class Kinds:
         return all(kinds.hold_with(here) for kinds in self.kinds.values())
 
     def _keep(self, trials: Trials) -> None:
-        """Only these trials stay."""
+        """Take out all trials but these."""
         here = set(trials)
         self.trials = {trial: None for trial in self.trials if trial in here}
         for kinds in self.kinds.values():
@@ -165,7 +165,7 @@ class _KindsOfGraph:
         return True
 
     def keep(self, here: Collection[TrialId]) -> None:
-        """Only these trials stay, with whom the kinds hold."""
+        """Take out all trials but these, with whom the kinds hold."""
         for kind in self.all:
             kind[:] = [trial for trial in kind if trial in here]
         if all(self.all):

@@ -47,7 +47,7 @@ Slots = Sequence[Slot]
 
 
 class _Cache:
-    """What a decision leaves for the next one, so that it costs what changed.
+    """Results that a decision leaves for the next one, so that it costs what changed.
 
     All of it could be computed again: no decision depends on the ones before.
     """
@@ -256,7 +256,7 @@ class _PacksForIdle:
 
     @property
     def _seed(self) -> tuple[int, int]:
-        """What this decision's draws depend on."""
+        """The seed of this decision's draws."""
         return self.rule.seed, self.view.turn
 
     # -- which one runs

@@ -249,7 +249,7 @@ class Forming:
         return self._key(trial), form(self.view, trial)
 
     def _key(self, trial: TrialId) -> Hashable:
-        """What must be equal for trials of one pack."""
+        """A key that is equal for trials that may be in one pack."""
         return self.order(trial), state(self.view, trial)
 
     def _crowds(self, fresh: Together, waiting: Waiting) -> set[Kind]:

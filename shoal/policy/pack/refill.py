@@ -229,7 +229,7 @@ def has_room(gang: Gang, most: int) -> bool:
 
 
 def split(figures: Figures, packs: Iterable[Gang], idle: Sequence[Slot]) -> Plan:
-    """What runs, where packs gave some of their trials to these idle slots.
+    """The plan of now, in which packs gave some of their trials to these idle slots.
 
     `packs`: those that run. The ones that take longest come first.
     """

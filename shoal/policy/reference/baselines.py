@@ -301,7 +301,7 @@ def _hesrpt(trials: int, capacity: int, p: float) -> Iterator[float]:
 
 
 def srpt_shares(wanting: Sequence[Ask], capacity: int, width: int) -> dict[TrialId, int]:
-    """So many slots to each, those with least left first.
+    """Widths of so many slots for each trial, those with least left first.
 
     What is over widens the trials in the same order.
     """

@@ -41,7 +41,7 @@ class Solved(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """When a solve may end: after so many branch-and-bound nodes, within a gap, or after a time."""
+    """The end of a solve: after so many branch-and-bound nodes, within a gap, or after a time."""
 
     nodes: int | None = None
     gap: float = 1e-9  # of the optimum

@@ -91,7 +91,7 @@ def all_widths(fewest: int, most: int) -> tuple[int, ...]:
 
 
 def left_of(view: View, trial: TrialId) -> Samples:
-    """What the trial has yet to train by its `samples`; a little where it should have ended."""
+    """The samples that the trial has yet to train; a little where it should have ended."""
     return max(view.trials[trial].samples - view.done[trial], A_LITTLE)
 
 
@@ -110,7 +110,7 @@ def room(view: View) -> int:
 
 
 def asks(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list[Ask]:
-    """What each trial asks for that could run here.
+    """The ask of each trial that could run here.
 
     Trials of higher priority come first, and else those that came first. Left out: trials in a unit
     that ends by itself, and those that need more slots, or bigger ones, than there are.
@@ -148,7 +148,7 @@ def _large_enough(view: View, trial: TrialId, sizes: Sequence[GiB]) -> int:
 
 
 def _ask(view: View, trial: TrialId, widths: tuple[int, ...], left: Samples) -> Ask:
-    """What this trial asks for, at these widths."""
+    """The ask of this trial, at these widths."""
     curve = view.profile.curve(trial, widths[-1])
     if len(curve) == len(widths):  # all widths from 1 on
         rates = tuple(curve)

@@ -42,7 +42,7 @@ def check_foretell(metric: str | None) -> None:
 
 
 def rises(metric: str) -> str:
-    """What to say of a metric to foretell by of which more is better."""
+    """The error text for a metric to foretell by of which more is better."""
     return (
         "foretell must be a metric that falls as trials learn, and more is better of "
         f"{metric!r}: say foretell='loss', or another loss that evaluations give"
@@ -79,7 +79,7 @@ def foretold(metric: str, drop: float = 0.005) -> Left:
 
 
 def _foretold(series: Series, drop: float, done: Samples, most: Samples) -> Samples:
-    """What the fitted curve says is left; `most` where there are too few scores."""
+    """The samples left by the fitted curve; `most` where there are too few scores."""
     if len(series) < POINTS:
         return most
     now = series[-1][0]
@@ -118,7 +118,7 @@ def _check_metric(view: View, trial: TrialId, metric: str) -> None:
 
 
 def _remedy(names: Iterable[str]) -> str:
-    """What to do where the metric to foretell by is not there."""
+    """The advice where evaluations do not give the metric to foretell by."""
     falling = [name for name in names if not more_is_better(name)]
     if falling:
         return f"say foretell={max(falling, key=_is_loss)!r}"

@@ -85,7 +85,7 @@ def best_widths(wanting: list[Ask], capacity: int) -> dict[TrialId, int]:
 
 
 def _with_one_more(best: np.ndarray, ask: Ask) -> tuple[np.ndarray, np.ndarray]:
-    """For each number of slots: the least sum of seconds with this trial, and its rung there."""
+    """The least sum of seconds with this trial on each number of slots, and its rung there."""
     total = np.full(len(best), np.inf)
     rungs = np.zeros(len(best), int)
     for rung, width in enumerate(ask.widths):

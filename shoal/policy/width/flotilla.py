@@ -257,7 +257,7 @@ class Flotilla:
         return groups
 
     def _near(self, paces: Paces) -> float:
-        """By how much the paces of one flotilla may differ."""
+        """Samples/s by which the paces of one flotilla may differ."""
         if self.delta is not None:
             return self.delta
         return NEAR * max(paces.values(), default=0.0)
@@ -279,7 +279,7 @@ class Flotilla:
 
 
 def _tried(view: View, memory: Memory) -> Tried:
-    """What was tried by now, of trials that are not through.
+    """The widths tried by now, of trials that are not through.
 
     Nothing, where the memory is of a journal from before trials were measured first.
     """
@@ -494,7 +494,7 @@ def per_node(view: View) -> int:
 
 
 def missing(view: View, wanting: Sequence[Ask], tried: Tried, measures: Measures) -> list[Missing]:
-    """What is yet to be measured, of one trial for each kind; a running one where there is one."""
+    """The widths yet to be measured, of one trial for each kind, a running one if there is one."""
     needs: list[Missing] = []
     if measures == "never":
         return needs
@@ -585,7 +585,7 @@ def _batch(trial: Trial) -> int:
 def noted(
     view: View, needs: Sequence[Missing], widths: Mapping[TrialId, int], tried: Tried
 ) -> dict[TrialId, list[list[int]]]:
-    """What was tried, with the widths that are begun by now."""
+    """The widths tried, with those that are begun by now."""
     after = {trial: [list(stamp) for stamp in stamps] for trial, stamps in tried.items()}
     for need in needs:
         trial = need.ask.trial

@@ -51,7 +51,7 @@ def _counts(view: View) -> list[int]:
 
 
 def decided(view: View, plan: Plan, last: Decided) -> dict[str, Any]:
-    """What to remember of a decision for this plan, made with the `last` one in mind."""
+    """The memory of a decision for this plan, made with the `last` one in mind."""
     lanes = sum(len(gang.lanes) for gang in plan.gangs)
     slots = sum(len(gang.slots) for gang in plan.gangs)
     return {
@@ -64,7 +64,7 @@ def decided(view: View, plan: Plan, last: Decided) -> dict[str, Any]:
 
 
 def _wide(view: View, plan: Plan, last: Decided) -> dict[TrialId, list[float]]:
-    """For trials with slots to give up: a time, the samples trained by then, and samples/s."""
+    """A time, the samples trained by then, and samples/s, of each trial with slots to give up."""
     wide: dict[TrialId, list[float]] = {}
     for gang in sorted(plan.gangs, key=in_order):
         for lane in gang.lanes:
@@ -107,7 +107,7 @@ def _under_way(view: View, last: Decided, trial: TrialId) -> Samples:
 
 
 def left_with(last: Decided, left: Left) -> Left:
-    """What `left` says, less what the visit under way has trained since the last decision."""
+    """The rule `left`, less what the visit under way has trained since the last decision."""
 
     def rest(view: View, trial: TrialId) -> Samples:
         return max(left(view, trial) - _under_way(view, last, trial), A_LITTLE)

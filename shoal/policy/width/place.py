@@ -184,7 +184,7 @@ def _by_need(wanted: Widths, seated: Seats, memory: Memory) -> list[TrialId]:
 
 
 def _keep(view: View, wanted: Widths, held: Held, pool: "_Pool") -> Seats:
-    """What each trial keeps of its slots; these are taken from the pool."""
+    """The slots that each trial keeps of its own; they are taken from the pool."""
     seated: Seats = {}
     for trial, lane in held.items():
         width = wanted[trial]
@@ -247,7 +247,7 @@ class _Pool:
         self.sizes.setdefault(size, {})[node] = None
 
     def nearest(self, lane: Sequence[SlotId], need: int) -> list[SlotId]:
-        """So many more slots, or as many as there are.
+        """So many free slots for a lane that has some, or as many as there are.
 
         First at nodes where the trial is. Then at a node that just holds the rest; else at the
         emptiest node, and so on.
@@ -284,7 +284,7 @@ class _Pool:
 
 
 def _fewest_nodes(view: View, slots: tuple[SlotId, ...], width: int) -> tuple[SlotId, ...]:
-    """So many of these slots, on the nodes where most of them are."""
+    """So many of these slots, those on the nodes where most of them are."""
     many = Counter(view.slots[slot].node for slot in slots)
 
     def crowded_first(slot: SlotId) -> tuple[int, str]:

@@ -191,7 +191,7 @@ class WaterFill:
         return now
 
     def _asks(self, view: View) -> list[Ask]:
-        """What the trials ask for, with what each has left by this policy's rule."""
+        """The trials' asks, with what each trial has left by this policy's rule."""
         if self.foretell:
             return paying(view, all_widths, left_by(self.foretell))
         return paying(view, all_widths, self._left)
@@ -210,7 +210,7 @@ class WaterFill:
         return self.every is None, -seconds
 
     def _bonus(self) -> float:
-        """By what the time of a running trial is divided to rank it."""
+        """The divisor of a running trial's time when trials are ranked."""
         if self.every is None:
             return 1.0
         return 1.0 / LONGER
