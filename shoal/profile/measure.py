@@ -350,11 +350,9 @@ class Belief:
             first = after.lanes[0].trial
             if change is not None and (change in self._figures(first) or change in self._mean):
                 return self._figure(first, change)
-        return repack + until_all_begin(new_lanes(before, after), self._hop)
-
-    def _hop(self, trial: TrialId) -> Seconds:
-        """Seconds to begin the trial where its state is not."""
-        return self._figure(trial, "switch")
+        return repack + until_all_begin(
+            new_lanes(before, after), lambda trial: self._figure(trial, "switch")
+        )
 
     def _figure(self, trial: TrialId, name: str) -> float:
         """The trial's figure of this name; else the mean of those measured; else 0."""

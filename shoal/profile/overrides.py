@@ -13,6 +13,7 @@ from shoal.core.profile import Profile
 from shoal.core.state import Figures
 from shoal.core.trial import Value
 from shoal.profile.table import Row, Table, points_of
+from shoal.profile.widths import AT
 
 COSTS = ("memory", "build", "first", "evaluate", "save", "switch", "up", "down")
 # With these figures in every row, nothing is left to measure.
@@ -98,17 +99,10 @@ def _written_figures(written: Mapping[str, Any]) -> Figures:
 
 def _by_name(points: Mapping[int, float]) -> dict[str, float]:
     """Rates by width as figures. A given rate leaves nothing to wait for: `data` is 0."""
-    figures = {_rate_name(width): float(rate) for width, rate in points.items()}
+    figures = {"rate" if width == 1 else f"{AT}{width}": float(r) for width, r in points.items()}
     if figures:
         figures["data"] = 0.0
     return figures
-
-
-def _rate_name(width: int) -> str:
-    """The name of the rate at this width, as measured figures have it."""
-    if width == 1:
-        return "rate"
-    return f"rate@{width}"
 
 
 def given_rows(given: Profile | Given | None) -> list[dict[str, Any]] | None:

@@ -196,12 +196,8 @@ class Signatures:
         first = self._first.setdefault(name, key)
         if first is key:
             return set()
-        return _unlike(dict(first), dict(key))
-
-
-def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
-    """The keys whose values differ."""
-    return {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)}
+        one, other = dict(first), dict(key)
+        return {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)}
 
 
 def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:

@@ -258,18 +258,14 @@ class Table:
             if resize is not None:
                 return resize
         elif before is not None and before.lanes != after.lanes:
-            repacks = [
-                packing.cost.repack for packing in map(self._packing, after.trials) if packing
-            ]
+            packings = [self.row(trial).packing for trial in after.trials]
+            repacks = [packing.cost.repack for packing in packings if packing]
             if len(repacks) == len(after.trials):
                 return max(repacks)
         if only_shrinks(before, after):
             return 0.0
         fresh = new_lanes(before, after)
         return until_all_begin(fresh, lambda trial: self.row(trial).switch)
-
-    def _packing(self, trial: TrialId) -> Packing | None:
-        return self.row(trial).packing
 
     def _resize(self, old: Lane, new: Lane) -> Seconds | None:
         """Seconds to give the trial more or fewer slots; None if that is not the change."""

@@ -404,7 +404,9 @@ def _curves(rule: Elastic, view: View, widths: Mapping[TrialId, Widths], held: i
     curve[:, 0] = 0.0
     for row, (name, (fewest, most)) in zip(curve, widths.items(), strict=True):
         if fewest <= most:
-            row[fewest : most + 1] = _scored(rule, view, name, most)[fewest - 1 :]
+            rates = view.profile.curve(name, most)
+            values = worth(rule.objective, view.trials[name], rates)
+            row[fewest : most + 1] = values[fewest - 1 :]
     return curve
 
 
@@ -447,14 +449,8 @@ def _kinds(curve: Table) -> list[int]:
 def plan_of(view: View, moved: Moved) -> Plan:
     """The plan of now, but with these trials on these slots (none: stopped)."""
     before = [view.running[trial] for trial in moved if trial in view.running]
-    return view.plan.but(stop=before, start=_begun(view, moved))
-
-
-def _begun(view: View, moved: Moved) -> Iterator[Gang]:
-    """The gangs of these trials on their new slots, without those that are stopped."""
-    for trial, slots in moved.items():
-        if slots:
-            yield _gang(view, trial, slots)
+    after = [_gang(view, trial, slots) for trial, slots in moved.items() if slots]
+    return view.plan.but(stop=before, start=after)
 
 
 def _eligible(view: View, admit: int | None) -> Iterator[tuple[TrialId, LaneSlots]]:
@@ -475,12 +471,6 @@ def _free_to_change(gang: Gang | None) -> LaneSlots | None:
     if gang.quota is None and len(gang.lanes) == 1:
         return gang.lanes[0].slots
     return None
-
-
-def _scored(rule: Elastic, view: View, name: TrialId, most: int) -> Sequence[float]:
-    """Objective per second at widths 1 … most."""
-    rates = view.profile.curve(name, most)
-    return worth(rule.objective, view.trials[name], rates)
 
 
 def _switch(view: View, name: TrialId, slots: LaneSlots) -> Seconds:

@@ -118,7 +118,7 @@ def _bracket(demand: Demand, most: Counts) -> tuple[float, Bracket]:
     dear = line.rise >= 0  # the guess leaves slots over: go down, else up
     step = STEP
     while True:
-        price = guess * _factor(step, dear)
+        price = guess * (1.0 - step if dear else 1.0 + step)
         if price > 0.0:
             line = demand.at(price)
         else:
@@ -130,13 +130,6 @@ def _bracket(demand: Demand, most: Counts) -> tuple[float, Bracket]:
         if low.rise < 0 <= high.rise:
             return price, Bracket(low, high)
         step *= WIDER
-
-
-def _factor(step: float, dear: bool) -> float:
-    """The factor by which a guess goes so far down, if it was dear, or up."""
-    if dear:
-        return 1.0 - step
-    return 1.0 + step
 
 
 def _guess(gain: Table, free: int) -> float:

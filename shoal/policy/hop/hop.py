@@ -139,7 +139,10 @@ class Hop:
 
         choices = list(rule.choose(view, slots, trials, memory, self.seed))
         memory = rule.note(view, memory, choices)
-        units = [_unit(view, choice) for choice in choices]
+        units = [
+            solo(trial, slot.id, view.turn, shard, view.shards[shard])
+            for slot, trial, shard in choices
+        ]
         whole = _whole(view, slots, trials, units)
         return with_more(view, [*units, *whole]), memory
 
@@ -153,12 +156,6 @@ class Hop:
     def follow(self, memory: Memory, trials: Trials, leader: TrialId) -> Memory:
         """The memory in which these trials, seen for the first time, have the order of another."""
         return RULES[self.rule].follow(memory, trials, leader)
-
-
-def _unit(view: View, choice: Choice) -> Gang:
-    """The trial's pass over the shard at the slot, from now on."""
-    slot, trial, shard = choice
-    return solo(trial, slot.id, view.turn, shard, view.shards[shard])
 
 
 def at_the_barrier(view: View, trials: Trials) -> Trials:

@@ -125,7 +125,8 @@ def _head(view: View, number: int, trial: TrialId, order: Order) -> tuple[Head, 
 
 def _places(view: View, slots: Slots, head: Head, planned: SlotId) -> list[SlotId]:
     """The planned slot; if that cannot serve the visit, any of these that hold the shard."""
-    if _serves(view, head.trial, head.shard, planned):
+    holder = view.slots.get(planned)
+    if holder is not None and head.shard in holder.shards and fits(view, head.trial, holder):
         return [planned]
     return [slot.id for slot in slots if head.shard in slot.shards]
 
@@ -137,12 +138,6 @@ def _next(view: View, trial: TrialId, order: Order) -> Step:
     if due[0] in pending:
         return due
     return next(visit for visit in order if visit[0] in pending)
-
-
-def _serves(view: View, trial: TrialId, shard: ShardId, slot: SlotId) -> bool:
-    """Whether this slot is here, holds the shard and fits the trial."""
-    holder = view.slots.get(slot)
-    return holder is not None and shard in holder.shards and fits(view, trial, holder)
 
 
 # -- the orders

@@ -135,15 +135,10 @@ def _newly_seated(view: View, seats: dict[str, Seat], rings: list[Ring]) -> Tria
     new = [name for name in view.trials if name not in seats]
     for name in new:
         ring = [str(shard) for shard in sorted(view.trials[name].shards)]
-        seats[name] = [-1, len(seats), _number_of(ring, rings)]
+        if ring not in rings:
+            rings.append(ring)
+        seats[name] = [-1, len(seats), rings.index(ring)]
     return new
-
-
-def _number_of(ring: Ring, rings: list[Ring]) -> int:
-    """Where the ring stands among the rings; at their end if it is new."""
-    if ring not in rings:
-        rings.append(ring)
-    return rings.index(ring)
 
 
 def _groups(
@@ -158,14 +153,11 @@ def _groups(
     if first:
         return spread([1.0 / view.profile.curve(t, 1)[0] for t in new], bins)
     counts = [former.count(group) for group in range(bins)]
-    return [_smallest(counts) for _ in new]
-
-
-def _smallest(counts: list[int]) -> int:
-    """The group with the fewest trials; counts one more there."""
-    group = counts.index(min(counts))
-    counts[group] += 1
-    return group
+    groups = []
+    for _ in new:
+        groups.append(counts.index(min(counts)))
+        counts[groups[-1]] += 1
+    return groups
 
 
 def ring_of(memory: Memory, trial: TrialId) -> tuple[int, int] | None:

@@ -528,13 +528,9 @@ def quota(shop: Shop, epochs: int = 1) -> PlannedOrder:
     """
     epoch, share = replica_shares(shop)
     least = epoch * epochs
-    return first_within(least * ENOUGH, _plans(shop, epochs, least, share))
-
-
-def _plans(shop: Shop, epochs: int, least: Seconds, share: Floats) -> Iterator[PlannedOrder]:
-    """The schedule of each rule, made when it is asked for."""
-    for how, rule in _rules(shop, least, share):
-        yield PlannedOrder(dispatch(shop, rule, epochs), how)
+    rules = _rules(shop, least, share)
+    plans = (PlannedOrder(dispatch(shop, rule, epochs), how) for how, rule in rules)
+    return first_within(least * ENOUGH, plans)
 
 
 def _rules(shop: Shop, least: Seconds, share: Floats) -> Iterator[Named]:
@@ -595,14 +591,12 @@ def replica_bound(speeds: Row, work: Row, holders: Holders) -> Shares:
         ValueError: a shard has no holder.
     """
     total = float(sum(work))
-    seconds = [total / speed for speed in speeds]
-    return shares([list(_at(slots, seconds)) for slots in holders])
-
-
-def _at(slots: Sequence[int], seconds: Row) -> Iterator[Seconds]:
-    """The seconds at each of these slots; infinite at the others."""
-    for slot, value in enumerate(seconds):
-        yield value if slot in slots else inf
+    return shares(
+        [
+            [total / speed if slot in slots else inf for slot, speed in enumerate(speeds)]
+            for slots in holders
+        ]
+    )
 
 
 def shares(seconds: Sequence[Row]) -> Shares:
@@ -640,7 +634,7 @@ def _solved(table: Floats) -> Floats:
     busy[slots, y] = table[holds]
     busy[:, -1] = -1.0
     result = linprog(
-        _unit(len(y) + 1),
+        np.append(np.zeros(len(y)), 1.0),  # the goal: C, the last variable
         A_ub=busy,
         b_ub=np.zeros(len(busy)),
         A_eq=whole,
@@ -650,10 +644,3 @@ def _solved(table: Floats) -> Floats:
     )
     solution: Floats = result.x
     return solution
-
-
-def _unit(size: int) -> Floats:
-    """The goal: 1 for C, the last variable, and 0 for all others."""
-    goal = np.zeros(size)
-    goal[-1] = 1.0
-    return goal

@@ -350,16 +350,9 @@ def _prices(members: Members, room: GiB, most: int, cost: CostOf) -> list[Second
     price = [inf]
     for mask in range(1, 1 << len(members)):
         group = _numbers(mask)
-        fits = _may_be_one(members, group, room, most)
-        price.append(cost(group) if fits else inf)
+        fits = len(group) <= most and fit_in(members, group, room)
+        price.append(cost(group) if fits or len(group) == 1 else inf)
     return price
-
-
-def _may_be_one(members: Members, group: Group, room: GiB, most: int) -> bool:
-    """Whether these members may be one group; a member alone always may."""
-    if len(group) == 1:
-        return True
-    return len(group) <= most and fit_in(members, group, room)
 
 
 def _cheapest_with_first(

@@ -31,7 +31,7 @@ from shoal.policy.pack.grouping import (
     nearest,
     places,
 )
-from shoal.policy.pack.kinds import Graph, Kind, Kinds, alike, graph
+from shoal.policy.pack.kinds import Graph, Kinds, alike, graph
 from shoal.policy.pack.refill import Refill, Running, has_room, split
 from shoal.profile.evidence import clocked_as, known_widths
 
@@ -207,7 +207,7 @@ class _PacksForIdle:
         kinds = cache.kinds.all()
         if len(trials) > SOME:
             # The longest trials, of the kind that has the most work.
-            kind = max(kinds, key=self._work)
+            kind = max(kinds, key=lambda kind: sum(map(self.figures.alone, kind)))
             # Equals lie together. Their numbers depend on earlier questions; their order must not.
             numbers = map(self.figures.number, kind)
             place = {number: i for i, number in enumerate(dict.fromkeys(numbers))}
@@ -216,10 +216,6 @@ class _PacksForIdle:
         return _chained(self._cheapest(slot, kind, most) for kind in kinds)
 
     # -- the cheapest packs
-
-    def _work(self, kind: Kind) -> Seconds:
-        """Seconds of all trials of the kind, one after the other."""
-        return sum(map(self.figures.alone, kind))
 
     def _cheapest(self, slot: Slot, trials: Trials, most: int) -> Packs:
         """The trials in packs that take least in all, sorted by steps to go."""

@@ -4,7 +4,7 @@ Ours: Pack's sharing (Liu et al. 2020) under another policy's plan, such as Cere
 policy sees one trial for each pack, its first, with the pack's speed and memory.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from math import inf
@@ -141,16 +141,11 @@ def still_together(view: View, packs: Packs, fuse: bool) -> Packs:
     """
     parts: Packs = []
     for pack in packs:
-        for part in _parted(view, pack):
+        # The trials of the pack that have work left, in parts that stay together.
+        alive = [trial for trial in pack if trial in view.trials]
+        for part in by_key(alive, lambda trial: _company(view, trial)).values():
             parts += _worth_keeping(view, part, fuse)
     return parts
-
-
-def _parted(view: View, pack: Together) -> Packs:
-    """The trials of the pack that have work left, in parts that stay together."""
-    alive = [trial for trial in pack if trial in view.trials]
-    parts = by_key(alive, lambda trial: _company(view, trial))
-    return list(parts.values())
 
 
 def _company(view: View, trial: TrialId) -> tuple[Any, ...]:
@@ -162,20 +157,16 @@ def _company(view: View, trial: TrialId) -> tuple[Any, ...]:
     return (*state(view, trial), *alone)
 
 
-def _if_it_gains(view: View, pack: Together, fuse: bool) -> Packs:
-    """The pack; each of its trials alone where they gain nothing together."""
-    if len(pack) == 1 or gains(view, pack, fuse):
-        return [pack]
-    return [[trial] for trial in pack]
-
-
 def _worth_keeping(view: View, part: Together, fuse: bool) -> Packs:
-    """The part as it is where it runs; else in packs that have room and gain by it."""
+    """The part as it is where it runs; else in packs that have room and gain, or alone."""
     if part[0] in view.running:
         return [part]
     packs: Packs = []
     for pack in parts_with_room(view, part, smallest_memory(view)):
-        packs += _if_it_gains(view, pack, fuse)
+        if len(pack) == 1 or gains(view, pack, fuse):
+            packs.append(pack)
+        else:
+            packs += [[trial] for trial in pack]
     return packs
 
 
@@ -352,16 +343,13 @@ def _narrow(gang: Gang, by_first: ByFirst) -> Gang:
 
 def _widened(gang: Gang, by_first: ByFirst, fuse: bool) -> Gang:
     """The gang with all trials of its packs."""
-    lanes = tuple(_all_lanes(gang.lanes, by_first))
+    lanes = tuple(
+        Lane(trial, lane.slots)
+        for lane in gang.lanes
+        for trial in by_first.get(lane.trial, (lane.trial,))
+    )
     fused = fuse and len(lanes) > len(gang.lanes)
     return replace(gang, lanes=lanes, fused=fused)
-
-
-def _all_lanes(lanes: Iterable[Lane], by_first: ByFirst) -> Iterable[Lane]:
-    """A lane for each trial of the packs whose first trials have these lanes."""
-    for lane in lanes:
-        for trial in by_first.get(lane.trial, (lane.trial,)):
-            yield Lane(trial, lane.slots)
 
 
 @dataclass(frozen=True, slots=True)

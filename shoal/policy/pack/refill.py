@@ -132,7 +132,7 @@ class Refill:
         """
         figures = self.figures
         together = [*lanes, *joining]
-        if not self._have_room(slot, together):
+        if slot.memory < inf and figures.memory(together) > slot.memory:
             return False
         more = figures.gang(slot, together)
         rates = figures.view.profile.rates(more)
@@ -149,12 +149,6 @@ class Refill:
         if len(fewer.lanes) > len(runs.lanes):
             lost -= profile.switch(runs, fewer)  # some join already, and pay for that
         return after * seconds > before * (seconds + lost)
-
-    def _have_room(self, slot: Slot, trials: Trials) -> bool:
-        """Whether the slot's memory holds the trials together."""
-        if slot.memory == inf:
-            return True
-        return self.figures.memory(trials) <= slot.memory
 
 
 class Running:

@@ -362,12 +362,9 @@ class Wrate:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        return placed(view, self._widths(view), self.every), memory
-
-    def _widths(self, view: View) -> Widths:
-        """The slots of each trial."""
         wanting = paying(view, left=left_by(self.foretell))
-        return weighted_rates(wanting, room(view), self.beta, self.hysteresis)
+        widths = weighted_rates(wanting, room(view), self.beta, self.hysteresis)
+        return placed(view, widths, self.every), memory
 
 
 @dataclass(frozen=True, slots=True)

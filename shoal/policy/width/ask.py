@@ -124,8 +124,8 @@ def asks(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list
             continue
         fewest, most = view.trials[name].widths
         most = min(most, capacity)
-        if sizes:
-            most = min(most, _large_enough(view, name, sizes))
+        if sizes:  # no more than have the memory that the trial needs
+            most = min(most, len(sizes) - bisect_left(sizes, view.profile.cost(name).memory))
         if fewest <= most:
             widths = rungs(fewest, most)
             wanting.append(_ask(view, name, widths, left(view, name)))
@@ -138,13 +138,6 @@ def _limiting_sizes(view: View) -> list[GiB]:
     if sizes and sizes[0] < inf:
         return sizes
     return []
-
-
-def _large_enough(view: View, trial: TrialId, sizes: Sequence[GiB]) -> int:
-    """How many slots have the memory that the trial needs, by their sizes, rising."""
-    needed = view.profile.cost(trial).memory
-    too_small = bisect_left(sizes, needed)
-    return len(sizes) - too_small
 
 
 def _ask(view: View, trial: TrialId, widths: tuple[int, ...], left: Samples) -> Ask:

@@ -20,7 +20,6 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.policy.arguments import check_interval, check_one_of
 from shoal.policy.width.ask import (
     Ask,
-    Rungs,
     Widths,
     admitted,
     all_widths,
@@ -132,16 +131,10 @@ class Doubling:
         plan = placed(view, self._widths(view, memory), self.every)
         return plan, decided(view, plan, memory)
 
-    def _rungs(self) -> Rungs:
-        """The widths that the rule considers."""
-        if self.rule == "plus-one":
-            return all_widths
-        return powers_of_two
-
     def _widths(self, view: View, last: Decided) -> Widths:
         """The widths by the rule, or those of now."""
-        left = left_with(last, left_by(self.foretell))
-        wanting = paying(view, self._rungs(), left)
+        rungs = all_widths if self.rule == "plus-one" else powers_of_two
+        wanting = paying(view, rungs, left_with(last, left_by(self.foretell)))
         rule = best_widths if self.rule == "exact" else climb
         return settled(view, wanting, room(view), rule)
 

@@ -14,7 +14,7 @@ from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.arguments import check_interval
-from shoal.policy.width.ask import Ask, Widths, admitted, paying, room, shortest_first, widths_at
+from shoal.policy.width.ask import Ask, admitted, paying, room, shortest_first, widths_at
 from shoal.policy.width.convergence import check_foretell, left_by
 from shoal.policy.width.doubling import placed
 
@@ -68,9 +68,5 @@ class Equi:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        return placed(view, self._widths(view), self.every), memory
-
-    def _widths(self, view: View) -> Widths:
-        """The slots of each trial."""
         wanting = paying(view, left=left_by(self.foretell))
-        return equal_shares(wanting, room(view))
+        return placed(view, equal_shares(wanting, room(view)), self.every), memory

@@ -148,22 +148,19 @@ class WaterFill:
     def __post_init__(self) -> None:
         check_interval(self.every)
         check_foretell(self.foretell)
-        self._check_left()
-        if not self.gain >= 0 or (self.expect is not None and not self.expect > 0):
-            values = f"{self.gain!r}, {self.expect!r}"
-            raise ValueError(f"gain must be >= 0, and expect > 0 samples or None; got {values}")
-
-    def _check_left(self) -> None:
-        """Raise ValueError if there are two ways to say what trials have left."""
         if self.expect is not None and self.foretell is not None:
             values = f"expect={self.expect!r} and {self.foretell!r}"
             raise ValueError(f"what is left is either expected or foretold; got {values}")
+        if not self.gain >= 0 or (self.expect is not None and not self.expect > 0):
+            values = f"{self.gain!r}, {self.expect!r}"
+            raise ValueError(f"gain must be >= 0, and expect > 0 samples or None; got {values}")
 
     def start(self) -> None:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        widths = self._widths(view, self._asks(view))
+        left = left_by(self.foretell) if self.foretell else self._left
+        widths = self._widths(view, paying(view, all_widths, left))
         return placed(view, widths, self.every), memory
 
     def _widths(self, view: View, wanting: list[Ask]) -> Widths:
@@ -190,12 +187,6 @@ class WaterFill:
             return new
         return now
 
-    def _asks(self, view: View) -> list[Ask]:
-        """The trials' asks, with what each trial has left by this policy's rule."""
-        if self.foretell:
-            return paying(view, all_widths, left_by(self.foretell))
-        return paying(view, all_widths, self._left)
-
     def _left(self, view: View, trial: TrialId) -> Samples:
         """Samples left, as the trial or `expect` says."""
         if self.expect is None:
@@ -206,14 +197,8 @@ class WaterFill:
         """A key to sort by: running trials first without ticks; at ticks they count as longer."""
         seconds = ask.seconds()
         if ask.held > 0:
-            return False, -seconds / self._bonus()
+            return False, -seconds / (1.0 if self.every is None else 1.0 / LONGER)
         return self.every is None, -seconds
-
-    def _bonus(self) -> float:
-        """The divisor of a running trial's time when trials are ranked."""
-        if self.every is None:
-            return 1.0
-        return 1.0 / LONGER
 
 
 def _end(wanting: Sequence[Ask], widths: Widths) -> Seconds:
