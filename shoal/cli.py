@@ -37,8 +37,8 @@ app = typer.Typer(
 )
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _say_version(typed: bool) -> None:
+    if typed:
         typer.echo(f"shoal {__version__}")
         raise typer.Exit
 
@@ -55,7 +55,7 @@ def begin(
         ),
     ] = False,
 ) -> None:
-    """Take what stands before a command."""
+    """Take the options that stand before a command."""
 
 
 # -- how entries are made --------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def argument(
     default: Any = Parameter.empty,
     **more: Any,
 ) -> Parameter:
-    """What is typed at its place; without a default it must be. `more`: for `typer.Argument`."""
+    """What is typed at its place, a must without a default. `more`: for `typer.Argument`."""
     about = typer.Argument(metavar=metavar, help=help, **more)
     return _parameter(name, Annotated[kind, about], default)
 
@@ -79,7 +79,7 @@ def option(
 ) -> Parameter:
     """What is typed after a flag, by default one of the option's name. `more`: for `typer.Option`.
 
-    None: it may be left out, and nothing is said of that.
+    `default` None: it may be left out, and help names no default.
     """
     if default is None:
         kind = kind | None
@@ -87,7 +87,7 @@ def option(
 
 
 def flag(name: str, help: str, *flags: str) -> Parameter:
-    """A flag without a value."""
+    """A flag that takes no value."""
     return option(name, bool, help, *(flags or [f"--{name.replace('_', '-')}"]), default=False)
 
 
@@ -99,12 +99,12 @@ def run_options(names: Iterable[str]) -> list[Parameter]:
     """The options of a study's run with these names, as `shoal.options` has them."""
     kinds = get_type_hints(SearchArguments) | get_type_hints(Options)
 
-    def parameter(each: Field[Any]) -> Parameter:
-        about = each.metadata
+    def parameter(field: Field[Any]) -> Parameter:
+        about = field.metadata
         # What is no plain number may be a word as well: it is text until it is parsed.
-        kind = str if about["typed"] else about["typed_as"] or kinds[each.name]
-        default = typed_default(each)
-        return option(each.name, kind, about["help"], *about["flags"], default=default)
+        kind = str if about["typed"] else about["typed_as"] or kinds[field.name]
+        default = typed_default(field)
+        return option(field.name, kind, about["help"], *about["flags"], default=default)
 
     return [parameter(TYPED[name]) for name in names]
 
@@ -138,9 +138,9 @@ OF_TRAINING: tuple[str, ...] = (
     "validate_every",
 )
 OF_TRAINING += tuple(
-    name
-    for name in (each.name for each in fields(Options))
-    if name in TYPED and name not in (*OF_PLACE, "stop_before", *OF_TRAINING)
+    field.name
+    for field in fields(Options)
+    if field.name in TYPED and field.name not in (*OF_PLACE, "stop_before", *OF_TRAINING)
 )
 SLOTS, THREADS, DEVICE, ADDRESS = run_options(("slots", "threads", "device", "address"))
 NUM_SAMPLES, MAX_EPOCHS, SEARCHER = run_options(("num_samples", "max_epochs", "searcher"))

@@ -58,7 +58,7 @@ def seconds_or_none(none: str) -> Rule:
 
 
 def number_in(text: str) -> int | float | str:
-    """The number that the text is, or else the text."""
+    """The text as a number, or unchanged if it is none."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -68,7 +68,7 @@ def number_in(text: str) -> int | float | str:
 
 
 def whole_in(text: str) -> int | str:
-    """The whole number that the text is, or else the text."""
+    """The text as a whole number, or unchanged if it is none."""
     return int(text) if text.isdecimal() else text
 
 
@@ -253,25 +253,25 @@ class Options:
     )
 
     @classmethod
-    def of(cls, **given: Any) -> "Options":
+    def of(cls, **values: Any) -> "Options":
         """The options with these values.
 
         Raises:
             StudyError: an option has no such name, or a value is out of its range.
         """
         known = [each.name for each in fields(cls)]
-        wrong = sorted(set(given) - set(known))
-        elsewhere = sorted(OF_THE_STUDY.intersection(wrong))
-        if elsewhere:
-            raise StudyError(f"{', '.join(elsewhere)}: give it to create_study, not to optimize")
+        wrong = sorted(set(values) - set(known))
+        of_study = sorted(OF_THE_STUDY.intersection(wrong))
+        if of_study:
+            raise StudyError(f"{', '.join(of_study)}: give it to create_study, not to optimize")
         if wrong:
             hints = "".join(_hint(name, known) for name in wrong)
             raise StudyError(f"unknown option {', '.join(wrong)}{hints}; known: {', '.join(known)}")
-        address = given.get("address")
+        address = values.get("address")
         if isinstance(address, str) and address.startswith(POOL):
             # good in whatever folder a later run of the study begins
-            given["address"] = f"{POOL}{whole(address.removeprefix(POOL))}"
-        return cls(**given)
+            values["address"] = f"{POOL}{whole(address.removeprefix(POOL))}"
+        return cls(**values)
 
     def __post_init__(self) -> None:
         _make_plain(self)
@@ -305,15 +305,15 @@ class Options:
         """How many slots there will be; None if that depends on the cluster."""
         return 1 if self.backend == "local" else self.slots
 
-    def workers_here(self, asked: int) -> int:
+    def workers_here(self, of_loader: int) -> int:
         """How many workers a slot of this process may start.
 
-        `asked`: how many the data's DataLoader has; that counts where the user gave no `workers`.
+        `of_loader`: those of the data's DataLoader; they count where the user gave no `workers`.
         """
         if self.workers != "auto":
             return self.workers
-        if asked:
-            return min(asked, cpus_here())
+        if of_loader:
+            return min(of_loader, cpus_here())
         return max(0, cpus_here() - self.threads)
 
 
@@ -384,7 +384,7 @@ class SearchArguments:
         _make_plain(self)
 
 
-# What has a help text, and can be typed.
+# The options that have a help text, and so can be typed.
 TYPED: Mapping[str, Field[Any]] = {
     each.name: each
     for each in (*fields(SearchArguments), *fields(Options))
@@ -440,7 +440,7 @@ def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
 
 
 def check_whole_visits(options: Options, shards: int, why: str) -> None:
-    """Raise StudyError if evaluations are asked for within a visit, which cannot be. `why`: not."""
+    """Raise StudyError if evaluations are asked for within a visit. `why`: that cannot be."""
     if options.every.within(shards):
         raise StudyError(
             f"validate_every={options.validate_every!r} asks for evaluations within a visit to a "
@@ -514,18 +514,18 @@ def _hint(name: str, known: Iterable[str]) -> str:
     if name in NEEDLESS:
         return f" (leave it out: {NEEDLESS[name]})"
     meant = MEANT.get(name)
-    others = ["n_trials", *(each.name for each in fields(SearchArguments))]
+    arguments = ["n_trials", *(each.name for each in fields(SearchArguments))]
     if meant is None:
-        meant = " or ".join(get_close_matches(name, [*known, *others], 2))
+        meant = " or ".join(get_close_matches(name, [*known, *arguments], 2))
     if not meant:
         return ""
     return f" (did you mean {meant}?)"
 
 
-def check_names(others: Mapping[str, Any]) -> None:
+def check_names(arguments: Mapping[str, Any]) -> None:
     """Raise StudyError if `create_study` was given arguments that it does not have."""
     known = {*OF_THE_STUDY, "command", "direction", "load_if_exists", "searcher"}
-    for name in others:
+    for name in arguments:
         meant = OF_OTHER_STUDIES.get(name)
         if meant is None:
             meant = " or ".join(f"{near}=" for near in get_close_matches(name, known, 2))
