@@ -60,11 +60,11 @@ class Formed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What it took.
+    """What the policy took for itself, and the trials that it started together.
 
     `deciding`: seconds of the driver; None: nobody said. `profiling`: seconds in which the policy
-    had trials measured before it formed flotillas; None: it is none that does. `formed`: what it
-    started, in order of time; empty for policies that form nothing.
+    had trials measured before it formed flotillas; None: it is none that does. `formed`: those
+    trials, in order of time; empty for policies that form nothing.
     """
 
     deciding: Seconds | None = None
@@ -73,15 +73,18 @@ class Overhead:
 
 
 class OverheadTally:
-    """Counts it along a journal. `forms`: also for a policy that is none of `FORMING`."""
+    """Counts the overhead along a journal.
+
+    `forms`: also the trials that a policy which is none of `FORMING` started together.
+    """
 
     def __init__(self, forms: bool = False) -> None:
         self._always = forms
         self._forms = forms
         self._run = 0
         self._decided: dict[int, Seconds] = {}  # by run
-        self._measures = False  # whether the policy has trials measured now
-        self._measured: Seconds | None = None
+        self._is_profiling = False  # whether the policy has trials measured now
+        self._profiling: Seconds | None = None
         self._last: Seconds = 0.0
         self._starts: list[tuple[Seconds, tuple[Gang, ...]]] = []
         self._stops: dict[Gang, Seconds] = {}
@@ -89,8 +92,8 @@ class OverheadTally:
 
     def take(self, time: Seconds, entry: Entry) -> None:
         """Count one line."""
-        if self._measures and not isinstance(entry, Opened):
-            self._measured = (self._measured or 0.0) + time - self._last
+        if self._is_profiling and not isinstance(entry, Opened):
+            self._profiling = (self._profiling or 0.0) + time - self._last
         self._last = time
         match entry:
             case Opened():
@@ -101,24 +104,24 @@ class OverheadTally:
             case Remembered("policy", memory):
                 flotilla = _flotilla(memory)
                 # One without paces has trials measured.
-                self._measures = flotilla is not None and flotilla["paces"] is None
+                self._is_profiling = flotilla is not None and flotilla["paces"] is None
                 if flotilla is not None:
-                    self._measured = self._measured or 0.0
+                    self._profiling = self._profiling or 0.0
             case Planned(stop, start) if self._forms:
                 for gang in stop:
                     self._stops.setdefault(gang, time)
-                if start and not self._measures:
+                if start and not self._is_profiling:
                     self._starts.append((time, start))
             case Finished(trial) | Failed(trial) | Retired(trial):
                 self._ends[trial] = time
 
     def so_far(self) -> Overhead:
-        """What was counted."""
+        """The overhead up to now."""
         deciding = None
         if self._decided:
             deciding = sum(self._decided.values())
         formed = tuple(self._formed(time, gangs) for time, gangs in self._starts)
-        return Overhead(deciding, self._measured, formed)
+        return Overhead(deciding, self._profiling, formed)
 
     def _formed(self, time: Seconds, gangs: tuple[Gang, ...]) -> Formed:
         """What became of gangs that started at one time."""
@@ -137,16 +140,16 @@ class OverheadTally:
 
 
 def _flotilla(memory: Any) -> Mapping[str, Any] | None:
-    """The memory of a flotilla that is at work, in that of a policy: its own, or of one within."""
+    """The memory of the flotilla in a policy's memory: all of it or a part; None: there is none."""
     match memory:
         case {"paces": _, "tried": _}:
-            found: Mapping[str, Any] = memory
-            return found
+            flotilla: Mapping[str, Any] = memory
+            return flotilla
         case {"follows": name, "inner": {**inner}}:
             return _flotilla(inner.get(name))
         case [_, _]:
-            within = map(_flotilla, memory)
-            return next((found for found in within if found is not None), None)
+            flotillas = map(_flotilla, memory)
+            return next((flotilla for flotilla in flotillas if flotilla is not None), None)
     return None
 
 
@@ -171,9 +174,9 @@ Feeders = Mapping[tuple[int, str], Mapping[str, float]]
 
 
 class Since(NamedTuple):
-    """What was counted of a long journal: all before is known by the state that it had led to.
+    """Where the counting of a long journal begins; of what lies before, only the state is known.
 
-    `entries`: so many were not counted. `time`: of the last of these.
+    `entries`: so many lie before. `time`: of the last of these.
     """
 
     entries: int
@@ -212,7 +215,7 @@ class Account:
     since: Since | None = None
 
     def sampled(self) -> "Account":
-        """The same, with no more trials than are drawn and listed."""
+        """This account with no more trials than are drawn and listed."""
         if len(self.trials) <= DRAWN:
             return self
         ranked = self.ranked()
@@ -220,12 +223,12 @@ class Account:
         others = [ranked[BEST + int(number * stride)] for number in range(DRAWN - BEST)]
         chosen = {row.id for row in (*ranked[:BEST], *others)}
         curves = {
-            name: {trial: own[trial] for trial in own.keys() & chosen}
-            for name, own in self.curves.items()
+            name: {trial: points[trial] for trial in points.keys() & chosen}
+            for name, points in self.curves.items()
         }
-        some = tuple(row for row in self.trials if row.id in chosen)
-        own = {name: each.sampled() for name, each in self.by_recipe.items()}
-        return replace(self, trials=some, curves=curves, by_recipe=own)
+        trials = tuple(row for row in self.trials if row.id in chosen)
+        by_recipe = {name: each.sampled() for name, each in self.by_recipe.items()}
+        return replace(self, trials=trials, curves=curves, by_recipe=by_recipe)
 
     @property
     def seconds(self) -> Seconds:
@@ -260,18 +263,18 @@ class Account:
         Deciding and profiling: of the runs' time. Checkpointing and waiting (idle, or without a
         word of what for): of the slots' time. What nobody said or did is left out.
         """
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         if self.seconds > 0:
             if self.overhead.deciding is not None:
-                found["deciding"] = self.overhead.deciding / self.seconds
+                shares["deciding"] = self.overhead.deciding / self.seconds
             if self.overhead.profiling is not None:
-                found["profiling"] = self.overhead.profiling / self.seconds
+                shares["profiling"] = self.overhead.profiling / self.seconds
         used = self.used
         whole = sum(used.values())
         if whole > 0:
-            found["checkpointing"] = used["save"] / whole
-            found["waiting"] = sum(waiting(self.use).values()) / whole
-        return found
+            shares["checkpointing"] = used["save"] / whole
+            shares["waiting"] = sum(waiting(self.use).values()) / whole
+        return shares
 
     @property
     def choice(self) -> PolicyChoice | None:
@@ -298,8 +301,7 @@ class Account:
     def goal(self) -> str:
         """Which score is wanted; empty where there is nothing to rank by."""
         if self.by_recipe:
-            own = self.by_recipe.items()
-            return "; ".join(f"{each.goal} of {name}" for name, each in own)
+            return "; ".join(f"{each.goal} of {name}" for name, each in self.by_recipe.items())
         if not self.metric:
             return ""
         return f"{'highest' if self.mode == 'max' else 'lowest'} {self.metric}"
@@ -322,10 +324,10 @@ class Account:
 
     def by_signature(self) -> dict[str, list[TrialRow]]:
         """The trials of each signature, in the order of submission."""
-        found: dict[str, list[TrialRow]] = {}
+        trials: dict[str, list[TrialRow]] = {}
         for row in self.trials:
-            found.setdefault(row.signature, []).append(row)
-        return found
+            trials.setdefault(row.signature, []).append(row)
+        return trials
 
     def count(self) -> dict[str, int]:
         """Trials by status."""
@@ -342,7 +344,7 @@ class Account:
         return sorted(self.trials, key=self._order)
 
     def _order(self, row: TrialRow) -> tuple[bool, bool, float, int]:
-        """What trials are ranked by."""
+        """The key that trials are ranked by."""
         sign = -1.0 if self.mode == "max" else 1.0
         loss = sign * (row.last or 0.0)
         return row.status == "failed", row.last is None, loss, row.number
@@ -369,9 +371,9 @@ def account(
     Raises:
         ValueError: the mode is neither "min" nor "max".
     """
-    counted = Accounting(metric, mode, since)
-    counted.take(lines)
-    return counted.account()
+    accounting = Accounting(metric, mode, since)
+    accounting.take(lines)
+    return accounting.account()
 
 
 class Accounting:
@@ -394,7 +396,7 @@ class Accounting:
         self._nodes: dict[SlotId, str] = {}
         self._drawing = Drawing()
         self._idle = IdleTally()
-        self._state = State()  # after all lines but those of
+        self._state = State()  # after all lines but those whose entries are
         self._unfolded: list[Entry] = []
         self._entries = 0
         self._since: Since | None = None
@@ -422,7 +424,7 @@ class Accounting:
         """Count the lines that come next."""
         new = list(self._clock.steady(lines))
         begin = 0  # of the moment
-        for at, (time, entry) in enumerate(new):
+        for end, (time, entry) in enumerate(new, 1):
             self._tally.take(time, entry)
             self._overhead.take(time, entry)
             self._rescales.take(time, entry)
@@ -431,11 +433,11 @@ class Accounting:
                 self._nodes |= {slot.id: slot.node for slot in entry.slots}
             self._drawing.take(time, entry)
             self._idle.take(entry)
-            if at + 1 == len(new) or new[at + 1].time > time:
+            if end == len(new) or new[end].time > time:
                 # See why slots are idle after what happened at one time. To fold many lines at once
                 # takes a fraction of what it takes at each moment.
-                self._unfolded += [line.entry for line in new[begin : at + 1]]
-                begin = at + 1
+                self._unfolded += [line.entry for line in new[begin:end]]
+                begin = end
                 if self._drawing.some_idle and self._idle.is_due():
                     self._idle.look(time, self._folded())
         self._entries += len(new)
@@ -460,15 +462,15 @@ class Accounting:
             raise ValueError(f'mode must be "min" or "max"; got {mode!r:.80}')
 
         rows = TrialRows(tally, state, metric, mode).all()
-        made = self._made(metric, mode, rows, goes_on)
-        own = {}
-        for name, (its, better) in _aims(tally.head, metric).items():
-            rows = TrialRows(tally, state, its, better).all()
-            some = tuple(row for row in rows if row.config.get(RECIPE) == name)
-            own[name] = replace(made, metric=its, mode=better, trials=some)
-        return replace(made, by_recipe=own)
+        whole = self._whole(metric, mode, rows, goes_on)
+        by_recipe = {}
+        for name, (its_metric, its_mode) in _aims(tally.head, metric).items():
+            rows = TrialRows(tally, state, its_metric, its_mode).all()
+            trials = tuple(row for row in rows if row.config.get(RECIPE) == name)
+            by_recipe[name] = replace(whole, metric=its_metric, mode=its_mode, trials=trials)
+        return replace(whole, by_recipe=by_recipe)
 
-    def _made(
+    def _whole(
         self, metric: str | None, mode: str, rows: tuple[TrialRow, ...], goes_on: bool
     ) -> Account:
         """The figures so far, with these rows of trials."""
@@ -516,10 +518,10 @@ class Accounting:
 
 def _aims(head: Mapping[str, Any], metric: str | None) -> Mapping[str, Any]:
     """Metric and mode of each recipe, by its name; empty where the study has one metric."""
-    found = head.get("aims")
-    if metric is not None or not isinstance(found, Mapping):
+    aims = head.get("aims")
+    if metric is not None or not isinstance(aims, Mapping):
         return {}
-    return {name: aim for name, aim in found.items() if _is_aim(aim)}
+    return {name: aim for name, aim in aims.items() if _is_aim(aim)}
 
 
 def _is_aim(value: Any) -> bool:
@@ -537,11 +539,10 @@ def given_rows(head: Mapping[str, Any]) -> list[tuple[Mapping[str, Value], Figur
     rows = head.get("given")
     if not isinstance(rows, (list, tuple)):
         return []
-    whole = [row for row in rows if isinstance(row, Mapping)]
-    found = [(row.get("config"), row.get("figures")) for row in whole]
+    pairs = [(row.get("config"), row.get("figures")) for row in rows if isinstance(row, Mapping)]
     return [
         (config, figures)
-        for config, figures in found
+        for config, figures in pairs
         if isinstance(config, Mapping) and isinstance(figures, Mapping)
     ]
 

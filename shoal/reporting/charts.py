@@ -1,4 +1,4 @@
-"""The report's drawings of trials as plain plotly figures: learning curves, configurations.
+"""The report's drawings of trials: learning curves, configurations.
 
 A drawing is a plain plotly figure ({"data": …, "layout": …}).
 Texts that a user wrote are escaped: plotly reads a few HTML tags in them.
@@ -72,8 +72,8 @@ def painted_by(account: Account) -> dict[TrialId, str]:
 def numbered(trials: Iterable[TrialId]) -> dict[TrialId, str]:
     """A colour for each trial by its place, the first ones unshaded."""
     painted: dict[TrialId, str] = {}
-    for at, trial in enumerate(trials):
-        lap, place = divmod(at, len(BASE))
+    for index, trial in enumerate(trials):
+        lap, place = divmod(index, len(BASE))
         colour = BASE[place]
         if lap > 0:
             colour = _shade(colour, lap % 2 == 1)
@@ -184,14 +184,14 @@ def curves_of(
     """The curves of one value, as an item of `learning`. `trials`: only these; None: all."""
     curves = _Curves(account, name, trials)
     values = curves.values(curves.rows)
-    kept = _range(values, curves.values(curves.top))
+    settings = _axis_settings(values, curves.values(curves.top))
     length, unit = time_unit(account.chart.end - account.chart.start)
     return {
         "name": name,
-        "figure": {"data": curves.traces(), "layout": _curve_layout(curves, kept)},
+        "figure": {"data": curves.traces(), "layout": _curve_layout(curves, settings)},
         "times": curves.times(length),
         "unit": unit,
-        "outside": _outside(values, kept),
+        "outside": _outside(values, settings),
     }
 
 
@@ -202,14 +202,14 @@ class _Curves:
     """
 
     def __init__(self, account: Account, name: str, trials: Collection[TrialId] | None) -> None:
-        every = account.curves[name]
-        chosen = set(every)
+        curves = account.curves[name]
+        chosen = set(curves)
         if trials is not None:
             chosen &= set(trials)
         self.name = name
         self.rows = [row for row in account.ranked() if row.id in chosen]
         budget = max(LEAST_POINTS, POINTS // max(1, len(self.rows)))
-        self.points = {row.id: thinned(every[row.id], budget) for row in self.rows}
+        self.points = {row.id: thinned(curves[row.id], budget) for row in self.rows}
         self.top = self.rows[:TOP]
         self._rest = self.rows[TOP:]
         self._painted = painted_by(account)
@@ -227,7 +227,7 @@ class _Curves:
         return max((points[-1].epoch for points in self.points.values()), default=0.0)
 
     def traces(self) -> list[dict[str, Any]]:
-        """The others first, then the best trials up to the very best, which lies on top."""
+        """The traces from below: the others, then the best trials, the very best on top."""
         traces = []
         if self._rest:
             traces.append(self._others())
@@ -292,15 +292,15 @@ class _Curves:
         }
 
 
-def _curve_layout(curves: _Curves, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The layout of one value's curves. `kept`: of its axis, as `_range` gives it."""
+def _curve_layout(curves: _Curves, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The layout of one value's curves. `settings`: of its axis, as of `_axis_settings`."""
     epochs = axis("epochs", rangemode="tozero")
     if 1 <= curves.last_epoch() <= 12:
         epochs["dtick"] = 1
     return layout(
         430,
         xaxis=epochs,
-        yaxis=axis(curves.name, **kept),
+        yaxis=axis(curves.name, **settings),
         hovermode="closest",
         legend={"traceorder": "reversed", "x": 1.01, "y": 1},  # beside them, the best above
         margin={"l": 60, "r": 20, "t": 34, "b": 48},
@@ -318,21 +318,21 @@ def _joined(parts: Iterable[Sequence[Any]]) -> list[Any]:
 
 
 def thinned(points: Points, limit: int) -> Points:
-    """At most about so many of them, evenly spread, the last one included."""
+    """At most about `limit` of the points, evenly spread, the last one included."""
     if len(points) <= limit:
         return points
     stride = -(-len(points) // limit)
-    kept = list(points[::stride])
-    if kept[-1] is not points[-1]:
-        kept.append(points[-1])
-    return kept
+    thin = list(points[::stride])
+    if thin[-1] is not points[-1]:
+        thin.append(points[-1])
+    return thin
 
 
 # -- the axis of a value ---------------------------------------------------------------------------
 
 
-def _range(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
-    """A log axis for values that span decades.
+def _axis_settings(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
+    """What plotly is to know of the values' axis: log for values that span decades, and its range.
 
     The range lets a few diverging curves leave the picture.
     """
@@ -347,10 +347,10 @@ def _range(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
     usual = (high - low) or 0.1 * abs(high) or 1.0
     strays = finite[-1] - finite[0] > 3 * usual
     if low > 0 and high / low > 40:
-        kept: dict[str, Any] = {"type": "log"}
+        settings: dict[str, Any] = {"type": "log"}
         if strays:
-            kept["range"] = [log10(low) - 0.1, log10(high) + 0.1]
-        return kept
+            settings["range"] = [log10(low) - 0.1, log10(high) + 0.1]
+        return settings
 
     if not strays:
         return {}
@@ -359,16 +359,16 @@ def _range(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
 
 
 def _drawable(values: Sequence[float]) -> list[float]:
-    """Those that plotly can draw."""
+    """The values that plotly can draw."""
     return [value for value in values if abs(value) < 1e300]
 
 
-def _outside(values: Sequence[float], kept: Mapping[str, Any]) -> int:
+def _outside(values: Sequence[float], settings: Mapping[str, Any]) -> int:
     """How many points the drawn range leaves out."""
-    if "range" not in kept:
+    if "range" not in settings:
         return 0
-    low, high = kept["range"]
-    if "type" in kept:  # a log axis
+    low, high = settings["range"]
+    if "type" in settings:  # a log axis
         low, high = 10**low, 10**high
     return sum(not low <= value <= high for value in values)
 
@@ -400,12 +400,12 @@ class Parameter:
 
         log10, the number itself, or the index of the category.
         """
-        at = self.values[trial]
-        if isinstance(at, str):
-            return float(self.places[at])
+        item = self.values[trial]
+        if isinstance(item, str):
+            return float(self.places[item])
         if self.scale == "log":
-            return log10(at)
-        return at
+            return log10(item)
+        return item
 
 
 def parameters(account: Account) -> tuple[list[Parameter], dict[str, str]]:
@@ -414,12 +414,12 @@ def parameters(account: Account) -> tuple[list[Parameter], dict[str, str]]:
     varying: list[Parameter] = []
     same: dict[str, str] = {}
     for name in _names(rows):
-        given = {row.id: row.config[name] for row in rows if name in row.config}
-        texts = {value(item) for item in given.values()}
-        if len(texts) == 1 and len(given) == len(rows):
+        values = {row.id: row.config[name] for row in rows if name in row.config}
+        texts = {value(item) for item in values.values()}
+        if len(texts) == 1 and len(values) == len(rows):
             same[name] = texts.pop()
         else:
-            varying.append(_parameter(name, given, rows))
+            varying.append(_parameter(name, values, rows))
     return varying, same
 
 
@@ -431,17 +431,17 @@ def _names(rows: Rows) -> list[str]:
     return list(names)
 
 
-def _parameter(name: str, given: Values, rows: Rows) -> Parameter:
+def _parameter(name: str, values: Values, rows: Rows) -> Parameter:
     """A parameter that varies: of numbers, if all trials have one."""
-    numbers = {trial: float(item) for trial, item in given.items() if _is_number(item)}
+    numbers = {trial: float(item) for trial, item in values.items() if _is_number(item)}
     if len(numbers) == len(rows):
         return Parameter(name, _scale(sorted(numbers.values())), numbers)
 
     texts = {}
     order: dict[str, tuple[bool, float, str]] = {}  # numbers before the rest, by size
     for row in rows:
-        item = given.get(row.id)
-        text = value(item) if row.id in given else DASH
+        item = values.get(row.id)
+        text = value(item) if row.id in values else DASH
         texts[row.id] = text
         order[text] = (False, float(item), text) if _is_number(item) else (True, 0.0, text)
     categories = sorted(order, key=lambda text: order[text])
@@ -532,17 +532,17 @@ def parallel(account: Account, varying: Sequence[Parameter]) -> Figure | None:
 def _dimension(parameter: Parameter, rows: Rows) -> Look:
     """One of the parallel axes."""
     values = [parameter.place(row.id) for row in rows]
-    made: Look = {"label": escape(_short(parameter.name, 22)), "values": values}
+    dimension: Look = {"label": escape(_short(parameter.name, 22)), "values": values}
 
     ticks = _ticks(parameter, [row.id for row in rows])
     if ticks is not None:
-        made["tickvals"], made["ticktext"] = ticks
+        dimension["tickvals"], dimension["ticktext"] = ticks
 
     low = min(values)
     high = max(values)
     if parameter.scale == "category" or low == high:
-        made["range"] = [low - 0.3, high + 0.3]
-    return made
+        dimension["range"] = [low - 0.3, high + 0.3]
+    return dimension
 
 
 # -- ticks -----------------------------------------------------------------------------------------
@@ -698,14 +698,14 @@ def _hover(row: TrialRow) -> str:
 
 def _parameter_axis(parameter: Parameter, across: list[float], tag: str) -> Look:
     """The x axis of a small drawing. `across`: from where to where it reaches."""
-    made = axis(_short(parameter.name, 40), domain=across, anchor=f"y{tag}")
+    x_axis = axis(_short(parameter.name, 40), domain=across, anchor=f"y{tag}")
     ticks = _ticks(parameter, parameter.values)
     if ticks is not None:
-        made["tickvals"], made["ticktext"] = ticks
+        x_axis["tickvals"], x_axis["ticktext"] = ticks
     if parameter.scale == "log":
-        made["type"] = "log"
+        x_axis["type"] = "log"
         if ticks is not None:
-            made["tickvals"] = [10**place for place in ticks[0]]
+            x_axis["tickvals"] = [10**place for place in ticks[0]]
     if parameter.scale == "category":
-        made["range"] = [-0.5, len(parameter.categories) - 0.5]
-    return made
+        x_axis["range"] = [-0.5, len(parameter.categories) - 0.5]
+    return x_axis

@@ -49,7 +49,7 @@ class _Panel:
     side: Side
     chart: Chart
     height: int  # pixels
-    axis: str  # its own, in plotly's words: y, y2, …
+    axis: str  # its y axis in plotly's words: y, y2, …
     bottom: float  # parts of the drawing's height
     top: float
 
@@ -80,11 +80,11 @@ def page(title: str, heads: Sequence[str], sides: Sequence[Side], remark: str = 
 def gantts(sides: Sequence[Side]) -> Figure | None:
     """The Gantt charts below each other, with one axis of time; None: no slot was ever there."""
     charts = [chart(side.lines) for side in sides]
-    if not any(found.spans for found in charts):
+    if not any(each.spans for each in charts):
         return None
 
     panels = _panels(sides, charts)
-    end = max(found.end for found in charts)
+    end = max(each.end for each in charts)
     unit, _ = time_unit(end)
     entries = [line.entry for side in sides for line in side.lines]
     trials = [each.trial.id for each in entries if isinstance(each, Submitted)]
@@ -100,7 +100,7 @@ def gantts(sides: Sequence[Side]) -> Figure | None:
 
 def _panels(sides: Sequence[Side], charts: Sequence[Chart]) -> list[_Panel]:
     """The charts from top to bottom, with gaps between them."""
-    counts = [max(1, len(found.spans)) for found in charts]
+    counts = [max(1, len(each.spans)) for each in charts]
     heights = [max(40, min(420, n * (28 if n <= 8 else 16))) for n in counts]  # pixels
     inner = _inner(heights)
     panels = []
@@ -108,8 +108,8 @@ def _panels(sides: Sequence[Side], charts: Sequence[Chart]) -> list[_Panel]:
     for number, side in enumerate(sides):
         height = heights[number]
         bottom = max(0.0, top - height / inner)
-        own_axis = f"y{number + 1}" if number else "y"
-        panels.append(_Panel(side, charts[number], height, own_axis, bottom, top))
+        y_axis = f"y{number + 1}" if number else "y"
+        panels.append(_Panel(side, charts[number], height, y_axis, bottom, top))
         top = bottom - GAP / inner
     return panels
 
@@ -165,13 +165,13 @@ def _title(panel: _Panel) -> dict[str, Any]:
     }
 
 
-def _end(panel: _Panel, at: float) -> dict[str, Any]:
+def _end(panel: _Panel, time: float) -> dict[str, Any]:
     """A line across the chart where all trials were done."""
     return {
         "type": "line",
         "yref": f"{panel.axis} domain",
-        "x0": at,
-        "x1": at,
+        "x0": time,
+        "x1": time,
         "y0": 0,
         "y1": 1,
         "line": {"color": "#d64561", "width": 1.5, "dash": "dot"},
@@ -186,8 +186,8 @@ def _bars(
     bars = drawn(panel.chart, limit)
     traces = []
     for cause in CAUSES:
-        mine = [item for item in bars if item.bar.kind == cause.kind]
-        if mine:
-            trace = bar_trace(cause, mine, lane, painted, unit)
+        of_cause = [item for item in bars if item.bar.kind == cause.kind]
+        if of_cause:
+            trace = bar_trace(cause, of_cause, lane, painted, unit)
             traces.append({**trace, "yaxis": panel.axis, "xaxis": "x"})
     return traces

@@ -35,7 +35,7 @@ def printable(text: str) -> str:
     Passwords in addresses are masked.
     """
     shown = without_passwords(text)
-    return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), shown)
+    return UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode(), shown)
 
 
 def escape(text: str) -> str:
@@ -47,7 +47,10 @@ def escape(text: str) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """At most so many significant digits, no exponent where it can be helped; a dash for None."""
+    """The value with at most so many significant digits; a dash for None.
+
+    It has no exponent where that can be helped.
+    """
     text = score(value, digits)
     if "." not in text or "e" in text:
         return text
@@ -55,9 +58,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def score(value: float | None, digits: int = 5) -> str:
-    """So many significant digits, zeros at the end included.
+    """The value with so many significant digits, zeros at the end included; a dash for None.
 
-    A column of them stands in line.
+    A column of such values stands in line.
     """
     if value is None:
         return DASH
@@ -81,7 +84,7 @@ def score(value: float | None, digits: int = 5) -> str:
 
 
 def _short_exponent(text: str) -> str:
-    """1e-05 as 1e-5, 1e+20 as 1e20."""
+    """The text with a short exponent: 1e-05 as 1e-5, 1e+20 as 1e20."""
     return EXPONENT.sub(lambda sign: "e-" if sign[1] == "-" else "e", text)
 
 
@@ -141,7 +144,7 @@ def share(part: float, whole: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes: 300 B, 1.2 MB."""
+    """A number of bytes: 300 B, 1.2 MB."""
     for least, unit in BYTES:
         if value >= least:
             return f"{value / least:.3g} {unit}"
@@ -149,14 +152,14 @@ def size(value: float) -> str:
 
 
 def plural(value: int, noun: str) -> str:
-    """1 trial, 2 trials."""
+    """A number with its noun: 1 trial, 2 trials."""
     if value == 1:
         return f"{value:,} {noun}"
     return f"{value:,} {noun}s"
 
 
 def value(item: Any) -> str:
-    """A configuration's value."""
+    """A configuration's value as text."""
     if isinstance(item, float):
         return _short_exponent(f"{item:.6g}")
     if isinstance(item, str):
@@ -197,10 +200,10 @@ def described(item: Any) -> str:
 
 def _arguments(item: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """What is worth saying beside the name: plain values, but for the seed and what is off."""
-    found = {}
+    arguments = {}
     for key, part in item.items():
         if key in names or key == "seed" or part is False:
             continue
         if isinstance(part, (bool, int, float, str)):
-            found[key] = part
-    return found
+            arguments[key] = part
+    return arguments
