@@ -32,7 +32,7 @@ from shoal.reporting.rescales import WidthChange
 from shoal.reporting.slots import asked_lines, standing_lines
 from shoal.reporting.tally import TrialRow
 
-Told = Mapping[str, Any]  # the values of facts, by their keys
+FactValues = Mapping[str, Any]  # by the keys of the facts
 
 TOP = 5  # trials, configurations or reasons that are named
 SHORT = 1.0  # seconds of waiting that are not worth a word
@@ -132,21 +132,21 @@ def _stopped(account: Account) -> str | None:
     return why or "on request"
 
 
-def _study_line(told: Told) -> Iterator[str]:
+def _study_line(facts: FactValues) -> Iterator[str]:
     """The name, and the status in words."""
-    status = str(told["status"])
-    trials = told["trials"]
+    status = str(facts["status"])
+    trials = facts["trials"]
     if status == "finished" and trials.get("failed") == trials["all"]:
         status = "every trial failed"
     words = {
-        "open": _process(told.get("process", {})),
+        "open": _process(facts.get("process", {})),
         "empty": "no trial was submitted",
         "added": "finished, and trials were added since: shoal resume trains them",
     }
-    yield f"{told['study'] or 'without a name'}: {words.get(status, status)}"
+    yield f"{facts['study'] or 'without a name'}: {words.get(status, status)}"
 
 
-def _process(process: Told) -> str:
+def _process(process: Mapping[str, Any]) -> str:
     """Whether a process runs the study, as far as that can be told."""
     if not process or process["running"] is None:
         return "at work, or cut off"
@@ -160,9 +160,9 @@ def _process(process: Told) -> str:
     )
 
 
-def _policy_line(told: Told) -> Iterator[str]:
+def _policy_line(facts: FactValues) -> Iterator[str]:
     """What the automatic policy follows."""
-    choice = told.get("policy")
+    choice = facts.get("policy")
     if choice:
         yield f"auto ({choice['objective']}): {choice['follows']}, because {choice['why']}"
 
@@ -170,21 +170,21 @@ def _policy_line(told: Told) -> Iterator[str]:
 # -- trials ----------------------------------------------------------------------------------------
 
 
-def _by_status(told: Told) -> list[str]:
+def _by_status(facts: FactValues) -> list[str]:
     """The number of trials of each status, as far as there are any."""
-    return [f"{n} {status}" for status, n in told["trials"].items() if n and status != "all"]
+    return [f"{n} {status}" for status, n in facts["trials"].items() if n and status != "all"]
 
 
-def _trials_line(told: Told) -> Iterator[str]:
+def _trials_line(facts: FactValues) -> Iterator[str]:
     """How many trials there are, by status."""
-    states = ", ".join(_by_status(told))
-    yield f"{told['trials']['all']}: {states}" if states else f"{told['trials']['all']}"
+    states = ", ".join(_by_status(facts))
+    yield f"{facts['trials']['all']}: {states}" if states else f"{facts['trials']['all']}"
 
 
-def _trials_tile(told: Told) -> Iterator[Tile]:
+def _trials_tile(facts: FactValues) -> Iterator[Tile]:
     """How many trials there are, by status."""
-    note = " · ".join(_by_status(told)) or "none was submitted"
-    yield Tile("trials", f"{told['trials']['all']:,}", note)
+    note = " · ".join(_by_status(facts)) or "none was submitted"
+    yield Tile("trials", f"{facts['trials']['all']:,}", note)
 
 
 def _best(account: Account) -> dict[str, Any] | None:
@@ -220,31 +220,31 @@ def _by_recipe(account: Account) -> Any:
     if not account.by_recipe:
         return ABSENT
     return {
-        name: {"metric": own.metric, "mode": own.mode, "best": _best(own), "top": _top(own)}
-        for name, own in account.by_recipe.items()
+        name: {"metric": part.metric, "mode": part.mode, "best": _best(part), "top": _top(part)}
+        for name, part in account.by_recipe.items()
     }
 
 
-def _best_lines(told: Told) -> Iterator[str]:
+def _best_lines(facts: FactValues) -> Iterator[str]:
     """The best trials with their scores."""
-    own = told.get("best_by_recipe", {})
-    for each in own.values():
-        yield from _best_lines(each)
-    if own:
+    recipes = facts.get("best_by_recipe", {})
+    for recipe in recipes.values():
+        yield from _best_lines(recipe)
+    if recipes:
         return
-    metric = told["metric"]
+    metric = facts["metric"]
     if not metric:
         return
-    if told["best"] is None:
+    if facts["best"] is None:
         yield f"no trial has a score {metric!r} yet"
         return
-    scores = [score(row["score"]) for row in told["top"]]
+    scores = [score(row["score"]) for row in facts["top"]]
     width = max(map(len, scores))
-    for reached, row in zip(scores, told["top"], strict=True):
+    for reached, row in zip(scores, facts["top"], strict=True):
         text = f"{reached:<{width}} {row['trial']}  {config(row['config'], 90)}"
         if row["best_score"] != row["score"]:  # its last one is not as good
             text += f"  ({score(row['best_score'])} after epoch {row['best_epoch']:g})"
-        yield f"{metric} {text}" if row is told["top"][0] else below(f"{metric} ", text)
+        yield f"{metric} {text}" if row is facts["top"][0] else below(f"{metric} ", text)
 
 
 def below(start: str, text: str) -> Bare:
@@ -252,15 +252,15 @@ def below(start: str, text: str) -> Bare:
     return Bare(" " * (LABEL + len(start)) + text)
 
 
-def _best_tiles(told: Told) -> Iterator[Tile]:
+def _best_tiles(facts: FactValues) -> Iterator[Tile]:
     """The best score, of each recipe where each has its own metric; none without a metric."""
-    own = told.get("best_by_recipe", {})
-    for each in own.values():
-        yield from _best_tiles(each)
-    if own or not told["metric"]:
+    recipes = facts.get("best_by_recipe", {})
+    for recipe in recipes.values():
+        yield from _best_tiles(recipe)
+    if recipes or not facts["metric"]:
         return
-    label = f"best {told['metric']}"
-    best = told["best"]
+    label = f"best {facts['metric']}"
+    best = facts["best"]
     if best is None:
         yield Tile(label, DASH, "no trial has a score")
     else:
@@ -296,10 +296,10 @@ def _without_fold(row: TrialRow) -> dict[str, Any]:
     return {name: value for name, value in row.config.items() if name != FOLD}
 
 
-def _fold_lines(told: Told) -> Iterator[str]:
+def _fold_lines(facts: FactValues) -> Iterator[str]:
     """The configurations with the best means."""
-    start = f"mean {told['metric']} "
-    for place, row in enumerate(told.get("folds", ())):
+    start = f"mean {facts['metric']} "
+    for place, row in enumerate(facts.get("folds", ())):
         figures = f"{score(row['mean'])} ± {score(row['std'])} of {row['folds']}"
         text = f"{figures}  {config(row['config'], 80)}"
         yield below(start, text) if place else start + text
@@ -311,10 +311,10 @@ def _failures(account: Account) -> list[dict[str, Any]]:
     return [{"trial": row.id, "why": row.why, "epochs": row.epochs} for row in failed]
 
 
-def _failure_lines(told: Told) -> Iterator[str]:
+def _failure_lines(facts: FactValues) -> Iterator[str]:
     """The first reasons of failures, each once."""
     by_reason: dict[str, list[str]] = {}
-    for failure in told["failures"]:
+    for failure in facts["failures"]:
         by_reason.setdefault(failure["why"], []).append(failure["trial"])
     for why, trials in [*by_reason.items()][:TOP]:
         who = trials[0] if len(trials) == 1 else f"{len(trials)} trials, {trials[0]} first"
@@ -326,29 +326,29 @@ def _failure_lines(told: Told) -> Iterator[str]:
 # -- time and slots --------------------------------------------------------------------------------
 
 
-def _time_line(told: Told) -> Iterator[str]:
+def _time_line(facts: FactValues) -> Iterator[str]:
     """How long the runs took together."""
-    length = duration(told["seconds"])
-    if len(told["runs"]) > 1:
-        length += f" in {len(told['runs'])} runs"
-    if told["starting"] >= SHORT:
-        length += f", {duration(told['starting'])} of it until slots were open"
+    length = duration(facts["seconds"])
+    if len(facts["runs"]) > 1:
+        length += f" in {len(facts['runs'])} runs"
+    if facts["starting"] >= SHORT:
+        length += f", {duration(facts['starting'])} of it until slots were open"
     yield length
 
 
-def _time_tile(told: Told) -> Iterator[Tile]:
+def _time_tile(facts: FactValues) -> Iterator[Tile]:
     """How long the runs took together."""
-    yield Tile("time", duration(told["seconds"]), plural(len(told["runs"]), "run"))
+    yield Tile("time", duration(facts["seconds"]), plural(len(facts["runs"]), "run"))
 
 
-def _since_line(told: Told) -> Iterator[str]:
+def _since_line(facts: FactValues) -> Iterator[str]:
     """What the lines below are of, if that is not the whole journal."""
-    since = told.get("since")
+    since = facts.get("since")
     if since is not None:
-        counted = told["entries"] - since["entries"]
+        counted = facts["entries"] - since["entries"]
         yield (
             f"{duration(since['time'])}: use of slots and repeated work are of the newest "
-            f"{counted:,} of {told['entries']:,} entries; --whole counts all"
+            f"{counted:,} of {facts['entries']:,} entries; --whole counts all"
         )
 
 
@@ -359,18 +359,18 @@ def _training(account: Account) -> float | None:
     return used["train"] / whole if whole else None
 
 
-def _slots_line(told: Told) -> Iterator[str]:
+def _slots_line(facts: FactValues) -> Iterator[str]:
     """What slot time went to, and what moved between slots."""
-    parts = _slot_shares(told["used"], told.get("idle", {}))
+    parts = _slot_shares(facts["used"], facts.get("idle", {}))
     if not parts:
         return
-    line = f"{len(told['slots'])}: {', '.join(parts)}"
-    if told["hops"]:
-        line += f"; {plural(told['hops'], 'move')} between slots"
-    if told["moved_bytes"]:
-        line += f", {size(told['moved_bytes'])} of state"
-    if told["dealt_bytes"]:
-        line += f", {size(told['dealt_bytes'])} of samples dealt"
+    line = f"{len(facts['slots'])}: {', '.join(parts)}"
+    if facts["hops"]:
+        line += f"; {plural(facts['hops'], 'move')} between slots"
+    if facts["moved_bytes"]:
+        line += f", {size(facts['moved_bytes'])} of state"
+    if facts["dealt_bytes"]:
+        line += f", {size(facts['dealt_bytes'])} of samples dealt"
     yield line
 
 
@@ -391,12 +391,12 @@ def _slot_shares(
     return shares
 
 
-def _slots_tile(told: Told) -> Iterator[Tile]:
+def _slots_tile(facts: FactValues) -> Iterator[Tile]:
     """How many slots there were, and the part of their time that went to training."""
-    used = told["used"]
+    used = facts["used"]
     whole = sum(used.values())
     note = f"{share(used['train'], whole)} of slot time in training" if whole else "none was there"
-    yield Tile("slots", str(len(told["slots"])), note)
+    yield Tile("slots", str(len(facts["slots"])), note)
 
 
 def _harvest(account: Account) -> dict[str, Any] | None:
@@ -418,9 +418,9 @@ def _yield(part: Yield) -> dict[str, Any]:
     }
 
 
-def _harvest_line(told: Told) -> Iterator[str]:
+def _harvest_line(facts: FactValues) -> Iterator[str]:
     """What came of slots that came and went."""
-    whole = told.get("harvest")
+    whole = facts.get("harvest")
     if not whole:
         return
     offered = whole["offered"]
@@ -436,9 +436,9 @@ def _harvest_line(told: Told) -> Iterator[str]:
     )
 
 
-def _rescales_line(told: Told) -> Iterator[str]:
+def _rescales_line(facts: FactValues) -> Iterator[str]:
     """What changes of width cost and gained."""
-    changes = [WidthChange(**change) for change in told.get("rescales", ())]
+    changes = [WidthChange(**change) for change in facts.get("rescales", ())]
     if changes:
         yield rescales_line(changes)
 
@@ -461,17 +461,17 @@ def rescales_line(changes: Sequence[WidthChange]) -> str:
 # -- samples, and work that was lost ---------------------------------------------------------------
 
 
-def _samples_line(told: Told) -> Iterator[str]:
+def _samples_line(facts: FactValues) -> Iterator[str]:
     """How many samples were trained, and how fast."""
-    if told["throughput"]:
-        yield f"{count(told['samples'])}, {count(told['throughput'])} a second"
+    if facts["throughput"]:
+        yield f"{count(facts['samples'])}, {count(facts['throughput'])} a second"
 
 
-def _samples_tile(told: Told) -> Iterator[Tile]:
+def _samples_tile(facts: FactValues) -> Iterator[Tile]:
     """How many samples were trained, and how fast."""
-    rate = told["throughput"]
+    rate = facts["throughput"]
     note = f"{count(rate)} a second" if rate else ""
-    yield Tile("samples trained", count(told["samples"]), note)
+    yield Tile("samples trained", count(facts["samples"]), note)
 
 
 def _repeated(account: Account) -> dict[str, Any]:
@@ -482,28 +482,28 @@ def _repeated(account: Account) -> dict[str, Any]:
     return {**sums, "trials": by_trial}
 
 
-def _repeated_line(told: Told) -> Iterator[str]:
+def _repeated_line(facts: FactValues) -> Iterator[str]:
     """How much work was lost."""
-    void = told["repeated"]
+    void = facts["repeated"]
     if void["falls"]:
-        samples = f"{count(void['samples'])} samples ({share(void['samples'], told['samples'])})"
+        samples = f"{count(void['samples'])} samples ({share(void['samples'], facts['samples'])})"
         lost = f"{samples}, {duration(void['seconds'])} of slot time"
         yield f"{lost}, in {plural(len(void['trials']), 'trial')}"
 
 
-def _repeated_tile(told: Told) -> Iterator[Tile]:
+def _repeated_tile(facts: FactValues) -> Iterator[Tile]:
     """How much work was lost."""
-    lost = told["repeated"]["samples"]
+    lost = facts["repeated"]["samples"]
     if lost:
-        part = share(lost, told["samples"])
+        part = share(lost, facts["samples"])
         yield Tile("repeated work", part, f"{count(lost)} samples")
     else:
         yield Tile("repeated work", "none", "nothing was lost")
 
 
-def _split_lines(told: Told) -> Iterator[str]:
+def _split_lines(facts: FactValues) -> Iterator[str]:
     """Packs that had no room."""
-    for split in told["splits"][:TOP]:
+    for split in facts["splits"][:TOP]:
         line = f"{split['why']}, at {duration(split['time'])}"
         needs = ", ".join(size(need * 2**30) for need in split["needs"].values())
         yield f"{line}: each is believed to need {needs}" if needs else line
@@ -519,9 +519,9 @@ def _feeders(account: Account) -> list[dict[str, Any]]:
     ]
 
 
-def _feeder_lines(told: Told) -> Iterator[str]:
+def _feeder_lines(facts: FactValues) -> Iterator[str]:
     """What the feeders of the newest runs did."""
-    for row in told.get("feeders", ())[-TOP:]:
+    for row in facts.get("feeders", ())[-TOP:]:
         if row["served"]:
             received = ""
             if row.get("received"):
@@ -538,9 +538,9 @@ def _given(account: Account) -> list[dict[str, Any]]:
     return [{"config": config, "figures": figures} for config, figures in given_rows(account.head)]
 
 
-def _given_line(told: Told) -> Iterator[str]:
+def _given_line(facts: FactValues) -> Iterator[str]:
     """The names of the figures that were given."""
-    names = dict.fromkeys(name for row in told.get("given", ()) for name in row["figures"])
+    names = dict.fromkeys(name for row in facts.get("given", ()) for name in row["figures"])
     if names:
         yield f"{', '.join(names)}; the rest is measured"
 
@@ -589,7 +589,7 @@ VALUES: Mapping[str, Callable[[Account], Any]] = {
 """The values of the JSON by their keys, in its order; their meanings: `text.summary`."""
 
 LABEL = 9  # columns of the label of a line
-LINES: Sequence[tuple[str, Callable[[Told], Iterable[str]]]] = (
+LINES: Sequence[tuple[str, Callable[[FactValues], Iterable[str]]]] = (
     ("study", _study_line),
     ("trials", _trials_line),
     ("best", _best_lines),
@@ -597,8 +597,8 @@ LINES: Sequence[tuple[str, Callable[[Told], Iterable[str]]]] = (
     ("time", _time_line),
     ("since", _since_line),
     ("slots", _slots_line),
-    ("asked", lambda told: asked_lines(told.get("asked"))),  # added by `shoal status`
-    ("", lambda told: map(Bare, standing_lines(told.get("standing", ())))),  # likewise
+    ("asked", lambda facts: asked_lines(facts.get("asked"))),  # added by `shoal status`
+    ("", lambda facts: map(Bare, standing_lines(facts.get("standing", ())))),  # likewise
     ("feeders", _feeder_lines),
     ("given", _given_line),
     ("policy", _policy_line),
@@ -611,7 +611,7 @@ LINES: Sequence[tuple[str, Callable[[Told], Iterable[str]]]] = (
 )
 """What stands on a terminal, from above: the label of a fact's lines, and their texts."""
 
-TILES: Sequence[Callable[[Told], Iterable[Tile]]] = (
+TILES: Sequence[Callable[[FactValues], Iterable[Tile]]] = (
     _best_tiles,
     _trials_tile,
     _time_tile,
@@ -623,7 +623,7 @@ TILES: Sequence[Callable[[Told], Iterable[Tile]]] = (
 
 
 class Facts(Mapping[str, Any]):
-    """The values of a study by the keys of `VALUES`, each found when it is asked for first."""
+    """The values of a study by the keys of `VALUES`, each computed when it is first asked for."""
 
     def __init__(self, account: Account) -> None:
         self._account = account

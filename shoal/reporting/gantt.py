@@ -135,7 +135,7 @@ def tiled(slot: SlotId, bars: Iterable[Bar], spans: Iterable[Span]) -> Bars:
 
 
 def _order(bar: Bar) -> tuple[Seconds, str, Seconds]:
-    """By start, idle bars before those of trials."""
+    """The key that sorts bars by start, idle ones before those of trials."""
     return bar.start, bar.trial or "", bar.end
 
 
@@ -144,11 +144,11 @@ def _joined(bars: Iterable[Bar]) -> list[Bar]:
     joined: list[Bar] = []
     newest: dict[TrialId | None, int] = {}  # index of each trial's last bar
     for bar in bars:
-        at = newest.get(bar.trial)
-        if at is not None:
-            last = joined[at]
+        index = newest.get(bar.trial)
+        if index is not None:
+            last = joined[index]
             if last.end == bar.start and last.kind == bar.kind:
-                joined[at] = last._replace(end=bar.end)
+                joined[index] = last._replace(end=bar.end)
                 continue
         newest[bar.trial] = len(joined)
         joined.append(bar)
@@ -156,18 +156,18 @@ def _joined(bars: Iterable[Bar]) -> list[Bar]:
 
 
 def _gaps(bars: Iterable[Bar], spans: Iterable[Span]) -> Iterator[Span]:
-    """When the slot was there without a bar. Both are in order of time."""
+    """When the slot was there without a bar. Bars and spans are in order of time."""
     rest = iter(bars)
     bar = next(rest, None)
     for start, end in spans:
-        at = start
+        covered = start
         while bar is not None and bar.start < end:
-            if bar.start > at:
-                yield at, bar.start
-            at = max(at, bar.end)
+            if bar.start > covered:
+                yield covered, bar.start
+            covered = max(covered, bar.end)
             bar = next(rest, None)
-        if end > at:
-            yield at, end
+        if end > covered:
+            yield covered, end
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _piece(text: str) -> tuple[int, int, str]:
-    """Numbers before the rest, by size."""
+    """The key of a piece of a name: numbers come before the rest, by size."""
     if text.isdecimal():
         return 0, int(text), ""
     return 1, 0, text
@@ -206,21 +206,21 @@ class Timeline:
         # Up to when the time of a running trial at a slot is accounted for.
         self._cursor: dict[Pair, Seconds] = {}
         # What was last reported of a slot.
-        self._taken: dict[SlotId, deque[Span]] = {}
+        self._reported: dict[SlotId, deque[Span]] = {}
         # The cursor and the stop of trials that were stopped: they may still report.
         self._late: dict[TrialId, dict[SlotId, Span]] = {}
         # Likewise, at slots that a trial gave up while it went on.
         self._freed: dict[TrialId, list[tuple[SlotId, Span]]] = {}
 
     def copy(self) -> "Timeline":
-        """The same bars, which then go on by themselves."""
-        made = Timeline()
-        made.bars = {slot: [*bars] for slot, bars in self.bars.items()}
-        made._cursor = {**self._cursor}
-        made._taken = {slot: spans.copy() for slot, spans in self._taken.items()}
-        made._late = {trial: {**places} for trial, places in self._late.items()}
-        made._freed = {trial: [*places] for trial, places in self._freed.items()}
-        return made
+        """An independent copy, which may go on otherwise."""
+        copy = Timeline()
+        copy.bars = {slot: [*bars] for slot, bars in self.bars.items()}
+        copy._cursor = {**self._cursor}
+        copy._reported = {slot: spans.copy() for slot, spans in self._reported.items()}
+        copy._late = {trial: {**places} for trial, places in self._late.items()}
+        copy._freed = {trial: [*places] for trial, places in self._freed.items()}
+        return copy
 
     # -- a trial comes and goes --------------------------------------------------------------------
 
@@ -261,13 +261,13 @@ class Timeline:
             self._add(slot, *span, trial, "lost")
 
     def settle_all(self, slots: frozenset[SlotId]) -> None:
-        """Likewise, of all trials that were stopped at these slots."""
+        """What trials that were stopped at these slots did after their last reports is lost."""
         for trial, places in self._late.items():
             for slot in slots & places.keys():
                 self.settle(slot, trial)
 
     def account_for(self, trial: TrialId, kind: str) -> None:
-        """What the trial did at slots that it gave up, since its last report there."""
+        """Count as `kind` the time since the trial's last report at slots that it gave up."""
         for slot, span in self._freed.pop(trial, ()):
             self._add(slot, *span, trial, kind)
 
@@ -305,7 +305,7 @@ class Timeline:
         if length <= 0:
             return now
         end = now
-        for begin, until in sorted(self._taken.get(slot, ()), reverse=True):
+        for begin, until in sorted(self._reported.get(slot, ()), reverse=True):
             if until > end - length + TICK and begin < end - TICK:
                 end = begin
         if end - length < self._accounted(slot, trial) - TICK:
@@ -339,19 +339,19 @@ class Timeline:
 
         self._add(slot, start, begin, trial, "other")
         self._add_parts(slot, trial, parts, (begin, end))
-        self._taken.setdefault(slot, deque(maxlen=RECENT)).append((begin, end))
+        self._reported.setdefault(slot, deque(maxlen=RECENT)).append((begin, end))
         self._move(slot, trial, end)
         return begin
 
     def _add_parts(self, slot: SlotId, trial: TrialId, parts: Parts, span: Span) -> None:
         """Bars for the parts of a report, one after another."""
-        at, end = span
+        begin, end = span
         for number, (kind, length) in enumerate(parts, 1):
-            to = min(end, at + length)
+            to = min(end, begin + length)
             if number == len(parts):
                 to = end
-            self._add(slot, at, to, trial, kind)
-            at = to
+            self._add(slot, begin, to, trial, kind)
+            begin = to
 
     def _move(self, slot: SlotId, trial: TrialId, to: Seconds) -> None:
         """The trial's time at the slot is accounted for up to `to`."""
@@ -412,7 +412,7 @@ def chart(lines: Iterable[Line]) -> Chart:
 
     A gang holds its slots from its Planned to its end. Within it the time between two reports of a
     trial is divided as the later one says (`Advanced.spent`). Its parts stand in the order of
-    `timeline.ORDER` and end at the report; what is left before them is `other`. A report that does
+    `ORDER` and end at the report; what is left before them is `other`. A report that does
     not say what it took counts as training.
     """
     draft = Drawing()
@@ -565,7 +565,7 @@ class Drawing:
             self.times.take_up(slot, trial, self.now)
 
     def _ended(self, gang: Gang, trials: tuple[TrialId, ...]) -> None:
-        """They came to their end: nothing of theirs was cut off."""
+        """These trials of the gang came to their end: nothing of theirs was cut off."""
         for slot, trial in _pairs((gang,)):
             if trial in trials:
                 self.times.come_to_end(slot, trial, self.now)

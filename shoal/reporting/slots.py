@@ -27,9 +27,9 @@ def standing(
     known: dict[SlotId, dict[str, Any]] = {}
     for line in lines:
         _take(known, line.entry)
-    since = 0.0 if board is None else max(0.0, now - board["written"])
+    age = 0.0 if board is None else max(0.0, now - board["written"])
     for live in board["slots"] if board else ():
-        silent = live["silent"] + since
+        silent = live["silent"] + age
         row = {**live, "silent": silent, "state": "alive" if silent <= ALIVE else "silent"}
         former = known.get(row["slot"], {"why": ""})
         if former.get("state") != "gone":  # the journal is newer than the board
@@ -74,12 +74,12 @@ def asked(board: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {"slots": board["asked"], "open": open_, "room": board.get("room")}
 
 
-def asked_lines(found: Mapping[str, Any] | None) -> list[str]:
-    """What is asked for, unless it is there."""
-    if not found or found["slots"] == found["open"]:
+def asked_lines(counts: Mapping[str, Any] | None) -> list[str]:
+    """A line of how many slots are asked for and how many are open; none if all are open."""
+    if not counts or counts["slots"] == counts["open"]:
         return []
-    room = "" if found["room"] is None else f", room for {found['room']}"
-    return [f"{plural(found['slots'], 'slot')}; {found['open']} open{room}"]
+    room = "" if counts["room"] is None else f", room for {counts['room']}"
+    return [f"{plural(counts['slots'], 'slot')}; {counts['open']} open{room}"]
 
 
 def standing_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -93,7 +93,7 @@ def standing_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _described(row: Mapping[str, Any]) -> str:
-    """Where the slot is, how it is, what it does, and what lies there."""
+    """Where the slot is, how it is, what it does, and which shards it holds."""
     state = row["state"]
     if state == "silent":
         state = f"silent for {duration(round(row['silent']))}"

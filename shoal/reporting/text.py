@@ -79,11 +79,11 @@ def _plain(item: Any) -> Any:
 # -- as lines --------------------------------------------------------------------------------------
 
 
-def status_lines(told: Mapping[str, Any]) -> list[str]:
+def status_lines(facts: Mapping[str, Any]) -> list[str]:
     """A summary as lines for people."""
     lines = []
     for label, say in LINES:
-        for text in say(told):
+        for text in say(facts):
             lines.append(str(text) if isinstance(text, Bare) else f"{label:<{LABEL}}{text}")
     return lines
 
@@ -108,10 +108,10 @@ def table(
     def cell(text: str) -> str:
         return escape(printable(text))
 
-    made = Table("#", "trial", header_style="bold", box=None, pad_edge=False)
+    grid = Table("#", "trial", header_style="bold", box=None, pad_edge=False)
     for head in heads:
-        made.add_column(cell(head), justify="right")
-    made.add_column("status")
+        grid.add_column(cell(head), justify="right")
+    grid.add_column("status")
     for place, row in enumerate(rows, 1):
         cells: list[str] = [row.id]
         if facts.metric:
@@ -120,5 +120,5 @@ def table(
         cells += [number(row.epochs, 3), duration(row.spent.get("train"))]
         colour = COLOURS.get(row.status, "default")
         status = f"[{colour}]{row.status}[/]"
-        made.add_row(str(place), *map(cell, cells), status)
-    return made
+        grid.add_row(str(place), *map(cell, cells), status)
+    return grid
