@@ -7,7 +7,7 @@ trials add up.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,35 +23,35 @@ CELLS = 4096
 
 
 class OutcomeTally:
-    """Counts along a journal.
+    """Counts along a journal what trials made, and what they lost as slots left.
 
-    `left`: when trials that have work left began (1) and ended (-1). `fallen`: what trials fell
-    back by at a moment at which slots left. `cut`: for each such moment and trial that
+    `under_way`: when trials that have work left began (1) and ended (-1). `fallen`: what trials
+    fell back by at a moment at which slots left. `cut`: for each such moment and trial that
     ran on such a slot, up to when the trial had reported what it made.
     """
 
     def __init__(self) -> None:
-        self.left: list[tuple[Seconds, TrialId, int]] = []
+        self.under_way: list[tuple[Seconds, TrialId, int]] = []
         self.fallen: list[tuple[Seconds, TrialId, Samples]] = []
         self.cut: dict[tuple[Seconds, TrialId], Seconds] = {}
         self._departed: Seconds | None = None  # when slots left last
-        self._at: dict[SlotId, tuple[TrialId, ...]] = {}  # who ran there last
+        self._trials_at: dict[SlotId, tuple[TrialId, ...]] = {}  # who ran there last
         self._cell: Seconds = 1.0
         # Samples of each trial, by the number of the cell.
-        self._made: dict[TrialId, dict[int, Samples]] = {}
+        self._samples: dict[TrialId, dict[int, Samples]] = {}
         self._done: dict[TrialId, Samples] = {}
         self._since: dict[TrialId, Seconds] = {}  # up to when it was counted
         self._open: set[TrialId] = set()  # trials that began and have work left
 
-    def made(self, trial: TrialId) -> Iterator[tuple[Seconds, Seconds, Samples]]:
-        """What the trial made: from when, to when, how many samples."""
-        for number, samples in self._made.get(trial, {}).items():
+    def work(self, trial: TrialId) -> Iterator[tuple[Seconds, Seconds, Samples]]:
+        """The trial's work: from when, to when, how many samples."""
+        for number, samples in self._samples.get(trial, {}).items():
             yield number * self._cell, (number + 1) * self._cell, samples
 
     @property
     def trials(self) -> Iterator[TrialId]:
         """The trials that made something."""
-        return iter(self._made)
+        return iter(self._samples)
 
     def take(self, time: Seconds, entry: Entry) -> None:
         """Count one line."""
@@ -60,7 +60,7 @@ class OutcomeTally:
                 self._since.clear()
             case Finished(id_) | Failed(id_) | Retired(id_) if id_ in self._open:
                 self._open.discard(id_)
-                self.left.append((time, id_, -1))
+                self.under_way.append((time, id_, -1))
             case Planned():
                 self._plan(time, entry)
             case Advanced():
@@ -70,7 +70,7 @@ class OutcomeTally:
                     self._since[trial_id] = time
             case Left(slots):  # they cut what was under way there
                 self._departed = time
-                for trial in [trial for slot in slots for trial in self._at.pop(slot, ())]:
+                for trial in [trial for slot in slots for trial in self._trials_at.pop(slot, ())]:
                     self.cut[time, trial] = self._since.get(trial, time)
             case Fell():
                 self._fall(time, entry)
@@ -81,11 +81,11 @@ class OutcomeTally:
         for gang in entry.start:
             for slot in gang.slots:
                 lanes = [lane.trial for lane in gang.lanes if slot in lane.slots]
-                self._at[slot] = tuple(lanes)
+                self._trials_at[slot] = tuple(lanes)
             for trial in gang.trials:
                 if trial not in self._open:
                     self._open.add(trial)
-                    self.left.append((time, trial, 1))
+                    self.under_way.append((time, trial, 1))
                 if trial not in stopped:
                     self._since[trial] = time
 
@@ -103,7 +103,7 @@ class OutcomeTally:
         """Put samples into the cells from `start` to `end`, evenly."""
         while end > CELLS * self._cell:
             self._double()
-        cells = self._made.setdefault(trial, {})
+        cells = self._samples.setdefault(trial, {})
         first, last = int(start // self._cell), int(end // self._cell)
         if first == last or end <= start:
             cells[last] = cells.get(last, 0.0) + samples
@@ -118,11 +118,11 @@ class OutcomeTally:
     def _double(self) -> None:
         """Make cells twice as long."""
         self._cell *= 2
-        for trial, cells in self._made.items():
+        for trial, cells in self._samples.items():
             merged: dict[int, Samples] = {}
             for number, samples in cells.items():
                 merged[number // 2] = merged.get(number // 2, 0.0) + samples
-            self._made[trial] = merged
+            self._samples[trial] = merged
 
 
 # -- what came of the slots ------------------------------------------------------------------------
@@ -139,7 +139,7 @@ Kind = tuple[Piece, ...]
 
 
 class Yield(NamedTuple):
-    """What came of the slots from `start` to `end`; slot-seconds.
+    """What came of the slots from `start` to `end`, in slot-seconds.
 
     `offered`: that slots were there. `used`: that a gang held them. `useful`: seconds that the work
     which lasts takes on one slot; `reference`: the same of the trials that were under way, on as
@@ -180,7 +180,7 @@ class Yield(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """The whole, and bins of equal length. `nodes`: node-seconds with a slot at least."""
+    """What came of the slots, as a whole and in bins. `nodes`: node-seconds with a slot at least."""
 
     whole: Yield
     bins: tuple[Yield, ...]
@@ -189,7 +189,7 @@ class Harvest:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """What is known of the trials. `curve` None: nothing is known of their speed.
+    """The trials, and what is known of their speed. `curve` None: nothing is.
 
     `stand`: seconds that a trial stands still when it goes from so many slots to so many.
     """
@@ -203,13 +203,13 @@ def harvested(
     chart: Chart,
     nodes: Mapping[SlotId, str],
     outcome: OutcomeTally,
-    changes: Iterable[WidthChange],
-    known: Callable[[], Speeds],
+    changes: Sequence[WidthChange],
+    look_up: Callable[[], Speeds],
     head: Mapping[str, Any],
 ) -> Harvest | None:
     """What was made of slots that came and went; None: they stayed, or were the study's own.
 
-    `known`: what is known of the trials, which takes a while to look up. `head`: the journal's.
+    `look_up`: finds what is known of the trials, which takes a while. `head`: the journal's.
     """
     options = head.get("options")
     if isinstance(options, Mapping):
@@ -222,28 +222,27 @@ def harvested(
             return None
     elif not _came_or_went(chart.spans.values(), chart, 0.0):  # in virtual time
         return None
-    speeds = known()
+    speeds = look_up()
     start = min(span[0] for spans in chart.spans.values() for span in spans)
     end = chart.end
     if end <= start:
         return None
-    places = _bins(start, end)
-    cuts = _Cuts(places)
-    listed = list(changes)
-    gone_on = {(each.forced, each.trial) for each in listed}
+    bins = _bins(start, end)
+    sums = _Sums(bins)
+    gone_on = {(each.forced, each.trial) for each in changes}
     cut = {key: since for key, since in outcome.cut.items() if key not in gone_on}
-    _slots_in(cuts, chart, cut)
-    _changes_in(cuts, listed, speeds, end)
+    _add_slots(sums, chart, cut)
+    _add_changes(sums, changes, speeds, end)
     if speeds.curve is not None:
-        _work_in(cuts, outcome, speeds.curve)
-    parts = _yields(places, cuts, outcome, speeds)
-    whole = _whole(parts, outcome, speeds)
+        _add_work(sums, outcome, speeds.curve)
+    yields = _yields(bins, sums, outcome, speeds)
+    whole = _whole(yields, outcome, speeds)
     with_slots = (end - start for spans in _by_node(chart, nodes) for start, end in spans)
-    return Harvest(whole, parts, sum(with_slots))
+    return Harvest(whole, yields, sum(with_slots))
 
 
-def _by_node(chart: Chart, nodes: Mapping[SlotId, str]) -> Iterable[Sequence[Span]]:
-    """When each node had slots: single ones are opened late, die, or are given up by a person."""
+def _by_node(chart: Chart, nodes: Mapping[SlotId, str]) -> list[list[Span]]:
+    """When each node had slots. Of a node that stays, slots may open late, die or be given up."""
     by_node: dict[str, list[Span]] = {}
     for slot, spans in chart.spans.items():
         by_node.setdefault(nodes.get(slot, str(slot)), []).extend(spans)
@@ -261,20 +260,20 @@ def _union(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _came_or_went(places: Iterable[Sequence[Span]], chart: Chart, slack: Seconds) -> bool:
+def _came_or_went(places: Collection[Sequence[Span]], chart: Chart, slack: Seconds) -> bool:
     """Whether any joined after the first ones of a run, or left, for good or for a while.
 
-    `slack`: seconds within which to come after the first, or to leave before the end, is none.
+    `places`: the spans of each slot, or of each node. `slack`: to come within so many
+    seconds after the first, or to leave within as many before the end, does not count.
     """
-    listed = list(places)
     for begin, end in chart.runs:
-        inside = [[span for span in spans if begin <= span[0] < end] for spans in listed]
-        here = [each for each in inside if each]
-        first = min((each[0][0] for each in here), default=end)
-        for each in here:
-            gaps = (after[0] - before[1] for before, after in pairwise(each))
-            came = each[0][0] > first + slack
-            went = each[-1][1] < end - slack
+        inside = [[span for span in spans if begin <= span[0] < end] for spans in places]
+        stays = [spans for spans in inside if spans]
+        first = min((spans[0][0] for spans in stays), default=end)
+        for spans in stays:
+            gaps = (after[0] - before[1] for before, after in pairwise(spans))
+            came = spans[0][0] > first + slack
+            went = spans[-1][1] < end - slack
             if came or went or max(gaps, default=0) > BACK:
                 return True
     return False
@@ -290,38 +289,39 @@ def _bins(start: Seconds, end: Seconds) -> list[Span]:
     return list(pairwise([*edges, end]))
 
 
-class _Cuts:
-    """Sums by bin."""
+class _Sums:
+    """Sums of slot-seconds, for each bin."""
 
-    def __init__(self, places: Sequence[Span]) -> None:
-        self._start = places[0][0]
-        self._length = places[0][1] - places[0][0]
-        self._count = len(places)
-        self.offered = [0.0] * len(places)
-        self.used = [0.0] * len(places)
-        self.useful = [0.0] * len(places)
-        self.preempted = [0.0] * len(places)
-        self.rescaled = [0.0] * len(places)
+    def __init__(self, bins: Sequence[Span]) -> None:
+        self._start = bins[0][0]
+        self._length = bins[0][1] - bins[0][0]
+        self._count = len(bins)
+        self.offered = [0.0] * len(bins)
+        self.used = [0.0] * len(bins)
+        self.useful = [0.0] * len(bins)
+        self.preempted = [0.0] * len(bins)
+        self.rescaled = [0.0] * len(bins)
 
-    def add(self, which: list[float], start: Seconds, end: Seconds, amount: float) -> None:
+    def add(self, figure: list[float], start: Seconds, end: Seconds, amount: float) -> None:
         """Spread an amount evenly over the bins from `start` to `end`."""
         first, last = self._place(start), self._place(end)
         if first == last or end <= start:
-            which[last] += amount
+            figure[last] += amount
             return
         for place in range(first, last + 1):
             low = max(start, self._start + place * self._length)
             high = end
             if place < last:
                 high = self._start + (place + 1) * self._length
-            which[place] += amount * max(0.0, high - low) / (end - start)
+            figure[place] += amount * max(0.0, high - low) / (end - start)
 
-    def _place(self, at: Seconds) -> int:
-        place = int((at - self._start) // self._length)
+    def _place(self, time: Seconds) -> int:
+        """The number of the bin at this time."""
+        place = int((time - self._start) // self._length)
         return min(max(0, place), self._count - 1)
 
 
-def _slots_in(cuts: _Cuts, chart: Chart, cut: Mapping[tuple[Seconds, TrialId], Seconds]) -> None:
+def _add_slots(sums: _Sums, chart: Chart, cut: Mapping[tuple[Seconds, TrialId], Seconds]) -> None:
     """Slot-seconds that were there, that were used, and of units cut as slots left.
 
     `cut`: up to when the trials whose units were cut had reported what they made. Those that went
@@ -329,18 +329,18 @@ def _slots_in(cuts: _Cuts, chart: Chart, cut: Mapping[tuple[Seconds, TrialId], S
     """
     for slot, spans in chart.spans.items():
         for start, end in spans:
-            cuts.add(cuts.offered, start, end, end - start)
-            cuts.add(cuts.used, start, end, end - start)
+            sums.add(sums.offered, start, end, end - start)
+            sums.add(sums.used, start, end, end - start)
         for bar in chart.bars.get(slot, ()):
             length = bar.end - bar.start
             if bar.kind == "idle":
-                cuts.add(cuts.used, bar.start, bar.end, -length)
+                sums.add(sums.used, bar.start, bar.end, -length)
             if bar.kind == "lost" and bar.trial is not None:
                 since = max(bar.start, cut.get((bar.end, bar.trial), bar.end))
-                cuts.add(cuts.preempted, since, bar.end, bar.end - since)
+                sums.add(sums.preempted, since, bar.end, bar.end - since)
 
 
-def _changes_in(cuts: _Cuts, changes: Sequence[WidthChange], speeds: Speeds, end: Seconds) -> None:
+def _add_changes(sums: _Sums, changes: Sequence[WidthChange], speeds: Speeds, end: Seconds) -> None:
     """Slot-seconds in which trials stood still to change their width.
 
     Where nobody measured that of a change, it takes what the profile says, but not longer than
@@ -354,64 +354,64 @@ def _changes_in(cuts: _Cuts, changes: Sequence[WidthChange], speeds: Speeds, end
             stood = speeds.stand(trial, before, after)
         stood = min(stood, max(0.0, until.get(trial, end) - time))
         until[trial] = time
-        which = cuts.rescaled if change.forced is None else cuts.preempted
-        cuts.add(which, time, time + stood, stood * after)
+        figure = sums.rescaled if change.forced is None else sums.preempted
+        sums.add(figure, time, time + stood, stood * after)
 
 
-def _work_in(cuts: _Cuts, outcome: OutcomeTally, curve: Curve) -> None:
+def _add_work(sums: _Sums, outcome: OutcomeTally, curve: Curve) -> None:
     """Work that lasts, and work that was lost, in seconds of one slot."""
     for trial in outcome.trials:
         rate = curve(trial, 1)[0]
-        for start, end, samples in outcome.made(trial):
-            cuts.add(cuts.useful, start, end, samples / rate)
-    for at, trial, samples in outcome.fallen:
-        cuts.add(cuts.preempted, at, at, samples / curve(trial, 1)[0])
+        for start, end, samples in outcome.work(trial):
+            sums.add(sums.useful, start, end, samples / rate)
+    for time, trial, samples in outcome.fallen:
+        sums.add(sums.preempted, time, time, samples / curve(trial, 1)[0])
 
 
 def _yields(
-    places: Sequence[Span], cuts: _Cuts, outcome: OutcomeTally, speeds: Speeds
+    bins: Sequence[Span], sums: _Sums, outcome: OutcomeTally, speeds: Speeds
 ) -> tuple[Yield, ...]:
     """What came of each bin."""
-    found = []
-    for number, (start, end) in enumerate(places):
+    yields = []
+    for number, (start, end) in enumerate(bins):
         useful = reference = None
         if speeds.curve is not None:
-            useful = cuts.useful[number]
-            slots = cuts.offered[number] / (end - start)
+            useful = sums.useful[number]
+            slots = sums.offered[number] / (end - start)
             reference = _reference(outcome, speeds, slots, (start, end))
-        found.append(
+        yields.append(
             Yield(
                 start,
                 end,
-                cuts.offered[number],
-                cuts.used[number],
+                sums.offered[number],
+                sums.used[number],
                 useful,
                 reference,
-                cuts.preempted[number],
-                cuts.rescaled[number],
+                sums.preempted[number],
+                sums.rescaled[number],
             )
         )
-    return tuple(found)
+    return tuple(yields)
 
 
-def _whole(parts: Sequence[Yield], outcome: OutcomeTally, speeds: Speeds) -> Yield:
+def _whole(yields: Sequence[Yield], outcome: OutcomeTally, speeds: Speeds) -> Yield:
     """All bins together, against as many dedicated slots all the time."""
-    start, end = parts[0].start, parts[-1].end
-    offered = sum(part.offered for part in parts)
+    start, end = yields[0].start, yields[-1].end
+    offered = sum(each.offered for each in yields)
     useful = reference = None
     if speeds.curve is not None:
-        useful = sum(part.useful or 0.0 for part in parts)
+        useful = sum(each.useful or 0.0 for each in yields)
         slots = offered / (end - start)
         reference = _reference(outcome, speeds, slots, (start, end))
     return Yield(
         start,
         end,
         offered,
-        sum(part.used for part in parts),
+        sum(each.used for each in yields),
         useful,
         reference,
-        sum(part.preempted for part in parts),
-        sum(part.rescaled for part in parts),
+        sum(each.preempted for each in yields),
+        sum(each.rescaled for each in yields),
     )
 
 
@@ -425,22 +425,22 @@ def _reference(outcome: OutcomeTally, speeds: Speeds, slots: float, span: Span) 
     """
     kinds = _kinds(outcome, speeds, slots)
     total = 0.0
-    for start, end, here in _under_way(outcome.left, kinds, span):
-        total += (end - start) * _filled(here, slots)
+    for start, end, counts in _under_way(outcome.under_way, kinds, span):
+        total += (end - start) * _filled(counts, slots)
     return total
 
 
 def _kinds(outcome: OutcomeTally, speeds: Speeds, slots: float) -> dict[TrialId, Kind]:
     """How each trial gains by slots; trials of one kind gain alike."""
     assert speeds.curve is not None
-    found = {}
-    for _, trial, change in outcome.left:
-        if change > 0 and trial in speeds.trials and trial not in found:
+    kinds = {}
+    for _, trial, change in outcome.under_way:
+        if change > 0 and trial in speeds.trials and trial not in kinds:
             fewest, most = speeds.trials[trial].widths
             most = max(fewest, min(most, int(slots) + 1))
             rates = speeds.curve(trial, most)
-            found[trial] = _gains([rate / rates[0] for rate in rates], fewest)
-    return found
+            kinds[trial] = _gains([rate / rates[0] for rate in rates], fewest)
+    return kinds
 
 
 def _gains(worth: Sequence[float], fewest: int) -> Kind:
@@ -465,26 +465,26 @@ def _gain(before: tuple[int, float], after: tuple[int, float]) -> float:
 
 
 def _under_way(
-    left: Iterable[tuple[Seconds, TrialId, int]], kinds: Mapping[TrialId, Kind], span: Span
+    changes: Iterable[tuple[Seconds, TrialId, int]], kinds: Mapping[TrialId, Kind], span: Span
 ) -> Iterator[tuple[Seconds, Seconds, Counter[Kind]]]:
     """From when to when which kinds of trials were under way, within the span."""
     start, end = span
-    here: Counter[Kind] = Counter()
-    at = start
-    for time, trial, change in left:
-        if time > at:
-            yield at, min(time, end), here
-            at = min(time, end)
+    counts: Counter[Kind] = Counter()
+    reached = start
+    for time, trial, change in changes:
+        if time > reached:
+            yield reached, min(time, end), counts
+            reached = min(time, end)
         if trial in kinds:
-            here[kinds[trial]] += change
-    if end > at:
-        yield at, end, here
+            counts[kinds[trial]] += change
+    if end > reached:
+        yield reached, end, counts
 
 
-def _filled(here: Counter[Kind], slots: float) -> float:
+def _filled(counts: Counter[Kind], slots: float) -> float:
     """What these trials make in a second on so many slots, in seconds of one slot."""
     pieces: Counter[float] = Counter()
-    for kind, trials in here.items():
+    for kind, trials in counts.items():
         for gain, width in kind:
             pieces[gain] += width * trials
     total = 0.0

@@ -40,7 +40,7 @@ class Wait:
 
 
 class IdleTally:
-    """Finds out what slots wait for along a journal."""
+    """Finds out along a journal what idle slots wait for."""
 
     def __init__(self) -> None:
         self._waits: dict[SlotId, list[Wait]] = {}
@@ -94,7 +94,7 @@ class IdleTally:
         totals: dict[str, Seconds] = {}
         for slot, drawn in chart.bars.items():
             waits = self._waits.get(slot, [])
-            told: list[Bar] = []
+            slot_bars: list[Bar] = []
             for bar in drawn:
                 if bar.kind == "idle":
                     parts = list(_parts(bar, waits))
@@ -102,8 +102,8 @@ class IdleTally:
                         totals[why] = totals.get(why, 0.0) + seconds
                     reasons = dict.fromkeys(why for why, _ in parts)
                     bar = bar._replace(why=", then ".join(reasons))
-                told.append(bar)
-            bars[slot] = tuple(told)
+                slot_bars.append(bar)
+            bars[slot] = tuple(slot_bars)
         most_first = sorted(totals.items(), key=lambda item: -item[1])
         return replace(chart, bars=bars), dict(most_first)
 
@@ -112,11 +112,13 @@ def _waiting(state: State) -> list[Trial]:
     """Some of the trials that have work left and are in no gang."""
     if len(state.trials) == len(state.running):
         return []
-    running, held = state.running, state.held_back
-    some = (
-        trial for name, trial in state.trials.items() if name not in running and name not in held
+    running, held_back = state.running, state.held_back
+    waiting = (
+        trial
+        for name, trial in state.trials.items()
+        if name not in running and name not in held_back
     )
-    return list(islice(some, LOOKED_AT))
+    return list(islice(waiting, LOOKED_AT))
 
 
 def _why(
@@ -160,9 +162,9 @@ def _hindered(trial: Trial, slot: Slot, state: State, idle: int) -> str:
 
 def _parts(bar: Bar, waits: Sequence[Wait]) -> Iterator[tuple[str, Seconds]]:
     """The reasons of an idle bar in their order, and for how long each held."""
-    at = max(0, bisect_right(waits, bar.start, key=lambda wait: wait.since) - 1)
+    first = max(0, bisect_right(waits, bar.start, key=lambda wait: wait.since) - 1)
     start, why = bar.start, ""
-    for wait in waits[at:]:
+    for wait in waits[first:]:
         if wait.since >= bar.end:
             break
         if wait.since > start and why:
