@@ -180,7 +180,7 @@ class Yield(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """What came of the slots, as a whole and in bins. `nodes`: node-seconds with a slot at least."""
+    """What came of the slots, in all and in bins. `nodes`: node-seconds with a slot at least."""
 
     whole: Yield
     bins: tuple[Yield, ...]

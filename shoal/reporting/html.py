@@ -48,7 +48,11 @@ def write(
 
 
 def save(
-    facts: Account, html_path: Path | str, title: str | None, folder: str | None, named: bool = True
+    account: Account,
+    html_path: Path | str,
+    title: str | None,
+    folder: str | None,
+    named: bool = True,
 ) -> Path:
     """Write the report with these figures; returns the file's path.
 
@@ -58,7 +62,7 @@ def save(
         OSError: the file cannot be written.
     """
     target = Path(html_path)
-    text = page_of(facts, title, folder)
+    text = page_of(account, title, folder)
     make_folder(target.parent)
     if named:
         place = target.resolve()  # a link stays one
@@ -82,24 +86,24 @@ def page(lines: Iterable[Line], title: str | None = None, folder: str | None = N
     return page_of(account(lines), title, folder)
 
 
-def page_of(facts: Account, title: str | None, folder: str | None) -> str:
+def page_of(account: Account, title: str | None, folder: str | None) -> str:
     """The whole page with these figures; for the rest see `page`."""
-    name = title or str(facts.head.get("study") or "study")
-    some = facts.sampled()
+    name = title or str(account.head.get("study") or "study")
+    some = account.sampled()
     varying, same = parameters(some)
-    chart = gantt(facts)
-    every = {
+    chart = gantt(account)
+    figures = {
         "curves": learning(some) or None,
         "gantt": chart and chart[0],
-        "use": use(facts),
-        "harvest": harvest(facts),
+        "use": use(account),
+        "harvest": harvest(account),
         "parallel": parallel(some, varying),
         "scatter": scatters(some, varying),
     }
-    drawings = {key: figure for key, figure in every.items() if figure is not None}
+    drawings = {key: figure for key, figure in figures.items() if figure is not None}
     bars = chart and chart[1:]
-    parts = sections(Page(facts, some, varying, same, folder, drawings, bars))
-    top = heading(facts, name, folder) + shown(since(facts, folder))
+    parts = sections(Page(account, some, varying, same, folder, drawings, bars))
+    top = heading(account, name, folder) + shown(since(account, folder))
     return document(name, top, parts, drawings)
 
 
@@ -149,20 +153,20 @@ def environment() -> "Environment":
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("shoal", ""),
         autoescape=True,
         finalize=_visible,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    made.filters |= {
+    jinja.filters |= {
         "lines": _lines,
         "exact": lambda text: Markup(html.escape(text)),  # a value that a page sends back
         "cell": lambda cell: Markup(_cell(cell)),
     }
-    made.globals["listed"] = LISTED
-    return made
+    jinja.globals["listed"] = LISTED
+    return jinja
 
 
 def macros() -> Any:

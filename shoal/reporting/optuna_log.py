@@ -60,7 +60,7 @@ class OptunaLog:
         with quietly():
             study, self._storage = _opened(path, name, mode)
             self._study = self._storage.get_study_id_from_name(name)
-            there = study.get_trials(deepcopy=False)
+            trials = study.get_trials(deepcopy=False)
 
         # Trials that the file has, by their Shoal name.
         self._numbers: dict[TrialId, int] = {}
@@ -68,11 +68,11 @@ class OptunaLog:
         self._steps: dict[TrialId, dict[int, float]] = {}
         self._over: set[TrialId] = set()
         self._state: State | None = None
-        for trial in there:
-            self._found(trial)
+        for trial in trials:
+            self._recall(trial)
 
-    def _found(self, trial: Any) -> None:
-        """A trial that an earlier run wrote."""
+    def _recall(self, trial: Any) -> None:
+        """Note what an earlier run wrote of the trial."""
         name = trial.user_attrs.get("trial")
         if name is None:
             return
@@ -98,21 +98,17 @@ class OptunaLog:
         if state is None or state.trials or state.stopped is not None:
             return
 
+        # Of a trial that finished, but could have gone on.
+        how = self._states.COMPLETE if self._epochs is None else self._states.PRUNED
         with quietly():
             for trial in state.ended:
                 if trial not in self._over:
-                    self._end(trial, state, self._how_at_close())
-
-    def _how_at_close(self) -> Any:
-        """The state of a trial that finished, but could have gone on, when the study is over."""
-        if self._epochs is None:
-            return self._states.COMPLETE
-        return self._states.PRUNED
+                    self._end(trial, state, how)
 
     # -- one trial ---------------------------------------------------------------------------------
 
     def _bring(self, trial: TrialId, state: State) -> None:
-        """Write what is not there yet."""
+        """Write what the file does not have yet of the trial."""
         if trial not in self._ids:
             self._ids[trial] = self._id(trial, masked_config(state.known[trial].config))
         self._add_scores(trial, state)
@@ -131,16 +127,16 @@ class OptunaLog:
         """A new trial in the file; returns its id."""
         params, kinds = parameters(self._space, config) or ({}, {})
         rest = {name: value for name, value in config.items() if name not in params}
-        made = optuna().trial.create_trial(
+        template = optuna().trial.create_trial(
             state=self._states.RUNNING,
             params=params,
             distributions=kinds,
             user_attrs={**rest, "trial": trial},
         )
-        return int(self._storage.create_new_trial(self._study, template_trial=made))
+        return int(self._storage.create_new_trial(self._study, template_trial=template))
 
     def _add_scores(self, trial: TrialId, state: State) -> None:
-        """Write the scores that are not there yet."""
+        """Write the trial's scores that the file does not have yet."""
         steps = self._steps.setdefault(trial, {})
         for epoch, values in state.scores[trial]:
             step = round(epoch)
@@ -175,14 +171,9 @@ class OptunaLog:
         last = self._last(trial, state)
         if last is None and how == self._states.COMPLETE:
             how = self._states.FAIL
-        self._storage.set_trial_state_values(self._ids[trial], how, self._values(last, how))
+        values = None if last is None or how == self._states.FAIL else [last]
+        self._storage.set_trial_state_values(self._ids[trial], how, values)
         self._over.add(trial)
-
-    def _values(self, last: float | None, how: Any) -> list[float] | None:
-        """The values that Optuna keeps of a trial: none where it failed or has no score."""
-        if last is None or how == self._states.FAIL:
-            return None
-        return [last]
 
     def _last(self, trial: TrialId, state: State) -> float | None:
         """The newest score; None if there is none, or if it is not finite."""
@@ -212,22 +203,22 @@ def _release(lock: Path) -> None:
 
     Whoever holds it does so for a moment, as long as a write takes.
     """
-    found = _made(lock)
+    stamp = _stamp(lock)
     deadline = monotonic() + LEFT
-    while found is not None and _made(lock) == found:
+    while stamp is not None and _stamp(lock) == stamp:
         if monotonic() >= deadline:
             remove_file(lock)
             warn(f"a killed process left the lock {lock}; it is taken away")
         sleep(0.05)
 
 
-def _made(lock: Path) -> tuple[int, int] | None:
+def _stamp(lock: Path) -> tuple[int, int] | None:
     """What tells one lock from the next one; None: there is none."""
     try:
-        found = os.lstat(lock)
+        status = os.lstat(lock)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _touched(entries: Iterable[Entry]) -> dict[TrialId, None]:

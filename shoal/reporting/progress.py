@@ -57,13 +57,13 @@ COLUMNS = 100
 
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
-    shell = sys.modules.get("IPython.core.getipython")
-    found: Any = shell.get_ipython() if shell is not None else None
-    return getattr(found, "kernel", None) is not None
+    module = sys.modules.get("IPython.core.getipython")
+    shell: Any = module.get_ipython() if module is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 class NotebookDisplay:
-    """What was shown last is replaced by what is shown next."""
+    """A display in a notebook: what is shown next replaces what was shown last."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -96,20 +96,20 @@ class Scores:
 
     def best(self, state: State) -> tuple[float, TrialId] | None:
         """The best last score and its trial, as the study ranks them."""
-        found: list[tuple[float, TrialId]] = []
+        scores: list[tuple[float, TrialId]] = []
         for trial in state.known if self.metric else ():
-            reached = self._last(state, trial)
-            if reached is not None:
-                found.append((reached, trial))
+            last = self._last(state, trial)
+            if last is not None:
+                scores.append((last, trial))
         choose: Callable[..., tuple[float, TrialId] | None] = max if self.mode == "max" else min
-        return choose(found, key=lambda pair: pair[0], default=None)
+        return choose(scores, key=lambda pair: pair[0], default=None)
 
     def text(self, state: State, trial: TrialId, before: str) -> str:
         """The trial's last score with the metric's name, or nothing if it has none."""
-        reached = self._last(state, trial)
-        if reached is None:
+        last = self._last(state, trial)
+        if last is None:
             return ""
-        return f"{before}{self._metric_of(state, trial)} {score(reached)}"
+        return f"{before}{self._metric_of(state, trial)} {score(last)}"
 
     def _metric_of(self, state: State, trial: TrialId) -> str | None:
         """What the trial is ranked by."""
@@ -146,13 +146,13 @@ class Ends:
                 # At its last epoch, or it waits at a rung whether it is promoted.
                 epoch = None if self.furthest is None else _epoch(state, trial)
                 paused = epoch is not None and epoch < (self.furthest or 0.0)
-                how = ("paused" if paused else "finished") + _at(epoch)
+                how = ("paused" if paused else "finished") + _at_epoch(epoch)
             case Retired(trial):
-                how = "stopped" + _at(_epoch(state, trial))
+                how = "stopped" + _at_epoch(_epoch(state, trial))
             case Failed(trial, why):
                 return f"{trial} failed: {why}"
             case Submitted(new) if self.furthest is not None and state.done.get(new.id, 0.0) > 0:
-                return f"{new.id} promoted{_to(state, new)}"
+                return f"{new.id} promoted{_to_epoch(state, new)}"
             case _:
                 return None
         return f"{trial} {how}{self.scores.text(state, trial, before=': ')}"
@@ -166,13 +166,13 @@ def _epoch(state: State, trial: TrialId) -> float | None:
     return scores[-1][0]
 
 
-def _at(epoch: float | None) -> str:
-    """Where a trial ended."""
+def _at_epoch(epoch: float | None) -> str:
+    """At which epoch a trial ended, in words; empty if it is not known."""
     return "" if epoch is None else f" at epoch {epoch:g}"
 
 
-def _to(state: State, trial: Trial) -> str:
-    """How far a trial goes on: its samples are in proportion to its epochs so far."""
+def _to_epoch(state: State, trial: Trial) -> str:
+    """To which epoch a trial goes on, in words: samples and epochs are in proportion."""
     epoch = _epoch(state, trial.id)
     if epoch is None:
         return ""
@@ -196,8 +196,8 @@ class WorkAhead:
         """What is asked for in all, and what is left of it: samples, or trials without an end."""
         if any(map(self._is_endless, state.known.values())):
             return float(len(state.known)), float(len(state.trials))
-        asked = sum(trial.samples for trial in state.known.values())
-        return asked or 1.0, _samples_left(state)
+        total = sum(trial.samples for trial in state.known.values())
+        return total or 1.0, _samples_left(state)
 
     def left(self, state: State, rate: float | None) -> Seconds | None:
         """Seconds at this rate until the trials known now have their samples; None: not known."""
@@ -224,7 +224,7 @@ class RecentSpeed:
 
     def __init__(self) -> None:
         # Times of the study, with the samples trained in this run until then.
-        self._made: deque[tuple[Seconds, Samples]] = deque()
+        self._trained: deque[tuple[Seconds, Samples]] = deque()
         self._total = 0.0
         self._first: Seconds | None = None  # when the run's first slots were there
 
@@ -235,27 +235,27 @@ class RecentSpeed:
                 self._total += sum(entry.samples.values())
         if self._first is None:
             self._first = now
-        self._made.append((now, self._total))
-        while len(self._made) > 2 and self._made[1][0] <= now - WINDOW:
-            self._made.popleft()
+        self._trained.append((now, self._total))
+        while len(self._trained) > 2 and self._trained[1][0] <= now - WINDOW:
+            self._trained.popleft()
 
     @property
     def is_recent(self) -> bool:
         """Whether `rate` leaves out what came before the last `WINDOW` seconds."""
-        return bool(self._made) and self._made[0][0] != self._first
+        return bool(self._trained) and self._trained[0][0] != self._first
 
     def mean(self) -> float | None:
-        """Over all of the run, from its first slots on; None: it is not known yet."""
-        if self._first is None or self._made[-1][0] <= self._first or not self._total:
+        """The speed over all of the run, from its first slots on; None: it is not known yet."""
+        if self._first is None or self._trained[-1][0] <= self._first or not self._total:
             return None
-        return self._total / (self._made[-1][0] - self._first)
+        return self._total / (self._trained[-1][0] - self._first)
 
     def rate(self) -> float | None:
-        """Of late. None: it is not known yet."""
-        if not self._made:
+        """The speed of late; None: it is not known yet."""
+        if not self._trained:
             return None
-        start, before = self._made[0]
-        end, after = self._made[-1]
+        start, before = self._trained[0]
+        end, after = self._trained[-1]
         if end <= start or after <= before:
             return None
         return (after - before) / (end - start)
@@ -270,15 +270,12 @@ def _samples_left(state: State) -> Samples:
 
 
 def counts(state: State) -> list[str]:
-    """Trials done, running, waiting, failed."""
+    """How many trials are done, running, waiting and failed, in words."""
     failed = sum(how.startswith("failed") for how in state.ended.values())
     running = sum(trial in state.trials for trial in state.running)
-    others = {"running": running, "waiting": len(state.trials) - running, "failed": failed}
+    by_status = {"running": running, "waiting": len(state.trials) - running, "failed": failed}
     parts = [f"{len(state.ended) - failed} of {len(state.known)} done"]
-    for what, trials in others.items():
-        if trials:
-            parts.append(f"{trials} {what}")
-    return parts
+    return parts + [f"{number} {status}" for status, number in by_status.items() if number]
 
 
 Entries = tuple[Entry, ...]
@@ -377,7 +374,7 @@ class Progress:
         return self._speed.rate()
 
     def _speed_text(self) -> str:
-        """Of late, and at the end that of all the run, which the study's summary has, too."""
+        """The speed of late; at the end that of all the run, which the study's summary has, too."""
         rate = self._speed.mean() if self._over else self.rate()
         if not rate:
             return ""
@@ -406,8 +403,7 @@ class Progress:
             if isinstance(entry, Joined):
                 self._nodes.update((each.id, each.node or "?") for each in entry.slots)
             elif isinstance(entry, Left):
-                there = sorted(entry.slots & self._nodes.keys(), key=natural)
-                for slot in there:
+                for slot in sorted(entry.slots & self._nodes.keys(), key=natural):
                     node = self._nodes.pop(slot)
                     if entry.died:
                         died.setdefault(node, []).append(slot)
@@ -484,15 +480,15 @@ class Progress:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        asked, left = self._work.amount(state)
+        total, left = self._work.amount(state)
         timing = duration(now)
         remaining = self.left(state)
         if remaining:
             timing += f", about {duration(remaining)} left"
 
-        bar = ProgressBar(total=asked, completed=asked - left, width=40)
+        bar = ProgressBar(total=total, completed=total - left, width=40)
         table = Table.grid(padding=(0, 2))
-        table.add_row(bar, f"{100 * (1 - left / asked):.0f} %", timing)
+        table.add_row(bar, f"{100 * (1 - left / total):.0f} %", timing)
         return table
 
     def _facts(self, state: State) -> "Table":
@@ -512,9 +508,9 @@ class Progress:
             text = Text.assemble(shown, printable(f"  {trial}  {values}"))
             facts.add_row(Text("best", "dim"), text)
         # When the run is over, no slot is at work, whatever it was at when it was interrupted.
-        for name, what in () if self._over else self._slots(state):
-            doing = Text(printable(what), no_wrap=True, overflow="ellipsis")
-            facts.add_row(Text(name, "dim"), doing)
+        for name, work in () if self._over else self._slots(state):
+            line = Text(printable(work), no_wrap=True, overflow="ellipsis")
+            facts.add_row(Text(name, "dim"), line)
         return facts
 
     def _slots(self, state: State) -> Iterator[tuple[str, str]]:

@@ -82,23 +82,23 @@ class _AtWidth:
         self.beside += min(max(0.0, self.last - begin), seconds)
 
     @property
-    def made(self) -> Samples:
-        """Samples that count."""
+    def samples(self) -> Samples:
+        """The samples that count."""
         return self.done - self.first
 
     @property
     def seconds(self) -> Seconds:
-        """The seconds in which they were made."""
+        """The seconds in which these samples were made."""
         if self.since is None:
             return 0.0
         return self.last - self.since - self.beside
 
     @property
     def rate(self) -> float | None:
-        """Samples/s."""
-        if self.seconds <= 0 or self.made <= 0:
+        """Samples/s; None: it is not known."""
+        if self.seconds <= 0 or self.samples <= 0:
             return None
-        return self.made / self.seconds
+        return self.samples / self.seconds
 
 
 @dataclass(slots=True)
@@ -108,9 +108,10 @@ class _Rescale:
     Nobody writes down when the trial makes it. So until a time without training is measured, the
     trial goes on in the old stretch as well (`going_on`); and `new` counts from the plan on.
     `believed`: the rate measured at the old width, if any was. `stood`: seconds without training,
-    as measured. `reported`: when the trial last reported what its seconds went to; `switched`: how
-    many of them went to switching, the first time. `forced`: as of `WidthChange`. `former`: the
-    change before this one, since the trial began to run; `later`: the one after it.
+    as measured; `is_made`: it is known from this when the trial made the change. `reported`: when
+    the trial last reported what its seconds went to; `switched`: how many of them went to
+    switching, the first time. `forced`: as of `WidthChange`. `former`: the change before this one,
+    since the trial began to run; `later`: the one after it.
     """
 
     trial: TrialId
@@ -120,7 +121,7 @@ class _Rescale:
     going_on: _AtWidth
     believed: float | None
     stood: Seconds | None = None
-    made: bool = False
+    is_made: bool = False
     reported: Seconds | None = None
     switched: Seconds | None = None
     forced: Seconds | None = None
@@ -148,22 +149,22 @@ class _Rescale:
         self.stood = stood
         if self.reported == time:
             return
-        self.made = True
+        self.is_made = True
         self.time = time - stood
         self.old = self.going_on
         self.old.stand(self.time, stood)
         done = self.old.done
         self.new.since, self.new.first, self.new.beside = time, done, 0.0
 
-    def told(self) -> WidthChange:
-        """What it cost and gained, as far as the trial is."""
+    def outcome(self) -> WidthChange:
+        """What the change cost and gained up to now."""
         # What comes after the next change is that one's, also where nobody says when it was made.
         new = self.new if self.later is None else self.later.old
         stood = self.stood
         if stood is None:
             stood = self.switched
         training = total = new.seconds
-        if self.made:
+        if self.is_made:
             total += stood or 0.0
         else:
             training -= stood or 0.0
@@ -171,10 +172,10 @@ class _Rescale:
         old_rate = self.old.rate or self.believed
         first_rate = self._first_rate()
         new_rate = saved = None
-        if new.made > 0 and training > 0:
-            new_rate = new.made / training
-        if new.made > 0 and first_rate:
-            saved = new.made / first_rate - total
+        if new.samples > 0 and training > 0:
+            new_rate = new.samples / training
+        if new.samples > 0 and first_rate:
+            saved = new.samples / first_rate - total
         widths = self.old.width, new.width
         figures = stood, old_rate, new_rate, saved
         return WidthChange(self.trial, self.time, *widths, *figures, self.forced)
@@ -194,37 +195,37 @@ class WidthTally:
 
     def __init__(self) -> None:
         self._changes: list[_Rescale] = []
-        self._held: dict[TrialId, Slots] = {}  # of the trials that run
+        self._slots: dict[TrialId, Slots] = {}  # of the trials that run
         self._done: dict[TrialId, Samples] = {}
-        self._at: dict[TrialId, _AtWidth] = {}  # the newest of each trial
+        self._stretch: dict[TrialId, _AtWidth] = {}  # the newest of each trial
         self._last: dict[TrialId, _Rescale] = {}  # the change that began it
-        self._told: dict[TrialId, Seconds] = {}  # up to when it said what it did
+        self._reported: dict[TrialId, Seconds] = {}  # up to when it said what it did
         self._signature: dict[TrialId, str] = {}
         self._figures: dict[str, dict[str, float]] = {}
 
     def so_far(self) -> tuple[WidthChange, ...]:
         """The changes, in order of time."""
-        return tuple(change.told() for change in self._changes)
+        return tuple(change.outcome() for change in self._changes)
 
     def take(self, time: Seconds, entry: Entry) -> None:
         """Count one line."""
         match entry:
             case Opened():
-                self._held.clear()
+                self._slots.clear()
             case Planned(stop, start):
                 self._plan(time, stop, start)
-            case Left(slots):  # trials that had others too go on with these
-                for trial, held in [*self._held.items()]:
-                    rest = held - slots
-                    self._held[trial] = rest
+            case Left(gone):  # trials that had others too go on with these
+                for trial, slots in [*self._slots.items()]:
+                    rest = slots - gone
+                    self._slots[trial] = rest
                     if not rest:
-                        del self._held[trial]
-                    elif rest != held:
+                        del self._slots[trial]
+                    elif rest != slots:
                         self._change(time, trial, len(rest), forced=time)
             case Ended(gang):
                 self._stop((gang,))
             case Finished(trial) | Failed(trial) | Retired(trial):
-                self._held.pop(trial, None)
+                self._slots.pop(trial, None)
             case Advanced():
                 self._advance(time, entry)
             case Fell(trial, _, samples):
@@ -238,28 +239,28 @@ class WidthTally:
         """Gangs stop and start. Trials that do both go on."""
         before = self._stop(stop)
         for trial, slots in _lanes(start):
-            self._held[trial] = slots
-            held = before.get(trial)
-            if held is None:
-                self._at[trial] = _AtWidth(len(slots))
+            self._slots[trial] = slots
+            former = before.get(trial)
+            if former is None:
+                self._stretch[trial] = _AtWidth(len(slots))
                 self._last.pop(trial, None)
-                self._told[trial] = time
-            elif len(held) != len(slots):
+                self._reported[trial] = time
+            elif len(former) != len(slots):
                 self._change(time, trial, len(slots))
 
     def _stop(self, gangs: Iterable[Gang]) -> dict[TrialId, Slots]:
         """Gangs stop; returns which slots their trials had."""
         before = {}
         for trial, _ in _lanes(gangs):
-            if trial in self._held:
-                before[trial] = self._held.pop(trial)
+            if trial in self._slots:
+                before[trial] = self._slots.pop(trial)
         return before
 
     def _change(
         self, time: Seconds, trial: TrialId, width: int, forced: Seconds | None = None
     ) -> None:
         """The trial is to go on with so many slots."""
-        old = self._at[trial]
+        old = self._stretch[trial]
         done = self._done.get(trial, 0.0)
         new = _AtWidth(width, time, done, time, done)
         figures = self._figures.get(self._signature.get(trial, ""), {})
@@ -270,7 +271,7 @@ class WidthTally:
         )
         if former is not None:
             former.later = change
-        self._at[trial] = new
+        self._stretch[trial] = new
         self._last[trial] = change
         self._changes.append(change)
 
@@ -286,13 +287,13 @@ class WidthTally:
             change = self._last.get(trial)
             if spent:
                 beside += self._waited(trial, time, spent, change)
-                self._told[trial] = time
-            stretch = self._at.get(trial)
+                self._reported[trial] = time
+            stretch = self._stretch.get(trial)
             if stretch is not None:
                 stretch.take(time, done, beside)
             if change is None:
                 continue
-            if not change.made:
+            if not change.is_made:
                 change.going_on.take(time, done, beside)
             if spent:
                 change.spent(time, spent)
@@ -304,7 +305,7 @@ class WidthTally:
 
         What it waits for is not its width's doing. Standing still for a change is.
         """
-        since = self._told.get(trial, time)
+        since = self._reported.get(trial, time)
         stood = 0.0
         if change is not None:
             since = max(since, change.time)

@@ -82,7 +82,7 @@ class Rows:
 
     @cached_property
     def numeric(self) -> list[bool]:
-        """Of each column, whether no cell sorts by a text; such columns stand right."""
+        """For each column, whether no cell sorts by a text; such columns stand right."""
         columns = range(len(self.heads))
         return [not any(isinstance(row[at].key, str) for row in self.rows) for at in columns]
 
@@ -149,14 +149,14 @@ def of_code(text: str) -> Cell:
 class Column(NamedTuple):
     """A column of the table of trials.
 
-    `key`: what a trial is sorted and searched by; `text`: what is shown. `there`: whether a study
-    has the column.
+    `key`: what a trial is sorted and searched by; `text`: what is shown. `shown`: whether the
+    table of such a study has the column.
     """
 
     head: str
     key: Callable[[TrialRow], Any]
     text: Callable[[TrialRow], str]
-    there: Callable[[Account], bool] = lambda account: True
+    shown: Callable[[Account], bool] = lambda account: True
     look: str = ""
 
     def cell(self, row: TrialRow) -> Cell:
@@ -223,8 +223,8 @@ class TrialTable:
         self._metric = account.metric
         self._ranked = account.ranked()
         self._painted = painted_by(account)
-        self._scores = [column for column in SCORES if column.there(account)]
-        self._last = [column for column in COLUMNS if column.there(account)]
+        self._scores = [column for column in SCORES if column.shown(account)]
+        self._last = [column for column in COLUMNS if column.shown(account)]
 
     def best(self, most: int) -> Block:
         """The table of the best `most` trials."""
@@ -265,8 +265,8 @@ def trials(
         return [note("No trial was submitted.")]
     if account.by_recipe:
         blocks = []
-        for name, own in account.by_recipe.items():
-            blocks += [heading(name), *trials(own, varying, same, whole)]
+        for name, of_recipe in account.by_recipe.items():
+            blocks += [heading(name), *trials(of_recipe, varying, same, whole)]
         return blocks
 
     names = [parameter.name for parameter in varying]
@@ -284,7 +284,7 @@ def trials(
 
 
 def since(account: Account, folder: str | None) -> list[Block]:
-    """What the page is of, if that is not the whole journal."""
+    """A note that says of what part of the journal the page is; none for the whole."""
     if account.since is None:
         return []
     counted = account.entries - account.since.entries
@@ -299,7 +299,7 @@ def since(account: Account, folder: str | None) -> list[Block]:
 
 
 def sampled(account: Account, some: Account) -> list[Block]:
-    """Which trials are drawn and listed, if these are not all."""
+    """A note that says which trials are drawn and listed; none if all are."""
     if some is account:
         return []
     return [
@@ -377,20 +377,20 @@ HARVEST_HEADS = (
 
 def harvest(account: Account) -> list[Block]:
     """What was made of slots that came and went: the whole, its drawing, and the bins."""
-    made = account.harvest
-    if made is None:
+    harvested = account.harvest
+    if harvested is None:
         return []
-    whole = made.whole
+    whole = harvested.whole
     blocks = [note(HARVEST), table(HARVEST_HEADS, [_yield(whole)])]
-    if abs(made.nodes - whole.offered) > 1e-6 * whole.offered:
-        blocks.append(note(f"Node-hours with slots: {number(made.nodes / 3600.0, 4)}."))
-    length = duration(made.bins[0].end - made.bins[0].start)
-    bins = table(HARVEST_HEADS, map(_yield, made.bins))
+    if abs(harvested.nodes - whole.offered) > 1e-6 * whole.offered:
+        blocks.append(note(f"Node-hours with slots: {number(harvested.nodes / 3600.0, 4)}."))
+    length = duration(harvested.bins[0].end - harvested.bins[0].start)
+    bins = table(HARVEST_HEADS, map(_yield, harvested.bins))
     return [*blocks, drawing("harvest"), folded(f"in bins of {length}", bins)]
 
 
 def _yield(part: Yield) -> list[Cell]:
-    """One line of figures."""
+    """The figures of the slots, as cells of a row."""
     efficiency = DASH if part.efficiency is None else share(part.efficiency, 1.0)
     returned = DASH if part.returned is None else number(part.returned, 3)
     return [
@@ -555,7 +555,7 @@ def curves(names: Sequence[str]) -> list[Block]:
 
 
 def configs(account: Account, lines: bool, dots: bool) -> list[Block]:
-    """The places of the drawings of configuration against score, as far as they are drawn."""
+    """The places of the drawings of configuration against score, as far as there are any."""
     blocks = []
     if lines:
         blocks.append(note("Every line is a trial; drag along an axis to pick a range."))
@@ -746,8 +746,8 @@ def _measured(account: Account) -> Iterator[Block]:
     alike = account.by_signature()
     rows: list[Cells] = []
     for signature, figures in account.figures.items():
-        own = alike.get(signature, ())
-        first = (of_code(signature), of_number(len(own)), first_config(own, 60))
+        of_kind = alike.get(signature, ())
+        first = (of_code(signature), of_number(len(of_kind)), first_config(of_kind, 60))
         rows.append([*first, *_figure_cells(names, figures)])
     heads = ["signature", "trials", "for example", *map(_with_unit, names)]
     whole = table(heads, rows, sortable=True)
@@ -799,8 +799,8 @@ ELSEWHERE = ("study", "metric", "mode", "space", "marks")
 def setup(account: Account) -> list[Block]:
     """The runs, what the automatic policy chose, the options and the versions."""
     entries = plural(account.entries, "entry").replace("entrys", "entries")
-    made = note(f"Made from the journal alone: {entries}.")
-    return [*_runs(account), *_choices(account), *_options(account), made]
+    source = note(f"Made from the journal alone: {entries}.")
+    return [*_runs(account), *_choices(account), *_options(account), source]
 
 
 def _runs(account: Account) -> Iterator[Block]:
@@ -938,5 +938,5 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Page], Sequence[Block]]]] = (
 
 def sections(page: Page) -> list[Section]:
     """The sections that have anything to say."""
-    made = [Section(key, title, blocks(page)) for key, title, blocks in SECTIONS]
-    return [section for section in made if section.blocks]
+    parts = [Section(key, title, blocks(page)) for key, title, blocks in SECTIONS]
+    return [part for part in parts if part.blocks]

@@ -91,8 +91,8 @@ def _stack(cluster: Sequence[Bar], seen: dict[Who, int]) -> list[Drawn]:
 
 def _free_row(free: list[Seconds], start: Seconds) -> int:
     """The first row that is free at that time, a new one if there is none."""
-    for row, at in enumerate(free):
-        if at <= start:
+    for row, end in enumerate(free):
+        if end <= start:
             return row
     free.append(0.0)
     return len(free) - 1
@@ -150,8 +150,8 @@ def gantt(account: Account, limit: int = BARS) -> tuple[Figure, int, int] | None
 
     bars = drawn(chart, limit)
     figure = {"data": _traces(account, bars), "layout": _chart_layout(chart)}
-    every = sum(map(len, chart.bars.values()))
-    return figure, every, len(bars)
+    total = sum(map(len, chart.bars.values()))
+    return figure, total, len(bars)
 
 
 def _traces(account: Account, bars: Sequence[Drawn]) -> list[dict[str, Any]]:
@@ -162,10 +162,10 @@ def _traces(account: Account, bars: Sequence[Drawn]) -> list[dict[str, Any]]:
     painted: Mapping[Any, str] = painted_by(account)
     traces = []
     for cause in CAUSES:
-        mine = [item for item in bars if item.bar.kind == cause.kind]
-        if mine:
+        of_cause = [item for item in bars if item.bar.kind == cause.kind]
+        if of_cause:
             traces.append(legend(cause))
-            traces.append(bar_trace(cause, mine, lane, painted, unit))
+            traces.append(bar_trace(cause, of_cause, lane, painted, unit))
     return traces
 
 
@@ -309,26 +309,26 @@ def _hover(item: Drawn, cause: Cause) -> str:
     return text
 
 
-def _run_mark(at: float) -> dict[str, Any]:
+def _run_mark(time: float) -> dict[str, Any]:
     """A line across the chart where a run begins."""
     line = {"color": "#d64561", "width": 1.5, "dash": "dot"}
     return {
         "type": "line",
         "xref": "x",
         "yref": "paper",
-        "x0": at,
-        "x1": at,
+        "x0": time,
+        "x1": time,
         "y0": 0,
         "y1": 1,
         "line": line,
     }
 
 
-def _run_name(at: float, number: int) -> dict[str, Any]:
+def _run_name(time: float, number: int) -> dict[str, Any]:
     """The number of a run, above the line where it begins."""
     font = {"color": "#d64561", "size": 11}
     return {
-        "x": at,
+        "x": time,
         "y": 1,
         "xref": "x",
         "yref": "paper",
@@ -371,7 +371,7 @@ def _use_trace(account: Account, cause: Cause) -> dict[str, Any]:
         length = kinds.get(cause.kind, 0.0)
         total = sum(kinds.values()) or 1.0
         percents.append(_rounded(100 * length / total))
-        # Where the bar is wide enough.
+        # A text only where the bar is wide enough.
         texts.append(share(length, total) if length > 0.12 * total else "")
         hovers.append([escape(slot), duration(length), share(length, total)])
     title = f"<b>%{{customdata[0]}}</b><br>{cause.label} "
@@ -384,7 +384,7 @@ def _use_trace(account: Account, cause: Cause) -> dict[str, Any]:
         "width": 0.72,
         "marker": {
             "color": cause.total,
-            # Fainter than beside it: text stands on it.
+            # Fainter than in the Gantt chart: text stands on it.
             "pattern": _pattern(cause) | {"fgcolor": "rgba(255,255,255,0.3)"},
             "line": {"width": 0},
         },
@@ -411,11 +411,11 @@ def harvest(account: Account) -> Figure | None:
 
     None: slots stayed.
     """
-    found = account.harvest
-    if found is None:
+    harvested = account.harvest
+    if harvested is None:
         return None
-    whole = found.whole
-    bins = found.bins
+    whole = harvested.whole
+    bins = harvested.bins
     returned = any(each.returned is not None for each in bins)
     unit, name = time_unit(whole.end - whole.start)
     # A bin without slots has no efficiency, and the line a gap.
@@ -478,7 +478,7 @@ def _bars(
 
 
 def _line(
-    bins: tuple[Yield, ...], unit: float, name: str, colour: str, across: str, pick: Pick
+    bins: tuple[Yield, ...], unit: float, name: str, colour: str, y_axis: str, pick: Pick
 ) -> dict[str, Any]:
     """A point for each bin, joined by a line."""
     return {
@@ -487,7 +487,7 @@ def _line(
         "name": name,
         "x": _middles(bins, unit),
         "y": [pick(each) for each in bins],
-        "yaxis": across,
+        "yaxis": y_axis,
         "line": {"color": colour, "width": 2},
         "marker": {"size": 6, "color": colour},
         "hovertemplate": f"{name} %{{y:.4g}}<extra></extra>",

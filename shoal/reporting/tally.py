@@ -69,9 +69,9 @@ class Split(NamedTuple):
 
 @dataclass(slots=True)
 class RunTally:
-    """One run. `finished`: all its trials had ended, and nothing was started after that; None: it
-    is not known.
+    """The counts of one run.
 
+    `finished`: all its trials had ended, and nothing was started after that; None: it is not known.
     `joined`: when its first slots were there; None: it has none yet.
     """
 
@@ -91,9 +91,9 @@ class RunTally:
 
 @dataclass(slots=True)
 class TrialTally:
-    """One trial.
+    """The counts of one trial.
 
-    `sums`: since the last point of their curves. `marks`: at each of its reports that still
+    `sums`: of values since the last point of their curves. `marks`: at each report that still
     counts; they tell what a fall costs.
     """
 
@@ -133,7 +133,7 @@ class TrialTally:
         return 0.0
 
     def run_at(self, time: Seconds, slots: tuple[SlotId, ...]) -> None:
-        """It starts at these slots, or goes on there."""
+        """Note that the trial starts at these slots, or goes on there."""
         if self.start is None:
             self.start = time
         if self.slots and self.slots != slots:
@@ -141,7 +141,7 @@ class TrialTally:
         self.slots = slots
 
     def advance(self, time: Seconds, entry: Advanced) -> None:
-        """A report that names this trial."""
+        """Count a report that names this trial."""
         id_ = self.trial.id
         before = self._whole_epochs()
         self.samples += entry.samples.get(id_, 0.0)
@@ -162,7 +162,7 @@ class TrialTally:
         return int(self.epochs or 0.0)
 
     def close_epoch(self, time: Seconds, epoch: float | None = None) -> None:
-        """The means of training values since the last time are one point of their curves.
+        """Make the means of training values since the last time a point of their curves.
 
         `epoch`: where it lies, if that is within a visit.
         """
@@ -175,7 +175,7 @@ class TrialTally:
         self.sums.clear()
 
     def evaluate(self, time: Seconds, entry: Evaluated) -> None:
-        """A point of each metric; one of the same epoch gives way."""
+        """Add a point to the curve of each metric; one of the same epoch gives way."""
         self.close_epoch(time, entry.epoch)
         for name, value in entry.values.items():
             if name in entry.trained:  # its curve is that of the reports while training
@@ -186,7 +186,7 @@ class TrialTally:
             points.append(Point(entry.epoch, time, value))
 
     def fall(self, entry: Fell) -> None:
-        """What came after those visits is void, the values seen there too."""
+        """Void what came after the visits that the trial fell back to, values seen there too."""
         total = sum(self.spent.values())
         while len(self.marks) > 1 and self.marks[-1][0] > entry.samples + EPS:
             self.marks.pop()
@@ -257,7 +257,7 @@ class Tally:
     # -- runs --------------------------------------------------------------------------------------
 
     def _go_on(self, time: Seconds, entry: Entry) -> None:
-        """Time went on within a run, or another run begins, with what its head says."""
+        """Take the time within a run, or begin another run, with what its head says."""
         if not isinstance(entry, Opened):
             if self.runs:
                 self.runs[-1].end = time
@@ -273,12 +273,12 @@ class Tally:
             self.runs[-1].finished = True
 
     def _choose(self, choice: PolicyChoice) -> None:
-        """The policy's memory also changes without a new choice."""
+        """Note a choice if it is new: the policy's memory also changes without one."""
         if not self.choices or self.choices[-1][1:] != choice[1:]:
             self.choices.append(choice)
 
     def _measure(self, time: Seconds, entry: Measured) -> None:
-        """What a pack's trials are believed to need is said just before it ends."""
+        """Note what a pack's trials are believed to need, which is said just before it ends."""
         if time != self._needs_time:
             self._needs = {}
             self._needs_time = time
@@ -288,7 +288,7 @@ class Tally:
     # -- trials ------------------------------------------------------------------------------------
 
     def _submit(self, trial: Trial) -> None:
-        """A trial is new, or it is to go on for longer."""
+        """Count a trial that is new, or is to go on for longer."""
         self._note_finished()  # in case somebody adds it after the run's end
         self.left.add(trial.id)
         if trial.id in self.trials:
@@ -297,13 +297,13 @@ class Tally:
             self.trials[trial.id] = self._new(trial)
 
     def _advance(self, time: Seconds, entry: Advanced) -> None:
-        """A report counts for each trial that it names."""
+        """Count a report for each trial that it names."""
         named = entry.samples.keys() | entry.visits.keys() | entry.spent.keys()
         for trial in named & self.trials.keys():
             self.trials[trial].advance(time, entry)
 
     def _plan(self, time: Seconds, start: Iterable[Gang]) -> None:
-        """Gangs start: their lanes' slots are where the trials run now."""
+        """Note where trials run now: at the slots of their lanes in the gangs that start."""
         lanes = [lane for gang in start for lane in gang.lanes]
         if lanes and self.runs:
             self.runs[-1].finished = False
@@ -312,7 +312,7 @@ class Tally:
                 self.trials[lane.trial].run_at(time, lane.slots)
 
     def go_on(self, time: Seconds, state: State) -> None:
-        """What a state says of trials whose lines were not counted.
+        """Take from a state what it says of trials whose lines were not counted.
 
         Their scores were there by then; when they came is not known any more.
         """
@@ -336,13 +336,13 @@ class Tally:
 
     def _new(self, trial: Trial) -> TrialTally:
         """The counts of a trial that is new."""
-        own = [size for name, size in self.shards.items() if name in trial.shards]
+        sizes = [size for name, size in self.shards.items() if name in trial.shards]
         visits = len(trial.shards) or len(self.shards)
-        total = float(sum(own or self.shards.values()))
+        total = float(sum(sizes or self.shards.values()))
         return TrialTally(trial, len(self.trials), visits, total)
 
     def _end(self, time: Seconds, trial: TrialId) -> None:
-        """A trial came to its end."""
+        """Count the end of a trial."""
         self.left.discard(trial)
         tally = self.trials[trial]
         tally.end = time
