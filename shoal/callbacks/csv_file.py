@@ -28,8 +28,8 @@ class CsvFile:
 
     def open(self, study: Any, folder: Path) -> None:
         # Its own folder in the study's is a plain one whenever the table is opened.
-        own = study.folder.path
-        self._root = own if folder.is_relative_to(own) else None
+        root = study.folder.path
+        self._root = root if folder.is_relative_to(root) else None
         make_folder(folder, self._root)
         self._path = folder / "scores.csv"
         self._columns: list[str] = []

@@ -91,7 +91,7 @@ class Logger(Callback):
         self.sink.close()
 
     def _catch_up(self, trial: Any) -> bool:
-        """Log the scores that are not there; whether there were any."""
+        """Log the scores that the sink lacks; returns whether there were any."""
         if not trial.scores:
             return False
         if trial.id not in self._logged:
@@ -107,13 +107,13 @@ class Logger(Callback):
         return bool(new)
 
 
-def apart(values: Values, own: Collection[str], prefix: str = METRIC) -> Values:
+def apart(values: Values, columns: Collection[str], prefix: str = METRIC) -> Values:
     """The scores, none of which has the name of one of the logger's own columns.
 
     A score of such a name, or of one that begins with a prefix, is called metric.<name>.
     """
     return {
-        f"{METRIC}{name}" if name in own or name.startswith((METRIC, prefix)) else name: value
+        f"{METRIC}{name}" if name in columns or name.startswith((METRIC, prefix)) else name: value
         for name, value in values.items()
     }
 
@@ -142,7 +142,7 @@ def last_epoch(trial: Any, step: int) -> float:
 # -- by name ---------------------------------------------------------------------------------------
 
 
-def loggers_of(given: str | Iterable[str | Callback]) -> list[Callback]:
+def loggers_of(loggers: str | Iterable[str | Callback]) -> list[Callback]:
     """The loggers that these names, or objects, stand for.
 
     A place may follow a name: "csv:logs/digits"; for mlflow a folder or the URI of a tracking
@@ -151,24 +151,18 @@ def loggers_of(given: str | Iterable[str | Callback]) -> list[Callback]:
     Raises:
         ValueError: no logger has that name, or its library is not installed.
     """
-    made: list[Callback] = []
-    for each in listed(given):
-        if isinstance(each, str):
-            made.append(_named(each))
-        else:
-            made.append(each)
-    return made
+    return [_named(each) if isinstance(each, str) else each for each in listed(loggers)]
 
 
-def listed(given: str | Iterable[str | Callback]) -> list[str | Callback]:
-    """The loggers as a list; one name stands for itself."""
-    if isinstance(given, str):
-        return [given]
-    if not isinstance(given, Iterable):
+def listed(loggers: str | Iterable[str | Callback]) -> list[str | Callback]:
+    """The loggers as a list; one name is a list of one."""
+    if isinstance(loggers, str):
+        return [loggers]
+    if not isinstance(loggers, Iterable):
         raise ValueError(
-            f"loggers= takes a list of names ({', '.join(SINKS)}) or loggers; got {shown(given)}"
+            f"loggers= takes a list of names ({', '.join(SINKS)}) or loggers; got {shown(loggers)}"
         )
-    return list(given)
+    return list(loggers)
 
 
 def _named(text: str) -> Logger:

@@ -49,9 +49,9 @@ class MLflow:
         self._runs: dict[str, str] = {}
         token = None
         while True:
-            found = self._client.search_runs([self._experiment], page_token=token)
-            self._runs |= {run.data.tags.get(TAG, ""): run.info.run_id for run in found}
-            token = found.token
+            page = self._client.search_runs([self._experiment], page_token=token)
+            self._runs |= {run.data.tags.get(TAG, ""): run.info.run_id for run in page}
+            token = page.token
             if not token:
                 return
 
@@ -83,19 +83,17 @@ class MLflow:
     def _run(self, trial: Any) -> str:
         """The trial's run; a new one holds its configuration."""
         if trial.id not in self._runs:
-            made = self._client.create_run(
-                self._experiment, tags={TAG: trial.id}, run_name=trial.id
-            )
-            run = str(made.info.run_id)
+            new = self._client.create_run(self._experiment, tags={TAG: trial.id}, run_name=trial.id)
+            run = str(new.info.run_id)
             self._runs[trial.id] = run
-            given = [
+            params = [
                 Param(name, str(value)[:LETTERS])
                 for name, value in zip(
                     _names(trial.config), masked_config(trial.config).values(), strict=True
                 )
             ]
-            for start in range(0, len(given), PARAMETERS):
-                self._client.log_batch(run, params=given[start : start + PARAMETERS])
+            for start in range(0, len(params), PARAMETERS):
+                self._client.log_batch(run, params=params[start : start + PARAMETERS])
         return self._runs[trial.id]
 
     def end(self, trial: Any) -> None:
@@ -116,17 +114,17 @@ def _check_journal(folder: Path) -> None:
     SQLite writes such a name if one change is made to several databases, as nobody does here.
 
     Raises:
-        ValueError: it does.
+        ValueError: it names one.
     """
-    left = folder / "mlflow.db-journal"
-    if not is_there(left):
+    journal = folder / "mlflow.db-journal"
+    if not is_there(journal):
         return
-    with open_file(left) as file:
+    with open_file(journal) as file:
         file.seek(max(0, file.seek(0, 2) - len(NAMES_FILE)))
         if file.read() == NAMES_FILE:
             raise ValueError(
-                f"{left} names another file, which SQLite would delete: no run of Shoal left this, "
-                "so do not use this folder, or move it away"
+                f"{journal} names another file, which SQLite would delete: no run of Shoal left "
+                "this, so do not use this folder, or move it away"
             )
 
 

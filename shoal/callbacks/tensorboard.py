@@ -27,8 +27,8 @@ class TensorBoard:
     def logged(self, trial: Any) -> float:
         if not (self._folder / trial.id).is_dir():
             return last_epoch(trial, -1)
-        found = EventAccumulator(str(self._folder / trial.id)).Reload()
-        steps = [found.Scalars(tag)[-1].step for tag in found.Tags()["scalars"]]
+        events = EventAccumulator(str(self._folder / trial.id)).Reload()
+        steps = [events.Scalars(tag)[-1].step for tag in events.Tags()["scalars"]]
         return last_epoch(trial, max(steps, default=-1))
 
     def write(self, trial: Any, epoch: float, values: Mapping[str, float]) -> None:
@@ -45,8 +45,8 @@ class TensorBoard:
             writer = EventFileWriter(str(self._folder / trial.id))
             self._writers[trial.id] = writer
             config = masked_config(trial.config)
-            given = {name: _plain(value) for name, value in config.items()}
-            began = hparams_pb(given, trial_id=trial.id, start_time_secs=time.time())
+            params = {name: _plain(value) for name, value in config.items()}
+            began = hparams_pb(params, trial_id=trial.id, start_time_secs=time.time())
             writer.add_event(Event(wall_time=time.time(), summary=began))
         return self._writers[trial.id]
 
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 
 def _ended(trial: Any) -> Summary:
-    """That the trial ended, and how, for the tab of hyper-parameters."""
+    """A note that the trial ended, and how, for the tab of hyper-parameters."""
     how = "STATUS_SUCCESS"
     if trial.status.startswith("failed"):
         how = "STATUS_FAILURE"

@@ -12,7 +12,7 @@ from shoal.core.masking import masked_config
 from shoal.engine.ownership import make_folder, write_private
 from shoal.engine.plain_files import is_there, read_file
 
-# what a run's history and summary hold beside its scores
+# What a run's history and summary hold beside its scores.
 OWN = ("epoch", "status", "_step", "_runtime", "_timestamp", "_wandb")
 
 

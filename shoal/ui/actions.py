@@ -26,23 +26,23 @@ class Refused(ValueError):  # noqa: N818 - what the page is told
 
 
 class Actions:
-    """Does what is asked, and remembers the runs that it began."""
+    """Does the actions of the page, and remembers the runs that it began."""
 
     def __init__(self) -> None:
         self._runs: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
 
-    def do(self, study: LiveStudy, asked: Mapping[str, Any]) -> str:
-        """Do it; returns what came of it, in words.
+    def do(self, study: LiveStudy, action: Mapping[str, Any]) -> str:
+        """Do the action to the study; returns what came of it, in words.
 
         Raises:
             Refused: it cannot be done.
         """
-        if asked.get("do") == "resume":
+        if action.get("do") == "resume":
             with self._lock:
                 return self._resume(study)
-        said = _run([*_command(asked), "--", str(study.folder.path), *_values(asked)])
-        return said.strip() or "done"
+        output = _run([*_command(action), "--", str(study.folder.path), *_values(action)])
+        return output.strip() or "done"
 
     def _resume(self, study: LiveStudy) -> str:
         """Begin another run, which goes on when the page is closed."""
@@ -70,57 +70,55 @@ class Actions:
         return f"the run that was resumed here ended with code {code}: see {LOG}"
 
 
-def _command(asked: Mapping[str, Any]) -> list[str]:
-    """The command and its options.
+def _command(action: Mapping[str, Any]) -> list[str]:
+    """The command of the action, and its options.
 
     Raises:
         Refused: there is no such command, or an option is missing or wrong.
     """
-    match asked.get("do"):
-        case "stop":
-            return ["stop"]
-        case "pause":
+    match action.get("do"):
+        case "stop" | "pause":
             return ["stop"]
         case "extend":
-            return ["extend", *_epochs(asked, needed=True)]
+            return ["extend", *_epochs(action, needed=True)]
         case "add":
-            return ["add", *_epochs(asked)]
+            return ["add", *_epochs(action)]
         case "clone":
-            options = [f"--from={_trial(asked)}", *_epochs(asked)]
-            if asked.get("cold"):
+            options = [f"--from={_trial(action)}", *_epochs(action)]
+            if action.get("cold"):
                 options.append("--cold")
             return ["add", *options]
-    raise Refused(f"there is no action {asked.get('do')!r}")
+    raise Refused(f"there is no action {action.get('do')!r}")
 
 
-def _values(asked: Mapping[str, Any]) -> list[str]:
+def _values(action: Mapping[str, Any]) -> list[str]:
     """What comes after the study's folder: a trial, or the values of a configuration."""
-    if asked["do"] in ("stop", "extend"):
-        return [_trial(asked)]
-    if asked["do"] == "pause":
+    if action["do"] in ("stop", "extend"):
+        return [_trial(action)]
+    if action["do"] == "pause":
         return []
-    values = asked.get("values") or {}
+    values = action.get("values") or {}
     if not isinstance(values, Mapping):
         raise Refused("values must be names with their values")
-    given = []
+    pairs = []
     for name, item in values.items():
         if "=" in name or not name.strip():
             raise Refused(f"a name must not be empty or hold '=': {name!r}")
-        given.append(f"{name}={item}")
-    return given
+        pairs.append(f"{name}={item}")
+    return pairs
 
 
-def _trial(asked: Mapping[str, Any]) -> str:
+def _trial(action: Mapping[str, Any]) -> str:
     """The trial that is meant."""
-    trial = asked.get("trial")
+    trial = action.get("trial")
     if not isinstance(trial, str) or not trial:
         raise Refused("say which trial")
     return trial
 
 
-def _epochs(asked: Mapping[str, Any], needed: bool = False) -> list[str]:
+def _epochs(action: Mapping[str, Any], needed: bool = False) -> list[str]:
     """The option for epochs; none if they were left open."""
-    epochs = str(asked.get("max_epochs") or "").strip()
+    epochs = str(action.get("max_epochs") or "").strip()
     if not epochs and not needed:
         return []
     if not WHOLE.fullmatch(epochs):
@@ -129,7 +127,7 @@ def _epochs(asked: Mapping[str, Any], needed: bool = False) -> list[str]:
 
 
 def _run(arguments: Sequence[str]) -> str:
-    """What the command prints.
+    """Run the command; returns what it prints.
 
     Raises:
         Refused: it failed, with what it said last.
@@ -141,7 +139,7 @@ def _run(arguments: Sequence[str]) -> str:
     except UnicodeEncodeError as error:
         raise Refused("a text holds half a character") from error
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [*python_module("shoal.cli"), *arguments],
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -151,14 +149,14 @@ def _run(arguments: Sequence[str]) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise Refused(f"shoal {arguments[0]} took over {PATIENCE:g} s") from error
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"code {done.returncode}"]
-        raise Refused(said[-1].removeprefix("error: "))
-    return done.stdout
+    if result.returncode:
+        errors = result.stderr.strip().splitlines() or [f"code {result.returncode}"]
+        raise Refused(errors[-1].removeprefix("error: "))
+    return result.stdout
 
 
 def _detached(arguments: Sequence[str], log: Any) -> "subprocess.Popen[bytes]":
-    """A command in a process that does not end with this one."""
+    """Start the command in a process that does not end with this one."""
     options: dict[str, Any] = {"start_new_session": True}
     if os.name == "nt":
         flags = "CREATE_NEW_PROCESS_GROUP", "DETACHED_PROCESS"

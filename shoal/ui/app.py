@@ -79,9 +79,9 @@ def shell(request: Request) -> Response:
     return HTMLResponse(parts.shell())
 
 
-def _json(found: Any) -> Response:
+def _json(value: Any) -> Response:
     """Data for a script; numbers that JSON lacks are null."""
-    return Response(embedded(found), media_type="application/json")
+    return Response(embedded(value), media_type="application/json")
 
 
 def of_study(
@@ -90,13 +90,13 @@ def of_study(
     """An answer about the study that the request names."""
 
     @wraps(answer)
-    def found(self: "Pages", request: Request) -> Response:
+    def answered(self: "Pages", request: Request) -> Response:
         study = self.shelf.get(request.query_params.get("study", ""))
         if study is None:
             return Response("there is no such study", status_code=404)
         return answer(self, request, study)
 
-    return found
+    return answered
 
 
 class Pages:
@@ -123,12 +123,12 @@ class Pages:
 
     def studies(self, request: Request) -> Response:
         """The studies, those with the newest entries first."""
-        found = []
+        rows = []
         for study in self.shelf.studies().values():
             quiet = time() - study.changed()
-            found.append((study, study.seen(), quiet))
-        found.sort(key=lambda item: item[2])
-        return HTMLResponse(parts.studies(found))
+            rows.append((study, study.seen(), quiet))
+        rows.sort(key=lambda row: row[2])
+        return HTMLResponse(parts.studies(rows))
 
     @of_study
     def part(self, request: Request, study: LiveStudy) -> Response:
@@ -160,16 +160,16 @@ class Pages:
     @of_study
     def trials(self, request: Request, study: LiveStudy) -> Response:
         """A page of the table of trials."""
-        asked = request.query_params
-        page = asked.get("page", "")[:9]
+        query = request.query_params
+        page = query.get("page", "")[:9]
         number = 0
         if page.isascii() and page.isdecimal():
             number = int(page)
         question = table.Question(
-            sort=asked.get("sort", ""),
-            down=asked.get("down") == "1",
-            status=asked.get("status", ""),
-            text=asked.get("text", "")[:500],
+            sort=query.get("sort", ""),
+            down=query.get("down") == "1",
+            status=query.get("status", ""),
+            text=query.get("text", "")[:500],
             page=number,
         )
         return _json(table.answer(study.seen(), question))
@@ -177,11 +177,11 @@ class Pages:
     @of_study
     def drawing(self, request: Request, study: LiveStudy) -> Response:
         """A drawing, for plotly."""
-        asked = request.query_params
+        query = request.query_params
         match request.path_params["drawing"]:
             case "curves":
-                chosen = asked.getlist("trial")
-                return _json(curve_drawing(study.seen(), asked.get("name", ""), chosen))
+                chosen = query.getlist("trial")
+                return _json(curve_drawing(study.seen(), query.get("name", ""), chosen))
             case "slots":
                 return _json(slot_drawings(study.seen()))
         return Response("there is no such drawing", status_code=404)
@@ -189,35 +189,35 @@ class Pages:
     async def do(self, request: Request) -> Response:
         """Do something to a study."""
         try:
-            asked = json.loads(await _body(request))
-            study = self.shelf.get(str(asked["study"]))
+            action = json.loads(await _body(request))
+            study = self.shelf.get(str(action["study"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             return JSONResponse({"error": "not a request"}, status_code=400)
         if study is None:
             return JSONResponse({"error": "there is no such study"}, status_code=404)
         try:
-            said = await run_in_threadpool(self.actions.do, study, asked)
+            output = await run_in_threadpool(self.actions.do, study, action)
         except (Refused, OSError) as error:
             return JSONResponse({"error": str(error)}, status_code=409)
-        return JSONResponse({"said": said})
+        return JSONResponse({"said": output})
 
     async def news(self, request: Request) -> Response:
         """What is new, as it comes: of a study its heading, else the list's version."""
         name = request.query_params.get("study")
         if name is None:
-            said = self._list_version
+            look = self._list_version
         else:
             study = await run_in_threadpool(self.shelf.get, name)
             if study is None:
                 return Response("there is no such study", status_code=404)
-            said = self._news_of(study)
-        changes = _changes(said, self.ends)
-        return StreamingResponse(changes, media_type="text/event-stream")
+            look = self._news_of(study)
+        events = _events(look, self.ends)
+        return StreamingResponse(events, media_type="text/event-stream")
 
     def _news_of(self, study: LiveStudy) -> Callable[[], Any]:
-        """What says how a study stands."""
+        """A function that returns how a study stands."""
 
-        def said() -> Any:
+        def look() -> Any:
             seen = study.seen()
             return {
                 "version": seen.version,
@@ -226,7 +226,7 @@ class Pages:
                 "heading": self._heading(study),
             }
 
-        return said
+        return look
 
     def _list_version(self) -> Any:
         """What changes when the list does."""
@@ -249,17 +249,17 @@ async def _body(request: Request) -> bytes:
     return data
 
 
-async def _changes(said: Callable[[], Any], ends: Callable[[], bool]) -> AsyncIterator[str]:
-    """An event whenever what is said has changed; now and then a comment."""
+async def _events(look: Callable[[], Any], ends: Callable[[], bool]) -> AsyncIterator[str]:
+    """An event whenever `look` sees something else than before; now and then a comment."""
     before = None
     quiet = 0
     while not ends():
-        now = await run_in_threadpool(said)
+        news = await run_in_threadpool(look)
         quiet += 1
-        if now != before:
-            before = now
+        if news != before:
+            before = news
             quiet = 0
-            yield f"data: {json.dumps(now)}\n\n"
+            yield f"data: {json.dumps(news)}\n\n"
         elif quiet >= SILENCE:
             quiet = 0
             yield ": still here\n\n"
@@ -274,17 +274,17 @@ def curve_drawing(seen: Seen, name: str, trials: Collection[str]) -> dict[str, A
 
     Without a name, of the first value.
     """
-    every = curve_names(seen.account)
-    if not every:
+    names = curve_names(seen.account)
+    if not names:
         return {"names": []}
-    if name not in every:
-        name = every[0]
+    if name not in names:
+        name = names[0]
     chosen = [TrialId(trial) for trial in trials if trial in seen.rows]
     if not chosen:
-        has = seen.account.curves[name]
-        chosen = [row.id for row in seen.ranked if row.id in has][:BEST]
-    labels = [printable(each) for each in every]
-    return {"names": every, "labels": labels, **curves_of(seen.account, name, chosen)}
+        curves = seen.account.curves[name]
+        chosen = [row.id for row in seen.ranked if row.id in curves][:BEST]
+    labels = [printable(each) for each in names]
+    return {"names": names, "labels": labels, **curves_of(seen.account, name, chosen)}
 
 
 def slot_drawings(seen: Seen) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Item:
 
 
 class NewsFeed:
-    """The newest items of a journal."""
+    """The newest items of a journal, in words."""
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque(maxlen=MOST)
@@ -67,7 +67,7 @@ class NewsFeed:
     def take(self, lines: Iterable[Line]) -> None:
         """Add what the lines that come next tell."""
         for time, entry in lines:
-            for who, what, name in self._told(entry):
+            for who, what, name in self._news(entry):
                 self._add(time, who, what, name)
 
     def _add(self, time: Seconds, who: str, what: str, name: str) -> None:
@@ -80,7 +80,7 @@ class NewsFeed:
         if len(last.names) < NAMED:
             last.names.append(name)
 
-    def _told(self, entry: Entry) -> Iterable[tuple[str, str, str]]:
+    def _news(self, entry: Entry) -> Iterable[tuple[str, str, str]]:
         """Who did what, and the name of whom it was done to."""
         match entry:
             case Opened(run, _, head):

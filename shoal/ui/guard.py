@@ -59,30 +59,30 @@ class Connections:
         self._add(self._strange, client, transport)
 
     def showed_cookie(self, client: Any) -> None:
-        """Something with the cookie was asked for."""
+        """A request through the connection had the cookie."""
         transport = self._strange.pop(client, None)
         if transport is not None:
             self._add(self._with_cookie, client, transport)
 
     def showed_key(self, client: Any) -> None:
-        """It is the owner's."""
+        """The connection is the owner's, and stays open."""
         self.closed(client)
 
     def closed(self, client: Any) -> None:
-        """It need not be thought of any more."""
+        """Forget the connection."""
         self._strange.pop(client, None)
         self._with_cookie.pop(client, None)
 
     def late(self, client: Any, transport: Any) -> None:
-        """End it, if it has shown nothing until now."""
+        """End a connection that has shown nothing until now."""
         if self._strange.get(client) is transport:
             self._strange.pop(client).abort()
 
-    def _add(self, there: dict[Any, Any], client: Any, transport: Any) -> None:
-        """Add it; the oldest is ended if there are too many."""
-        there[client] = transport
-        if len(there) > self._most:
-            there.pop(next(iter(there))).abort()
+    def _add(self, group: dict[Any, Any], client: Any, transport: Any) -> None:
+        """Add a connection to a group; the oldest is ended if there are too many."""
+        group[client] = transport
+        if len(group) > self._most:
+            group.pop(next(iter(group))).abort()
 
 
 class Guard:
@@ -134,9 +134,9 @@ class Guard:
         if host not in self._hosts:  # another name that leads to this machine
             return _refusal(403)
         path = request.url.path
-        given = request.query_params.get("token")
-        if given is not None and path == "/" and request.method == "GET":
-            return self._welcome(given)
+        token = request.query_params.get("token")
+        if token is not None and path == "/" and request.method == "GET":
+            return self._welcome(token)
         if not _same(request.cookies.get(self._cookie, ""), self._secret):
             return _refusal(401)
         client = request.scope.get("client")
@@ -150,9 +150,9 @@ class Guard:
             self._connections.showed_key(client)
         return None
 
-    def _welcome(self, given: str) -> Response:
+    def _welcome(self, token: str) -> Response:
         """Give the cookie for the token."""
-        if not _same(given, self._token):
+        if not _same(token, self._token):
             return _refusal(401)
         answer = HTMLResponse(WELCOME)
         answer.set_cookie(self._cookie, self._secret, httponly=True, samesite="strict", path="/")
@@ -164,6 +164,6 @@ def _refusal(status: int) -> Response:
     return Response(status_code=status, headers={"Connection": "close"})
 
 
-def _same(given: str, wanted: str) -> bool:
+def _same(text: str, wanted: str) -> bool:
     """Whether two texts are equal, in a time that does not tell how far they are."""
-    return hmac.compare_digest(given.encode(), wanted.encode())
+    return hmac.compare_digest(text.encode(), wanted.encode())

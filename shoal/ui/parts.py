@@ -128,10 +128,10 @@ def _fields(row: TrialRow) -> Mapping[str, str | None]:
 # -- the list of studies ---------------------------------------------------------------------------
 
 
-def studies(found: Iterable[tuple[LiveStudy, Seen, Seconds]]) -> str:
+def studies(rows: Iterable[tuple[LiveStudy, Seen, Seconds]]) -> str:
     """The studies with how they stand. The seconds: since each journal last grew."""
     heads = ["study", "state", "trials", "best", "last news", "ago"]
-    return html.shown([sections.table(heads, [_study_row(*each) for each in found])])
+    return html.shown([sections.table(heads, [_study_row(*each) for each in rows])])
 
 
 def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> Cells:
@@ -155,8 +155,8 @@ def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> Cells:
 def _best(account: Account) -> str:
     """The study's best score; that of each recipe, where each has its own metric."""
     if account.by_recipe:
-        own = {name: _best(each) for name, each in account.by_recipe.items()}
-        return "; ".join(f"{name}: {shown}" for name, shown in own.items() if shown)
+        scores = {name: _best(each) for name, each in account.by_recipe.items()}
+        return "; ".join(f"{name}: {shown}" for name, shown in scores.items() if shown)
     best = account.best()
     if best is None:
         return ""

@@ -33,29 +33,29 @@ def listening(port: int | None) -> socket.socket:
         StudyError: the port is taken.
     """
     wanted = PORT if port is None else port
-    made = _bound(wanted)
-    if made is None and port is None:
-        made = _bound(0)
-    if made is None:
+    listener = _bound(wanted)
+    if listener is None and port is None:
+        listener = _bound(0)
+    if listener is None:
         raise StudyError(
             f"port {wanted} of {HOST} cannot be used: give another one, or none, and a free one "
             "is taken"
         )
-    return made
+    return listener
 
 
 def _bound(port: int) -> socket.socket | None:
     """A socket that listens at this port; None: it cannot be used."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if os.name == "posix":  # elsewhere this would share the port with another process
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((HOST, port))
-        made.listen()
+        listener.bind((HOST, port))
+        listener.listen()
     except (OSError, OverflowError):
-        made.close()
+        listener.close()
         return None
-    return made
+    return listener
 
 
 class Server:
@@ -102,7 +102,7 @@ class Server:
 
 
 def _config(app: Any, connections: Connections) -> uvicorn.Config:
-    """No words about each request; connections are cut three seconds after Ctrl-C."""
+    """The server's settings: no log of requests, and an end three seconds after Ctrl-C."""
 
     class Counted(H11Protocol):  # type: ignore[misc]
         """HTTP over a connection that is counted, and must soon show something."""

@@ -91,8 +91,8 @@ class LiveStudy:
 
     def changed(self) -> float:
         """When the journal last grew, by the clock; 0 if it is gone."""
-        there = status_of(self.folder.journal)
-        return 0.0 if there is None else there.st_mtime
+        status = status_of(self.folder.journal)
+        return 0.0 if status is None else status.st_mtime
 
     def _look(self) -> None:
         """Follow the journal, and count again if anything is new."""
@@ -154,8 +154,8 @@ class Shelf:
     def studies(self) -> dict[str, LiveStudy]:
         """The studies that are there now; those that were there before stay open."""
         with self._lock:
-            own = {self.path.name or "study": self.path}
-            places = own if self.alone else studies_in(self.path)
+            alone = {self.path.name or "study": self.path}
+            places = alone if self.alone else studies_in(self.path)
             known = self._studies
             self._studies = {
                 name: known.get(name) or LiveStudy(name, Folder(place))

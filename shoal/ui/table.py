@@ -38,14 +38,14 @@ class Question:
     page: int = 0
 
 
-def answer(seen: Seen, asked: Question) -> dict[str, Any]:
+def answer(seen: Seen, question: Question) -> dict[str, Any]:
     """The page of the table that is asked for: its HTML, and how many trials there are."""
-    rows = _sorted(seen, _filtered(seen, asked), asked)
+    rows = _sorted(seen, _filtered(seen, question), question)
     last = max(0, (len(rows) - 1) // PAGE)
-    page = min(max(0, asked.page), last)
+    page = min(max(0, question.page), last)
     shown = rows[page * PAGE : (page + 1) * PAGE]
     return {
-        "html": _html(seen, shown, asked),
+        "html": _html(seen, shown, question),
         "count": len(rows),
         "all": len(seen.account.trials),
         "page": page,
@@ -53,27 +53,27 @@ def answer(seen: Seen, asked: Question) -> dict[str, Any]:
     }
 
 
-# -- which of them ---------------------------------------------------------------------------------
+# -- which trials ----------------------------------------------------------------------------------
 
 
-def _filtered(seen: Seen, asked: Question) -> Sequence[TrialRow]:
+def _filtered(seen: Seen, question: Question) -> Sequence[TrialRow]:
     """The trials that are wanted, the best first."""
     rows = seen.ranked
-    if asked.status:
-        rows = [row for row in rows if row.status == asked.status]
-    for term in asked.text.split():
+    if question.status:
+        rows = [row for row in rows if row.status == question.status]
+    for term in question.text.split():
         holds = _term(term, seen.account.metric)
         rows = [row for row in rows if holds(row)]
     return rows
 
 
 def _term(term: str, metric: str | None) -> Callable[[TrialRow], bool]:
-    """What one term asks of a trial."""
-    found = TERM.fullmatch(term)
-    if found is None:
+    """The condition that a term sets to trials."""
+    match = TERM.fullmatch(term)
+    if match is None:
         part = term.casefold()
         return lambda row: part in f"{row.id} {config(row.config)} {row.why}".casefold()
-    name, sign, wanted = found.groups()
+    name, sign, wanted = match.groups()
 
     def holds(row: TrialRow) -> bool:
         item = _figure(row, name, metric)
@@ -97,25 +97,25 @@ def _figure(row: TrialRow, name: str, metric: str | None) -> Any:
 
 def _compared(item: Any, sign: str, wanted: str) -> bool:
     """Whether the comparison holds: of numbers if both are, else of texts."""
-    one: Any = value(item)
-    other: Any = wanted
+    left: Any = value(item)
+    right: Any = wanted
     with suppress(TypeError, ValueError):
-        one, other = float(item), float(wanted)
+        left, right = float(item), float(wanted)
     if sign == "=":
-        return bool(one == other)
+        return bool(left == right)
     if sign == "!=":
-        return bool(one != other)
-    return LESS[sign](one, other)
+        return bool(left != right)
+    return LESS[sign](left, right)
 
 
 # -- in which order --------------------------------------------------------------------------------
 
 
-def _sorted(seen: Seen, rows: Sequence[TrialRow], asked: Question) -> Sequence[TrialRow]:
+def _sorted(seen: Seen, rows: Sequence[TrialRow], question: Question) -> Sequence[TrialRow]:
     """The rows by the column; those without a value come last either way."""
-    name = asked.sort
+    name = question.sort
     if name in ("", "#"):
-        return rows[::-1] if asked.down else rows
+        return rows[::-1] if question.down else rows
     metric = seen.account.metric
     have = []
     lack = []
@@ -125,7 +125,7 @@ def _sorted(seen: Seen, rows: Sequence[TrialRow], asked: Question) -> Sequence[T
             lack.append(row)
         else:
             have.append((_key(item), row))
-    have.sort(key=lambda pair: pair[0], reverse=asked.down)
+    have.sort(key=lambda pair: pair[0], reverse=question.down)
     return [row for _, row in have] + lack
 
 
@@ -148,14 +148,14 @@ def _key(item: Any) -> tuple[Any, ...]:
 # -- as HTML ---------------------------------------------------------------------------------------
 
 
-def _html(seen: Seen, rows: Sequence[TrialRow], asked: Question) -> str:
+def _html(seen: Seen, rows: Sequence[TrialRow], question: Question) -> str:
     """The table of these rows."""
     names = [parameter.name for parameter in seen.parameters[0]]
     if len(seen.account.trials) == 1:
         names += seen.parameters[1]
-    made = TrialTable(seen.account, names)
+    trials = TrialTable(seen.account, names)
     places = {row.id: place for place, row in enumerate(seen.ranked, 1)}
-    body = Rows(made.heads(), [made.cells(row, places[row.id]) for row in rows], sortable=True)
+    body = Rows(trials.heads(), [trials.cells(row, places[row.id]) for row in rows], sortable=True)
     stoppable = {row.id for row in rows if row.status in OPEN}
     ids = [row.id for row in rows]
-    return str(macros().trials(body, ids, stoppable, asked.sort, asked.down))
+    return str(macros().trials(body, ids, stoppable, question.sort, question.down))

@@ -13,11 +13,11 @@
   const headers = { "X-Shoal-Key": localStorage.getItem(KEPT) ?? "" };
   let study = here.get("study") ?? undefined;
   const address = (path, query = {}) => {
-    const asked = new URLSearchParams(study === undefined ? {} : { study });
+    const params = new URLSearchParams(study === undefined ? {} : { study });
     for (const [name, value] of Object.entries(query)) {
-      for (const item of [value].flat()) asked.append(name, item);
+      for (const item of [value].flat()) params.append(name, item);
     }
-    return `${path}?${asked}`;
+    return `${path}?${params}`;
   };
 
   async function fetched(path, query) {
@@ -138,24 +138,24 @@
   const count = new Intl.NumberFormat("en");
 
   const trials = loader(async () => {
-    const asked = wanted.page;
-    const found = await (await fetched("/trials", wanted)).json();
-    if (wanted.page === asked) wanted.page = found.page;  // unless a click wants another one meanwhile
-    await fill(one("trials-part"), `<div class="wide">${found.html}</div>`);
+    const page = wanted.page;
+    const answer = await (await fetched("/trials", wanted)).json();
+    if (wanted.page === page) wanted.page = answer.page;  // unless a click wants another one meanwhile
+    await fill(one("trials-part"), `<div class="wide">${answer.html}</div>`);
     for (const box of document.querySelectorAll("[data-tick]")) box.checked = ticked.has(box.dataset.tick);
-    one("count").textContent = found.count === found.all ? `${count.format(found.all)} trials`
-      : `${count.format(found.count)} of ${count.format(found.all)} trials`;
-    await pages(found);
+    one("count").textContent = answer.count === answer.all ? `${count.format(answer.all)} trials`
+      : `${count.format(answer.count)} of ${count.format(answer.all)} trials`;
+    await pages(answer);
     one("trials").dataset.ready = "yes";
   });
 
-  async function pages(found) {
+  async function pages(answer) {
     const box = one("pages");
     const button = (page, text, off) => `<button type="button" data-page="${page}" data-key="page ${text}" ${off ? "disabled" : ""}>${text}</button>`;
-    const last = found.pages - 1;
-    await fill(box, last === 0 ? "" : button(0, "first", found.page === 0) + button(found.page - 1, "back", found.page === 0)
-      + `<span>page ${count.format(found.page + 1)} of ${count.format(found.pages)}</span>`
-      + button(found.page + 1, "next", found.page === last) + button(last, "last", found.page === last));
+    const last = answer.pages - 1;
+    await fill(box, last === 0 ? "" : button(0, "first", answer.page === 0) + button(answer.page - 1, "back", answer.page === 0)
+      + `<span>page ${count.format(answer.page + 1)} of ${count.format(answer.pages)}</span>`
+      + button(answer.page + 1, "next", answer.page === last) + button(last, "last", answer.page === last));
   }
 
   let typing = 0;
@@ -235,9 +235,9 @@
   one("curve-log").addEventListener("change", curveDrawn);
 
   const slots = loader(async () => {
-    const found = await (await fetched("/drawing/slots")).json();
+    const drawings = await (await fetched("/drawing/slots")).json();
     for (const name of ["gantt", "use"]) {
-      if (found[name]) draw(one(name), found[name]);
+      if (drawings[name]) draw(one(name), drawings[name]);
       else blank(one(name), "No slot was there yet.");
     }
   });
@@ -271,17 +271,17 @@
   // -- actions
   const dialog = one("dialog");
 
-  async function act(asked) {
+  async function act(action) {
     const said = one("said");
     said.className = "";
-    said.textContent = `${asked.do} ${asked.trial ?? ""} …`;
+    said.textContent = `${action.do} ${action.trial ?? ""} …`;
     try {
       const answer = await fetch("/do", {
-        method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify({ study, ...asked }),
+        method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify({ study, ...action }),
       });
-      const found = await answer.json();
+      const result = await answer.json();
       said.className = answer.ok ? "good" : "bad";
-      said.textContent = found.said ?? found.error;
+      said.textContent = result.said ?? result.error;
     } catch (error) { lost(error); }
   }
 
@@ -332,8 +332,8 @@
       const always = what === "add" && input.dataset.secret === undefined;
       if (always || input.value !== input.dataset.was) values[input.dataset.value] = input.value;
     }
-    const asked = { do: what, trial: form.dataset.trial, values, max_epochs: form.elements.max_epochs.value, cold: form.elements.cold?.checked };
+    const action = { do: what, trial: form.dataset.trial, values, max_epochs: form.elements.max_epochs.value, cold: form.elements.cold?.checked };
     dialog.close();
-    act(asked);
+    act(action);
   });
 })();
