@@ -342,7 +342,7 @@ def _time_tile(facts: FactValues) -> Iterator[Tile]:
 
 
 def _since_line(facts: FactValues) -> Iterator[str]:
-    """What the lines below are of, if that is not the whole journal."""
+    """Of which part of the journal the lines below are; nothing if of the whole."""
     since = facts.get("since")
     if since is not None:
         counted = facts["entries"] - since["entries"]
@@ -409,7 +409,7 @@ def _harvest(account: Account) -> dict[str, Any] | None:
 
 
 def _yield(part: Yield) -> dict[str, Any]:
-    """One part's figures, also those that follow from others."""
+    """The figures of a harvest's part, also those that follow from others."""
     return {
         **part._asdict(),
         "slots": part.slots,

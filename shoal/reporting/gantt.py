@@ -298,7 +298,7 @@ class Timeline:
                 end = begin
 
     def _free(self, slot: SlotId, trial: TrialId, length: Seconds, now: Seconds) -> Seconds:
-        """Where the trial's seconds end.
+        """When the seconds end that the trial reports.
 
         Lanes that share a slot take turns, though they may report together.
         """
@@ -344,7 +344,7 @@ class Timeline:
         return begin
 
     def _add_parts(self, slot: SlotId, trial: TrialId, parts: Parts, span: Span) -> None:
-        """Bars for the parts of a report, one after another."""
+        """Add a bar for each part of a report, one after another."""
         begin, end = span
         for number, (kind, length) in enumerate(parts, 1):
             to = min(end, begin + length)
@@ -367,7 +367,7 @@ class Timeline:
                 self._cursor[pair] = max(cursor, to)
 
     def _add(self, slot: SlotId, start: Seconds, end: Seconds, trial: TrialId, kind: str) -> None:
-        """A bar, if it has a length."""
+        """Add a bar, if it has a length."""
         if end > start:
             bar = Bar(slot, start, end, trial, kind)
             self.bars.setdefault(slot, []).append(bar)
@@ -573,7 +573,7 @@ class Drawing:
     # -- reports -----------------------------------------------------------------------------------
 
     def _advanced(self, entry: Advanced) -> None:
-        """A report of one or more trials."""
+        """Take a report of one or more trials."""
         if not (entry.spent or entry.values or entry.visits):
             return  # how far a unit is: what it took comes with its end
 

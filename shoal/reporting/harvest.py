@@ -76,7 +76,7 @@ class OutcomeTally:
                 self._fall(time, entry)
 
     def _plan(self, time: Seconds, entry: Planned) -> None:
-        """Trials that go on are counted from their last report, others from now."""
+        """Note what starts: trials that go on count from their last report, others from now."""
         stopped = {trial for gang in entry.stop for trial in gang.trials}
         for gang in entry.start:
             for slot in gang.slots:
@@ -90,7 +90,7 @@ class OutcomeTally:
                     self._since[trial] = time
 
     def _fall(self, time: Seconds, entry: Fell) -> None:
-        """The trial lost what it made after its durable state."""
+        """Count what the trial lost: all that it made after its durable state."""
         lost = self._done.get(entry.trial, 0.0) - entry.samples
         self._done[entry.trial] = entry.samples
         if lost <= 0:
@@ -250,7 +250,7 @@ def _by_node(chart: Chart, nodes: Mapping[SlotId, str]) -> list[list[Span]]:
 
 
 def _union(spans: Iterable[Span]) -> list[Span]:
-    """The time that any of these covers."""
+    """The time that any of these spans covers."""
     joined: list[Span] = []
     for start, end in sorted(spans):
         if joined and start <= joined[-1][1]:
@@ -322,7 +322,7 @@ class _Sums:
 
 
 def _add_slots(sums: _Sums, chart: Chart, cut: Mapping[tuple[Seconds, TrialId], Seconds]) -> None:
-    """Slot-seconds that were there, that were used, and of units cut as slots left.
+    """Add slot-seconds that were there, that were used, and those of units cut as slots left.
 
     `cut`: up to when the trials whose units were cut had reported what they made. Those that went
     on with fewer slots are not among them: they lost at most a step.
@@ -341,7 +341,7 @@ def _add_slots(sums: _Sums, chart: Chart, cut: Mapping[tuple[Seconds, TrialId], 
 
 
 def _add_changes(sums: _Sums, changes: Sequence[WidthChange], speeds: Speeds, end: Seconds) -> None:
-    """Slot-seconds in which trials stood still to change their width.
+    """Add slot-seconds in which trials stood still to change their width.
 
     Where nobody measured that of a change, it takes what the profile says, but not longer than
     until the trial's next change.
@@ -359,7 +359,7 @@ def _add_changes(sums: _Sums, changes: Sequence[WidthChange], speeds: Speeds, en
 
 
 def _add_work(sums: _Sums, outcome: OutcomeTally, curve: Curve) -> None:
-    """Work that lasts, and work that was lost, in seconds of one slot."""
+    """Add work that lasts, and work that was lost, in seconds of one slot."""
     for trial in outcome.trials:
         rate = curve(trial, 1)[0]
         for start, end, samples in outcome.work(trial):

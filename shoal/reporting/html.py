@@ -79,7 +79,7 @@ def save(
 
 
 def page(lines: Iterable[Line], title: str | None = None, folder: str | None = None) -> str:
-    """The whole page.
+    """The report's page of these lines.
 
     `folder`: the study's, for the command lines at the end; None: there is none (a simulation).
     """
@@ -87,22 +87,22 @@ def page(lines: Iterable[Line], title: str | None = None, folder: str | None = N
 
 
 def page_of(account: Account, title: str | None, folder: str | None) -> str:
-    """The whole page with these figures; for the rest see `page`."""
+    """The report's page with these figures; for the rest see `page`."""
     name = title or str(account.head.get("study") or "study")
-    some = account.sampled()
-    varying, same = parameters(some)
+    sample = account.sampled()
+    varying, same = parameters(sample)
     chart = gantt(account)
     figures = {
-        "curves": learning(some) or None,
+        "curves": learning(sample) or None,
         "gantt": chart and chart[0],
         "use": use(account),
         "harvest": harvest(account),
-        "parallel": parallel(some, varying),
-        "scatter": scatters(some, varying),
+        "parallel": parallel(sample, varying),
+        "scatter": scatters(sample, varying),
     }
     drawings = {key: figure for key, figure in figures.items() if figure is not None}
     bars = chart and chart[1:]
-    parts = sections(Page(account, some, varying, same, folder, drawings, bars))
+    parts = sections(Page(account, sample, varying, same, folder, drawings, bars))
     top = heading(account, name, folder) + shown(since(account, folder))
     return document(name, top, parts, drawings)
 

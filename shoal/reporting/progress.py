@@ -45,7 +45,7 @@ def write_line(stream: TextIO | None, text: str) -> None:
 
 
 def into_nothing(stream: TextIO) -> None:
-    """What is written from now on goes nowhere: the reader, as `head`, closed the pipe."""
+    """Lead what is written from now on nowhere: the reader, as `head`, closed the pipe."""
     with suppress(OSError):  # one without a file of the system's has nothing to close
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())
@@ -336,7 +336,7 @@ class Progress:
         self._keep_failures(entries, losses)
 
     def tell(self, now: Seconds, text: str) -> None:
-        """What the run waits for before its first moment: a line at once, also on a terminal."""
+        """Show at once what the run waits for before its first moment, also on a terminal."""
         if self._notebook is not None:
             self._notebook.show(text)
         else:

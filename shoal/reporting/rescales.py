@@ -181,7 +181,7 @@ class _Rescale:
         return WidthChange(self.trial, self.time, *widths, *figures, self.forced)
 
     def _first_rate(self) -> float | None:
-        """The rate at which the trial began to run, or the first one after it that is known."""
+        """The rate at which the trial began to run, or the first later one that is known."""
         rate, change = None, self
         while True:
             rate = change.old.rate or change.believed or rate
@@ -278,7 +278,7 @@ class WidthTally:
     # -- reports -----------------------------------------------------------------------------------
 
     def _advance(self, time: Seconds, entry: Advanced) -> None:
-        """Trials report what they trained."""
+        """Take a report of what trials trained."""
         for trial, samples in entry.samples.items():
             done = self._done.get(trial, 0.0) + samples
             self._done[trial] = done
@@ -301,7 +301,7 @@ class WidthTally:
     def _waited(
         self, trial: TrialId, time: Seconds, spent: Mapping[str, Seconds], change: _Rescale | None
     ) -> Seconds:
-        """Seconds, since it last said so, of which the trial does not say what they went to.
+        """Seconds since the trial's last report of which it does not say what they went to.
 
         What it waits for is not its width's doing. Standing still for a change is.
         """
@@ -313,7 +313,7 @@ class WidthTally:
         return max(0.0, time - since - stood - sum(spent.values()))
 
     def _measure(self, time: Seconds, entry: Measured) -> None:
-        """Rates, and times without training, are known."""
+        """Take measured figures: rates, and times without training."""
         trial = entry.trial
         self._signature[trial] = entry.signature
         self._figures.setdefault(entry.signature, {}).update(entry.figures)

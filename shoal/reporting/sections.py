@@ -277,9 +277,9 @@ def trials(
         blocks.append(note(f"The same in all trials: {config(same)}."))
     rows = TrialTable(account, names)
     blocks.append(rows.best(SHOWN))
-    every = len(account.trials)
-    if every > SHOWN:
-        blocks.append(details(f"{whole} {every:,} trials", rows.best(every)))
+    total = len(account.trials)
+    if total > SHOWN:
+        blocks.append(details(f"{whole} {total:,} trials", rows.best(total)))
     return blocks
 
 
@@ -298,13 +298,13 @@ def since(account: Account, folder: str | None) -> list[Block]:
     return [Block("since", text)]
 
 
-def sampled(account: Account, some: Account) -> list[Block]:
+def sampled(account: Account, sample: Account) -> list[Block]:
     """A note that says which trials are drawn and listed; none if all are."""
-    if some is account:
+    if sample is account:
         return []
     return [
         note(
-            f"Of {len(account.trials):,} trials, {len(some.trials):,} are listed and drawn here "
+            f"Of {len(account.trials):,} trials, {len(sample.trials):,} are listed and drawn here "
             f"and below: the best {BEST:,}, and others spread evenly over the ranks."
         )
     ]
@@ -739,7 +739,7 @@ def _given(account: Account) -> Iterator[Block]:
 
 
 def _measured(account: Account) -> Iterator[Block]:
-    """A line for each signature; nothing if nothing was measured."""
+    """The figures that were measured, a line for each signature; nothing if there are none."""
     if not account.figures:
         return
     names = _figure_names(account)
@@ -881,12 +881,12 @@ def _commands(account: Account, folder: str) -> list[tuple[str, str]]:
 class Page:
     """What sections are made of.
 
-    `some`: the account of the trials that are listed and drawn; `varying` and `same`: what their
+    `sample`: the account of the trials that are listed and drawn; `varying` and `same`: what their
     configurations vary and share. `drawings`: figures for plotly, by name. `bars`: see `slots`.
     """
 
     account: Account
-    some: Account
+    sample: Account
     varying: Sequence[Parameter]
     same: Mapping[str, str]
     folder: str | None
@@ -903,10 +903,10 @@ class Section(NamedTuple):
 
 
 def _best(page: Page) -> list[Block]:
-    """The trials that are listed, and which these are."""
-    whole = "all" if page.some is page.account else "these"
-    listed = trials(page.some, page.varying, page.same, whole)
-    return [*sampled(page.account, page.some), *listed]
+    """The blocks of the trials that are listed, and of which these are."""
+    whole = "all" if page.sample is page.account else "these"
+    listed = trials(page.sample, page.varying, page.same, whole)
+    return [*sampled(page.account, page.sample), *listed]
 
 
 SECTIONS: Sequence[tuple[str, str, Callable[[Page], Sequence[Block]]]] = (

@@ -205,8 +205,8 @@ def _lanes(slots: Sequence[str], room: int, **more: Any) -> dict[str, Any]:
 
 def slot_axis(slots: Sequence[str], most: int = 64) -> dict[str, Any]:
     """An axis of lanes, the first slot above; at most so many of them are named."""
-    every = max(1, -(-len(slots) // most))
-    shown = range(0, len(slots), every)
+    stride = max(1, -(-len(slots) // most))
+    shown = range(0, len(slots), stride)
     return axis(
         tickvals=list(shown),
         ticktext=[escape(slots[n]) for n in shown],

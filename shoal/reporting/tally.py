@@ -84,7 +84,7 @@ class RunTally:
 
     @property
     def starting(self) -> Seconds:
-        """How long it waited for its first slots."""
+        """How long the run waited for its first slots."""
         until = self.end if self.joined is None else self.joined
         return until - self.start
 
@@ -386,7 +386,7 @@ class TrialRow:
 
     @property
     def scored(self) -> bool:
-        """Whether it can be ranked: it has a score, and did not fail."""
+        """Whether the trial can be ranked: it has a score, and did not fail."""
         return self.last is not None and self.status != "failed"
 
 

@@ -87,7 +87,7 @@ def _json(value: Any) -> Response:
 def of_study(
     answer: "Callable[[Pages, Request, LiveStudy], Response]",
 ) -> "Callable[[Pages, Request], Response]":
-    """An answer about the study that the request names."""
+    """Have an answer given the study that the request names."""
 
     @wraps(answer)
     def answered(self: "Pages", request: Request) -> Response:
@@ -229,7 +229,7 @@ class Pages:
         return look
 
     def _list_version(self) -> Any:
-        """What changes when the list does."""
+        """The versions of all studies, which change when the list does."""
         return {name: study.seen().version for name, study in self.shelf.studies().items()}
 
 

@@ -160,7 +160,7 @@ class Guard:
 
 
 def _refusal(status: int) -> Response:
-    """Nothing but a number; what else comes through this connection is not waited for."""
+    """An answer of nothing but a status, after which the connection ends."""
     return Response(status_code=status, headers={"Connection": "close"})
 
 

@@ -129,13 +129,13 @@ def _fields(row: TrialRow) -> Mapping[str, str | None]:
 
 
 def studies(rows: Iterable[tuple[LiveStudy, Seen, Seconds]]) -> str:
-    """The studies with how they stand. The seconds: since each journal last grew."""
+    """The table of the studies. The seconds of `rows`: since each journal last grew."""
     heads = ["study", "state", "trials", "best", "last news", "ago"]
     return html.shown([sections.table(heads, [_study_row(*each) for each in rows])])
 
 
 def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> Cells:
-    """One study's row."""
+    """A study's row of that table."""
     kind = CHIPS.get(seen.standing.partition(":")[0], "")
     state = MEANING.get(seen.standing, seen.standing)
     news = study.fault

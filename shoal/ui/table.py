@@ -139,7 +139,7 @@ def _column(row: TrialRow, name: str, metric: str | None) -> Any:
 
 
 def _key(item: Any) -> tuple[Any, ...]:
-    """What sorts numbers by size, and texts after them as people do."""
+    """The key that sorts numbers by size, and texts after them as people do."""
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return 0, item
     return 1, natural(value(item))
