@@ -413,7 +413,7 @@ def parameters(account: Account) -> tuple[list[Parameter], dict[str, str]]:
     rows = account.trials
     varying: list[Parameter] = []
     same: dict[str, str] = {}
-    for name in _names(rows):
+    for name in dict.fromkeys(name for row in rows for name in row.config):
         values = {row.id: row.config[name] for row in rows if name in row.config}
         texts = {value(item) for item in values.values()}
         if len(texts) == 1 and len(values) == len(rows):
@@ -421,14 +421,6 @@ def parameters(account: Account) -> tuple[list[Parameter], dict[str, str]]:
         else:
             varying.append(_parameter(name, values, rows))
     return varying, same
-
-
-def _names(rows: Rows) -> list[str]:
-    """All names of the configurations."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(row.config))
-    return list(names)
 
 
 def _parameter(name: str, values: Values, rows: Rows) -> Parameter:

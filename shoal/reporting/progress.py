@@ -351,7 +351,7 @@ class Progress:
             if self._terminal:
                 self._draw(now, state)
             else:
-                self._write(now, self._line(now, state))
+                self._write(now, self._line(state))
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -420,9 +420,9 @@ class Progress:
                 self._write(now, end)
         if monotonic() - self._shown >= self.every:
             self._shown = monotonic()
-            self._write(now, self._line(now, state))
+            self._write(now, self._line(state))
 
-    def _line(self, now: Seconds, state: State) -> str:
+    def _line(self, state: State) -> str:
         """The study in one line."""
         parts = [", ".join(counts(state))]
         if speed := self._speed_text():
