@@ -110,7 +110,7 @@ def _gpus(environ: Mapping[str, str], here: bool) -> int:
     if here and visible is not None:
         if visible in NO_GPUS:
             return 0
-        return len([each for each in visible.split(",") if each])
+        return len([gpu for gpu in visible.split(",") if gpu])
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         text = environ.get(name)
         if text:
@@ -140,19 +140,19 @@ def allocation_now(environ: Mapping[str, str]) -> Allocation | None:
         ValueError: a variable is not as Slurm sets it.
         AllocationOver: the job has ended, or Slurm does not know it.
     """
-    found = allocation_in(environ)
-    if found is None:
+    allocation = allocation_in(environ)
+    if allocation is None:
         return None
     try:
-        record = scontrol("-o", "show", "job", found.job)
+        record = scontrol("-o", "show", "job", allocation.job)
     except SlurmRefused as error:
         if FORGOTTEN in str(error):
-            raise AllocationOver(f"Slurm knows no job {found.job}") from error
-        return found
-    return completed(found, record)
+            raise AllocationOver(f"Slurm knows no job {allocation.job}") from error
+        return allocation
+    return completed(allocation, record)
 
 
-def completed(found: Allocation, record: str) -> Allocation:
+def completed(allocation: Allocation, record: str) -> Allocation:
     """The allocation with its end, from what `scontrol -o show job` prints.
 
     Raises:
@@ -161,11 +161,11 @@ def completed(found: Allocation, record: str) -> Allocation:
     fields = dict(FIELD.findall(record))
     state = fields.get("JobState", "RUNNING")
     if state not in ALIVE:
-        raise AllocationOver(f"Slurm job {found.job} is {state}")
-    end = found.end
+        raise AllocationOver(f"Slurm job {allocation.job} is {state}")
+    end = allocation.end
     if "EndTime" in fields:
         end = _moment(fields["EndTime"])
-    return replace(found, end=end, batch=fields.get("BatchFlag") == "1")
+    return replace(allocation, end=end, batch=fields.get("BatchFlag") == "1")
 
 
 def _moment(text: str) -> Seconds | None:
@@ -195,14 +195,14 @@ def requeue(job: str) -> None:
 
 
 def scontrol(*words: str) -> str:
-    """What this command of scontrol prints.
+    """The output of this command of scontrol.
 
     Raises:
         SlurmRefused: it failed, is not here, or took longer than `PATIENCE`.
     """
     command = ("scontrol", *words)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -212,7 +212,7 @@ def scontrol(*words: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmRefused(f"{' '.join(command)}: {error}") from error
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise SlurmRefused(f"{' '.join(command)}: {said}")
-    return done.stdout
+    if process.returncode != 0:
+        message = (process.stderr or process.stdout).strip()
+        raise SlurmRefused(f"{' '.join(command)}: {message}")
+    return process.stdout

@@ -23,7 +23,7 @@ class Harvester:
     `command`: what each pilot runs; see `Scheduler.submit`. `tick`: seconds from one look to the
     next. It grows while the batch system fails or is slow to answer, so that nobody's questions
     add to its trouble. After a look that shows nodes newly idle, one more comes after `SECOND`.
-    `say`: told in a line what was done.
+    `say`: is given a line for each thing that was done.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Harvester:
         self._memory = observer.start()
         self._mine: set[str] = set()  # pilots that were submitted and not seen to end
         self._refused: dict[str, float] = {}  # nodes, until when by the monotonic clock
-        self._running: frozenset[str] = frozenset()
+        self._running: frozenset[str] = frozenset()  # pilots that ran at the last look
         self._draw = random.Random()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-harvester", daemon=True)
@@ -89,7 +89,7 @@ class Harvester:
         while not self._over.wait(delay):
             began = monotonic()
             try:
-                again = self.look()
+                newly_idle = self.look()
             except SchedulerError as error:
                 # Twice as long each time, and not for all users at once.
                 failures += 1
@@ -99,12 +99,12 @@ class Harvester:
             if failures:
                 self._say(f"the batch system answers again, after {failures} failures")
             failures = 0
-            soon = again and not soon  # never twice in a row: that bounds the questions
+            soon = newly_idle and not soon  # never twice in a row: that bounds the questions
             delay = min(SECOND, self.tick) if soon else self.tick
             delay = max(delay, (monotonic() - began) / SHARE)
 
     def look(self) -> bool:
-        """Look once, and do what follows; whether to look again soon.
+        """Look once, and do what follows. Returns whether to look again soon.
 
         Raises:
             SchedulerError: the batch system did not answer, or refused.
@@ -135,11 +135,11 @@ class Harvester:
 
     def _note(self, sighting: Sighting) -> None:
         """Say which pilots began and ended since the last look."""
-        running = {each.id: each for each in sighting.pilots if each.running}
-        there = {each.id for each in sighting.pilots}
-        for pilot in sorted(running.keys() - self._running):
-            self._say(f"pilot {pilot} runs at {running[pilot].node}")
-        for pilot in sorted(self._mine - there):
+        known = {pilot.id for pilot in sighting.pilots}
+        nodes = {pilot.id: pilot.node for pilot in sighting.pilots if pilot.running}
+        for pilot in sorted(nodes.keys() - self._running):
+            self._say(f"pilot {pilot} runs at {nodes[pilot]}")
+        for pilot in sorted(self._mine - known):
             self._say(f"pilot {pilot} has ended")
-        self._running = frozenset(running)
-        self._mine &= there
+        self._running = frozenset(nodes)
+        self._mine &= known

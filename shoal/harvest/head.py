@@ -46,7 +46,7 @@ class HeadError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class OpenHead:
-    """Where a head is."""
+    """A head that runs: its address, and its folder."""
 
     address: str  # IP:PORT
     folder: Path
@@ -129,7 +129,7 @@ class RayHead:
             *common(self._temporary, ip),
         ]
         environ = {**os.environ, **self.environment, **HEALTH}
-        started = subprocess.run(
+        ray = subprocess.run(
             [*RAY, "start", *options],
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -140,11 +140,11 @@ class RayHead:
             text=True,
             errors="replace",
         )
-        if started.returncode != 0:
-            raise HeadError(f"Ray's head does not start: {started.stdout[-1000:]}")
+        if ray.returncode != 0:
+            raise HeadError(f"Ray's head does not start: {ray.stdout[-1000:]}")
         self.opened = OpenHead(f"{ip}:{port}", self.folder)
-        said = {"address": self.opened.address, "pid": os.getpid()}
-        write_durably(self.folder / FILE, json.dumps(said).encode())
+        head = {"address": self.opened.address, "pid": os.getpid()}
+        write_durably(self.folder / FILE, json.dumps(head).encode())
 
     def close(self) -> None:
         """End the head and all that it started, and remove its files."""
@@ -166,8 +166,8 @@ def opened_in(folder: Path) -> OpenHead:
         HeadError: none is open there.
     """
     try:
-        said = json.loads(read_file(folder / FILE))
-        return OpenHead(str(said["address"]), folder.resolve())
+        head = json.loads(read_file(folder / FILE))
+        return OpenHead(str(head["address"]), folder.resolve())
     except FileNotFoundError:
         why = "no head is open there"
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -209,14 +209,14 @@ def ray_folder() -> Path:
     Ray lets everybody write to the folder that it is given. Two nodes on one machine need one each:
     they choose equal names for their sockets.
     """
-    usual: str | None = tempfile.gettempdir()
-    if len(str(usual)) > LONGEST_FOLDER:
-        usual = "/tmp"
-    for other in Path(str(usual)).glob(f"{OURS}*"):
-        owner = other.name.removeprefix(OURS).partition("-")[0]
+    parent = tempfile.gettempdir()
+    if len(parent) > LONGEST_FOLDER:
+        parent = "/tmp"
+    for folder in Path(parent).glob(f"{OURS}*"):
+        owner = folder.name.removeprefix(OURS).partition("-")[0]
         if owner.isdecimal() and lives(int(owner)) is False:  # it was killed, and left this
-            shutil.rmtree(other, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{OURS}{os.getpid()}-", dir=usual)) / "r"
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{OURS}{os.getpid()}-", dir=parent)) / "r"
 
 
 def reaper(folder: Path) -> "subprocess.Popen[bytes]":
@@ -224,10 +224,10 @@ def reaper(folder: Path) -> "subprocess.Popen[bytes]":
 
     So they end with this process, whatever ends it.
     """
-    found = find_spec("shoal.backend.ray.reaper")
-    assert found is not None and found.origin is not None
+    module = find_spec("shoal.backend.ray.reaper")
+    assert module is not None and module.origin is not None
     return subprocess.Popen(
-        [sys.executable, "-I", found.origin, str(folder), folder.parent.name],
+        [sys.executable, "-I", module.origin, str(folder), folder.parent.name],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -17,14 +17,14 @@ def hosts(listed: str) -> list[str]:
     Raises:
         ValueError: not such a list, or one of more than a million nodes.
     """
-    found: list[str] = []
+    nodes: list[str] = []
     for part in COMMA.split(listed):
         try:
-            found += _names(part)
+            nodes += _names(part)
         except ValueError as error:
             raise ValueError(f"not a host list: {listed[:100]!r}") from error
-        _check_few(len(found))
-    return found
+        _check_few(len(nodes))
+    return nodes
 
 
 def counts(listed: str) -> list[int]:
@@ -35,15 +35,15 @@ def counts(listed: str) -> list[int]:
     Raises:
         ValueError: not such a list, or one of more than a million numbers.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in listed.split(","):
         count = COUNT.fullmatch(part)
         if count is None:
             raise ValueError(f"not a list of counts such as 4(x2),8: {listed[:100]!r}")
         times = int(count[2] or 1)
-        _check_few(len(found) + times)
-        found += [int(count[1])] * times
-    return found
+        _check_few(len(numbers) + times)
+        numbers += [int(count[1])] * times
+    return numbers
 
 
 def _check_few(number: int) -> None:

@@ -9,24 +9,23 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from shoal.core.trial import Seconds
 from shoal.harvest.scheduler import (
     NODE,
-    PREFIX,
     IdleNode,
-    Pilot,
+    Job,
     PilotNames,
     SchedulerError,
     Sighting,
     Site,
-    Waiting,
     check_commands,
     check_partitions,
     pilot_script,
+    pilots_and_others,
     run_command,
+    waiting_among,
 )
 
 COMMANDS = ("bhosts", "bslots", "bjobs", "bqueues", "bsub", "bkill")
@@ -78,22 +77,16 @@ class Lsf:
         """See `Scheduler`."""
         # The hosts first: a pilot that begins meanwhile is then seen to run.
         with_gpus = ["-R", "select[ngpus>0]"] if self.site.gpus else []
-        said = _run("bhosts", "-w", *with_gpus, *self._of_queue, harmless=NO_HOST)
-        hosts = list(_columns(said, HOSTS[0]))
-        said = _run("bjobs", "-u", "all", "-noheader", "-o", JOBS, harmless=NO_JOB)
-        jobs = list(_jobs(said))
-        user, family = getpass.getuser(), self.names.family  # of this harvest, or a former one
-        ours = [job for job in jobs if job.user == user and job.name.startswith(family)]
+        text = _run("bhosts", "-w", *with_gpus, *self._of_queue, harmless=NO_HOST)
+        hosts = list(_columns(text, HOSTS[0]))
+        text = _run("bjobs", "-u", "all", "-noheader", "-o", JOBS, harmless=NO_JOB)
         # A host's slots that are reserved for a waiting job are lent to who ends before it begins.
         windows: Mapping[str, Seconds] = {}
         if any(row[HOSTS.index("RSV")] not in ("0", "-") for row in hosts):
             windows = _windows(_run("bslots", "-l"))
-        return Sighting(
-            time.time(),
-            self._idle(hosts, windows),
-            tuple(self._pilot(job) for job in ours),
-            tuple(self._waiting(job for job in jobs if job not in ours)),
-        )
+        idle = self._idle(hosts, windows)  # notes the slots, by which jobs are counted
+        pilots, others = pilots_and_others(self._jobs(text), self.names)
+        return Sighting(time.time(), idle, pilots, waiting_among(others))
 
     def submit(self, node: str, minutes: int, command: Sequence[str]) -> str:
         """See `Scheduler`."""
@@ -109,10 +102,10 @@ class Lsf:
             *self.site.options,
         ]
         script = pilot_script(command, minutes, {NODE: shlex.quote(node)})
-        said = _run("bsub", *options, given=script)
-        job = SUBMITTED.search(said)
+        answer = _run("bsub", *options, stdin=script)
+        job = SUBMITTED.search(answer)
         if job is None:
-            raise SchedulerError(f"bsub did not print a job's number but {said[:200]!r}")
+            raise SchedulerError(f"bsub did not print a job's number but {answer[:200]!r}")
         self._asked[job[1]] = node
         return job[1]
 
@@ -127,91 +120,56 @@ class Lsf:
 
     # -- what is printed -----------------------------------------------------------------------
 
-    def _pilot(self, job: "_Job") -> Pilot:
-        """A pilot that was suspended holds a host that somebody else computes on: it is stale."""
-        return Pilot(
-            job.id,
-            next(iter(job.hosts), self._asked.get(job.id, "")),
-            running=job.state in BEGUN,
-            minutes=job.minutes,
-            stale=job.name != self.names.job or job.state in SUSPENDED,
-        )
-
     def _idle(
         self, hosts: Iterable[Sequence[str]], windows: Mapping[str, Seconds]
     ) -> Mapping[str, IdleNode]:
         """The hosts that are ok and run nothing, with enough slots, by name."""
-        found = {}
+        idle = {}
         for row in hosts:
             host = dict(zip(HOSTS, row, strict=False))
             name = host["HOST_NAME"]
             if not host["MAX"].isdecimal():
                 continue  # without a limit nobody can ask for the whole host
             self._slots[name] = int(host["MAX"])
-            busy = any(host[each] != "0" for each in ("RUN", "SSUSP", "USUSP"))
+            busy = any(host[column] != "0" for column in ("RUN", "SSUSP", "USUSP"))
             # One that is full though nothing runs has all slots reserved, and lends them.
-            reserved = host["RSV"] != "0"
             opened = host["STATUS"] in ("ok", "closed_Full")
             if opened and not busy and self._slots[name] >= self.site.least_cpus:
-                window = windows.get(name, 0.0) if reserved else inf
-                found[name] = IdleNode(name, window)
-        return found
+                window = inf if host["RSV"] == "0" else windows.get(name, 0.0)
+                idle[name] = IdleNode(name, window)
+        return idle
 
-    def _waiting(self, others: Iterable["_Job"]) -> Iterator[Waiting]:
-        """The jobs that wait for hosts, in the order in which LSF lists them.
+    def _jobs(self, text: str) -> Iterator[Job]:
+        """The jobs that bjobs printed, in its order: that in which they are to begin.
 
         They ask for slots: how many hosts that is, is told from the slots of the largest.
+
+        Raises:
+            SchedulerError: a line has too few columns; bjobs was cut off, or is an older one.
         """
-        most = max(self._slots.values(), default=1)
-        for job in others:
-            waits = job.state == "PEND" and NOT_FOR_HOSTS.search(job.reason) is None
-            # Another study's pilots give way as well.
-            pilot = job.name.startswith(PREFIX)
-            if waits and not pilot and self.site.matters(job.queue):
-                yield Waiting(job.id, max(1, -(-job.slots // max(1, most))))
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A line of bjobs."""
-
-    id: str
-    state: str
-    queue: str
-    user: str
-    hosts: tuple[str, ...]
-    slots: int  # that it asks for
-    minutes: float  # its time limit
-    reason: str  # why it waits
-    name: str
-
-
-def _jobs(text: str) -> Iterator[_Job]:
-    """The jobs that bjobs printed.
-
-    Raises:
-        SchedulerError: a line has too few columns; bjobs was cut off, or is an older one.
-    """
-    columns = len(FIELDS) + 2
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(BETWEEN, columns - 1)]
-        if len(cells) != columns:
-            raise SchedulerError(
-                f"bjobs printed {line[:200]!r}, where {columns} columns with {BETWEEN} between "
-                "them were asked for; LSF of version 9 or later prints them"
+        columns = len(FIELDS) + 2
+        largest = max([1, *self._slots.values()])
+        for line in text.splitlines():
+            cells = [cell.strip() for cell in line.split(BETWEEN, columns - 1)]
+            if len(cells) != columns:
+                raise SchedulerError(
+                    f"bjobs printed {line[:200]!r}, where {columns} columns with {BETWEEN} between "
+                    "them were asked for; LSF of version 9 or later prints them"
+                )
+            number, state, queue, user, hosts, slots, limit, reason, name = cells
+            for_hosts = NOT_FOR_HOSTS.search(reason) is None
+            yield Job(
+                id=number,
+                name=name,
+                mine=user == getpass.getuser(),
+                minutes=minutes_of(limit),
+                running=state in BEGUN,
+                suspended=state in SUSPENDED,
+                waits=state == "PEND" and for_hosts and self.site.matters(queue),
+                nodes=[] if hosts == "-" else HOST.findall(hosts),
+                asked=[self._asked[number]] if number in self._asked else [],
+                count=max(1, -(-int(slots) // largest)) if slots.isdecimal() else 1,
             )
-        number, state, queue, user, hosts, slots, limit, reason, name = cells
-        yield _Job(
-            number,
-            state,
-            queue,
-            user,
-            () if hosts == "-" else tuple(dict.fromkeys(HOST.findall(hosts))),
-            int(slots) if slots.isdecimal() else 1,
-            minutes_of(limit),
-            reason,
-            name,
-        )
 
 
 def _columns(text: str, head: str) -> Iterator[list[str]]:
@@ -248,7 +206,7 @@ def _windows(text: str) -> dict[str, Seconds]:
 
     Its entries are "SLOTS: 16", "RUNTIME: 1 hour 30 minutes" and "HOSTS: 16*n1 8*n2 …".
     """
-    found: dict[str, Seconds] = {}
+    windows: dict[str, Seconds] = {}
     seconds: Seconds = 0.0
     at_hosts = False
     for line in text.splitlines():
@@ -258,8 +216,8 @@ def _windows(text: str) -> dict[str, Seconds]:
         at_hosts = name.strip() == "HOSTS" if colon else at_hosts
         if at_hosts:
             for host in HOST.findall(rest if colon else line):
-                found[host] = max(seconds, found.get(host, 0.0))
-    return found
+                windows[host] = max(seconds, windows.get(host, 0.0))
+    return windows
 
 
 def span_of(text: str) -> Seconds:
@@ -278,6 +236,6 @@ def minutes_of(text: str) -> float:
     return inf if number is None else float(number[0])
 
 
-def _run(*command: str, given: str | None = None, harmless: str = "") -> str:
+def _run(*command: str, stdin: str | None = None, harmless: str = "") -> str:
     """Run one of LSF's commands; see `run_command`."""
-    return run_command("LSF", *command, given=given, harmless=harmless)
+    return run_command("LSF", *command, stdin=stdin, harmless=harmless)

@@ -33,22 +33,22 @@ class NodesRunner:
         OSError: there is no srun.
     """
 
-    def __init__(self, found: Allocation, folder: Path) -> None:
+    def __init__(self, allocation: Allocation, folder: Path) -> None:
         own_folder(folder)  # no link: it is removed at the end
         self._folder = folder.resolve()
-        self._said = self._folder / "srun.txt"
+        self._output = self._folder / "srun.txt"
         self._open = ExitStack()
         self._open.callback(shutil.rmtree, self._folder, ignore_errors=True)
         try:
-            head = RayHead(self._folder, _head_ip(found))
+            head = RayHead(self._folder, _head_ip(allocation))
             self.address = self._open.enter_context(head).address
             pilot = [*python_module("shoal.harvest.pilot"), f"--folder={self._folder}"]
-            with open_file(self._said, "w") as said:
+            with open_file(self._output, "w") as output:
                 self._srun = subprocess.Popen(
-                    [*_srun(found), *pilot],
+                    [*_srun(allocation), *pilot],
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
+                    stdout=output,
+                    stderr=output,
                     start_new_session=True,  # Ctrl-C is for the study, which ends in good order
                 )
             self._open.callback(self._end)
@@ -69,7 +69,7 @@ class NodesRunner:
     def said(self) -> str:
         """The last of what srun and the pilots printed."""
         with suppress(OSError):
-            return self._said.read_text(errors="replace").strip()[-1000:]
+            return self._output.read_text(errors="replace").strip()[-1000:]
         return ""
 
     def close(self) -> None:
@@ -89,13 +89,13 @@ class NodesRunner:
                 return
 
 
-def _srun(found: Allocation) -> list[str]:
+def _srun(allocation: Allocation) -> list[str]:
     """How to start a program once at each node, with all that the job has there."""
     return [
         "srun",
-        f"--jobid={found.job}",
-        f"--nodes={len(found.nodes)}",
-        f"--ntasks={len(found.nodes)}",
+        f"--jobid={allocation.job}",
+        f"--nodes={len(allocation.nodes)}",
+        f"--ntasks={len(allocation.nodes)}",
         "--ntasks-per-node=1",
         "--overlap",  # also within a step of the same job, as in srun --pty bash
         "--cpu-bind=none",
@@ -106,14 +106,14 @@ def _srun(found: Allocation) -> list[str]:
     ]
 
 
-def _head_ip(found: Allocation) -> str | None:
+def _head_ip(allocation: Allocation) -> str | None:
     """The address of the head if all nodes are on this machine; None: that of this machine."""
     try:
-        record = scontrol("-o", "show", "node", found.nodes[0])
-        named = ADDRESS.search(record)
-        if named is None:
+        record = scontrol("-o", "show", "node", allocation.nodes[0])
+        match = ADDRESS.search(record)
+        if match is None:
             return None
-        address = ip_address(socket.gethostbyname(named[1]))
+        address = ip_address(socket.gethostbyname(match[1]))
     except (SlurmRefused, OSError, ValueError):
         return None
     return HERE if address.is_loopback else None

@@ -74,7 +74,7 @@ class Observer:
             )
 
     def start(self) -> Memory:
-        """Nothing was seen yet."""
+        """The memory before the first look: nothing was seen yet."""
         return Memory()
 
     def decide(self, sighting: Sighting, memory: Memory) -> tuple[PilotOrders, Memory]:
@@ -83,13 +83,13 @@ class Observer:
         shorter = self._shorter(sighting, memory, late)
         seen = {name: memory.seen.get(name, 0) + 1 for name in sighting.idle}
         gone = _unwanted(sighting, memory)
-        given, kept = self._given(sighting, gone | late.keys())
-        cancel = gone | late.keys() | given
-        usable = self._usable(sighting, shorter, kept)
+        ended, left_alone = self._giving_way(sighting, gone | late.keys())
+        cancel = gone | late.keys() | ended
+        usable = self._usable(sighting, shorter, left_alone)
         room = len(usable)
         if self.most is not None:
             room = max(0, self.most - len(sighting.pilots))
-        submit = [each for each in usable if seen[each[0]] >= self.min_ticks][:room]
+        submit = [pilot for pilot in usable if seen[pilot[0]] >= self.min_ticks][:room]
         fresh = any(seen[node] == 1 < self.min_ticks for node, _ in usable)
         remembered = Memory(seen, since, shorter)
         again = fresh and len(submit) < room
@@ -112,21 +112,23 @@ class Observer:
     def _shorter(
         self, sighting: Sighting, memory: Memory, late: Mapping[str, Pilot]
     ) -> dict[str, int]:
-        """Minutes that the next pilots may have.
+        """Minutes that the next pilots may have, of nodes whose last pilot never began.
 
         A batch system keeps a pilot waiting that could run into something planned later, such as
         a maintenance that no look shows. So the next one for that node asks for half the time.
         """
         began = {pilot.node for pilot in sighting.pilots if pilot.running}
-        found = {node: most for node, most in memory.shorter.items() if node not in began}
+        shorter = {node: most for node, most in memory.shorter.items() if node not in began}
         for pilot in late.values():
             half = min(pilot.minutes, self.longest) // 2
-            found[pilot.node] = max(self.shortest, int(half))
-        return found
+            shorter[pilot.node] = max(self.shortest, int(half))
+        return shorter
 
     # -- giving way ----------------------------------------------------------------------------
 
-    def _given(self, sighting: Sighting, gone: Iterable[str]) -> tuple[set[str], frozenset[str]]:
+    def _giving_way(
+        self, sighting: Sighting, gone: Iterable[str]
+    ) -> tuple[set[str], frozenset[str]]:
         """The pilots that end for jobs that wait, and the idle nodes left alone for them."""
         if not self.yields:
             return set(), frozenset()
@@ -144,19 +146,18 @@ class Observer:
     # -- taking --------------------------------------------------------------------------------
 
     def _usable(
-        self, sighting: Sighting, shorter: Mapping[str, int], kept: frozenset[str]
+        self, sighting: Sighting, shorter: Mapping[str, int], left_alone: frozenset[str]
     ) -> list[tuple[str, int]]:
-        """The idle nodes that a pilot may have, those first that it may have for longest."""
-        taken = {pilot.node for pilot in sighting.pilots}
-        found = []
+        """The idle nodes that a pilot may have, with its minutes; the longest first."""
+        taken = left_alone | {pilot.node for pilot in sighting.pilots}
+        usable = []
         for node in sighting.idle.values():
             fits = min(node.longest, (node.window - MARGIN) / 60)
             minutes = int(min(fits, self.longest, shorter.get(node.name, self.longest)))
-            usable = node.name not in taken and node.name not in kept
-            if usable and minutes >= self.shortest:
-                found.append((node.name, minutes))
-        found.sort(key=lambda each: (-each[1], each[0]))
-        return found
+            if node.name not in taken and minutes >= self.shortest:
+                usable.append((node.name, minutes))
+        usable.sort(key=lambda pilot: (-pilot[1], pilot[0]))
+        return usable
 
 
 def _unwanted(sighting: Sighting, memory: Memory) -> set[str]:
@@ -165,15 +166,15 @@ def _unwanted(sighting: Sighting, memory: Memory) -> set[str]:
     One whose node is no longer idle would begin at some time when nobody looks. One that is longer
     than a window that shows by now would not begin at all.
     """
-    found = set()
+    unwanted = set()
     for pilot in sighting.pilots:
         # Seen to wait for the first time, it may be about to begin.
         waits = not pilot.running and pilot.id in memory.since
         node = sighting.idle.get(pilot.node)
         fits = node is not None and pilot.minutes * 60 <= node.window
         if pilot.stale or (waits and not fits):
-            found.add(pilot.id)
-    return found
+            unwanted.add(pilot.id)
+    return unwanted
 
 
 def _nodes_for(job: Waiting, free: set[str], ours: Mapping[str, str]) -> set[str]:
@@ -181,9 +182,9 @@ def _nodes_for(job: Waiting, free: set[str], ours: Mapping[str, str]) -> set[str
 
     There are none if it could not begin even then: other jobs hold what it needs.
     """
-    there: Sequence[str] = [*sorted(free), *sorted(ours)]
+    nodes: Sequence[str] = [*sorted(free), *sorted(ours)]
     if job.planned:
-        there = [node for node in there if node in job.planned]
-    if len(there) < job.nodes:
+        nodes = [node for node in nodes if node in job.planned]
+    if len(nodes) < job.nodes:
         return set()
-    return set(there[: job.nodes])
+    return set(nodes[: job.nodes])

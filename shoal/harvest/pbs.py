@@ -8,26 +8,28 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate
+from itertools import starmap
 from math import inf
 from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.harvest.scheduler import (
     NODE,
-    PREFIX,
     IdleNode,
-    Pilot,
+    Job,
     PilotNames,
     SchedulerError,
     Sighting,
     Site,
-    Waiting,
     check_commands,
     check_partitions,
     pilot_script,
+    pilots_and_others,
     run_command,
+    waiting_among,
+    windows_before,
 )
 
 COMMANDS = ("pbsnodes", "qstat", "qsub", "qdel")
@@ -64,9 +66,9 @@ class Pbs:
         """See `Scheduler`."""
         queues = _read("qstat", "-Q", "-f", *JSON).get("Queue", {})
         check_partitions(self.site, queues, "PBS")
-        found = queues[self.site.partition]
+        queue = queues[self.site.partition]
         for switch in ("enabled", "started"):
-            if str(found.get(switch, "True")) != "True":
+            if str(queue.get(switch, "True")) != "True":
                 raise SchedulerError(
                     f"PBS's queue {self.site.partition} is not {switch}, so that no pilot would "
                     "run: name another one with --partition"
@@ -80,14 +82,9 @@ class Pbs:
         nodes = _read("pbsnodes", "-a", *JSON).get("nodes", {})
         jobs = _read("qstat", "-f", *JSON).get("Jobs", {})
         now = time.time()
-        ours = {id_: job for id_, job in jobs.items() if self._is_ours(job)}
-        others = {id_: job for id_, job in jobs.items() if id_ not in ours}
-        return Sighting(
-            now,
-            self._idle(nodes, _windows(others, now)),
-            tuple(self._pilot(id_, job) for id_, job in ours.items()),
-            tuple(self._waiting(others)),
-        )
+        pilots, others = pilots_and_others(starmap(self._job, jobs.items()), self.names)
+        idle = self._idle(nodes, windows_before(others, now))
+        return Sighting(now, idle, pilots, waiting_among(others))
 
     def submit(self, node: str, minutes: int, command: Sequence[str]) -> str:
         """See `Scheduler`."""
@@ -104,10 +101,10 @@ class Pbs:
             *self.site.options,
         ]
         script = pilot_script(command, minutes, {NODE: shlex.quote(node)})
-        said = _run("qsub", *options, given=script).strip()
-        if JOB.fullmatch(said) is None:
-            raise SchedulerError(f"qsub did not print a job's id but {said[:200]!r}")
-        return said
+        answer = _run("qsub", *options, stdin=script).strip()
+        if JOB.fullmatch(answer) is None:
+            raise SchedulerError(f"qsub did not print a job's id but {answer[:200]!r}")
+        return answer
 
     def cancel(self, pilots: Iterable[str]) -> None:
         """See `Scheduler`."""
@@ -120,25 +117,30 @@ class Pbs:
 
     # -- what is printed -----------------------------------------------------------------------
 
-    def _is_ours(self, job: Mapping[str, Any]) -> bool:
-        """Whether the job is a pilot of this study, from this harvest or a former one."""
-        owner = _text(job, "Job_Owner").partition("@")[0]
-        name = _text(job, "Job_Name")
-        return owner == getpass.getuser() and name.startswith(self.names.family)
+    def _job(self, id_: str, record: Mapping[str, Any]) -> Job:
+        """The job of this id, from what qstat printed of it.
 
-    def _pilot(self, id_: str, job: Mapping[str, Any]) -> Pilot:
-        """A pilot that was suspended holds a node that somebody else computes on: it is stale."""
-        nodes = list(_nodes(_text(job, "exec_vnode")))
-        asked = HOST.search(_text(_part(job, "Resource_List"), "select"))
-        if not nodes and asked is not None:
-            nodes = [asked[1]]
-        state = _text(job, "job_state")
-        return Pilot(
-            id_,
-            next(iter(nodes), ""),
+        PBS estimates the start of as many jobs as the site has it do (`est_start_time_freq`,
+        `backfill_depth`).
+        """
+        asked, plan = _part(record, "Resource_List"), _part(record, "estimated")
+        state = _text(record, "job_state")
+        queued = state == QUEUED
+        limited = LIMITS.search(_text(record, "comment")) is not None
+        return Job(
+            id=id_,
+            name=_text(record, "Job_Name"),
+            mine=_text(record, "Job_Owner").partition("@")[0] == getpass.getuser(),
+            minutes=_minutes(_text(asked, "walltime")),
             running=state in BEGUN,
-            minutes=_minutes(_text(_part(job, "Resource_List"), "walltime")),
-            stale=_text(job, "Job_Name") != self.names.job or state in SUSPENDED,
+            suspended=state in SUSPENDED,
+            waits=queued and not limited and self.site.matters(_text(record, "queue")),
+            nodes=_nodes(_text(record, "exec_vnode")),
+            asked=HOST.findall(_text(asked, "select")),
+            planned=frozenset(_nodes(_text(plan, "exec_vnode"))),
+            start=_time(_text(plan, "start_time")) if queued else None,
+            count=int(_number(asked.get("nodect"))) or 1,
+            rank=(-_number(record.get("Priority")),),
         )
 
     def _idle(
@@ -149,7 +151,7 @@ class Pbs:
         for name, vnode in vnodes.items():
             host = _text(_part(vnode, "resources_available"), "host")
             hosts.setdefault(host or name, []).append(vnode)
-        found = {}
+        idle = {}
         for name, parts in hosts.items():
             cpus = sum(_count(part, "ncpus") for part in parts)
             gpus = sum(_count(part, "ngpus") for part in parts)
@@ -158,8 +160,8 @@ class Pbs:
                 self._has[name] += f":ngpus={gpus}"
             usable = cpus >= self.site.least_cpus and (gpus or not self.site.gpus)
             if usable and all(map(self._is_idle, parts)):
-                found[name] = IdleNode(name, windows.get(name, inf))
-        return found
+                idle[name] = IdleNode(name, windows.get(name, inf))
+        return idle
 
     def _is_idle(self, vnode: Mapping[str, Any]) -> bool:
         """Whether nothing runs there or has it reserved, and our queue may use it."""
@@ -167,54 +169,15 @@ class Pbs:
         taken = vnode.get("jobs") or vnode.get("resv")
         return vnode.get("state") == IDLE and not taken and queue == self.site.partition
 
-    def _waiting(self, others: Mapping[str, Any]) -> Iterator[Waiting]:
-        """The jobs that wait for nodes: those of higher priority first, then the longest there."""
-        queued = [
-            (id_, job)
-            for id_, job in others.items()
-            if job.get("job_state") == QUEUED
-            and self.site.matters(_text(job, "queue"))
-            and LIMITS.search(_text(job, "comment")) is None
-            and not _text(job, "Job_Name").startswith(PREFIX)
-        ]
-        queued.sort(key=lambda each: -_number(each[1].get("Priority")))
-        for id_, job in queued:
-            asked = _part(job, "Resource_List")
-            count = int(_number(asked.get("nodect"))) or 1
-            planned = frozenset(_nodes(_text(_part(job, "estimated"), "exec_vnode")))
-            named = frozenset(HOST.findall(_text(asked, "select")))
-            yield Waiting(id_, count, planned or named)
 
-
-def _windows(others: Mapping[str, Any], now: Seconds) -> dict[str, Seconds]:
-    """Seconds until a queued job is estimated to begin, of each node that is planned for one.
-
-    PBS estimates for as many jobs as the site has it do (`est_start_time_freq`, `backfill_depth`).
-    """
-    found: dict[str, Seconds] = {}
-    for job in others.values():
-        plan = _part(job, "estimated")
-        start = _time(_text(plan, "start_time"))
-        if job.get("job_state") == QUEUED and start is not None:
-            for node in _nodes(_text(plan, "exec_vnode")):
-                found[node] = min(max(0.0, start - now), found.get(node, inf))
-    return found
-
-
-def _nodes(listed: str) -> Iterator[str]:
+def _nodes(listed: str) -> list[str]:
     """The nodes of an exec_vnode: "(n1:ncpus=4)+(n2[0]:ncpus=2+n2[1]:ncpus=2)" has n1 and n2."""
-    seen = set()
-    for chunk in listed.split("+"):
-        match = CHUNK.fullmatch(chunk.strip())
-        if match is not None:
-            node = match[1].partition("[")[0]
-            if node not in seen:
-                seen.add(node)
-                yield node
+    chunks = [CHUNK.fullmatch(chunk.strip()) for chunk in listed.split("+")]
+    return list(dict.fromkeys(chunk[1].partition("[")[0] for chunk in chunks if chunk is not None))
 
 
 def _time(text: str) -> Seconds | None:
-    """Seconds since 1970 of "Wed Oct 12 14:48:45 2022", in this machine's zone; None of others."""
+    """Seconds since 1970 of "Wed Oct 12 14:48:45 2022" in this machine's zone; None: no time."""
     parts = parsedate(text)
     try:
         return None if parts is None else time.mktime(parts)
@@ -234,9 +197,9 @@ def _minutes(text: str) -> float:
 
 
 def _part(job: Any, name: str) -> Mapping[str, Any]:
-    """What is listed under the name; nothing if there is no such list."""
-    found = job.get(name)
-    return found if isinstance(found, dict) else {}
+    """The table under the name; an empty one if there is none."""
+    part = job.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _text(job: Mapping[str, Any], name: str) -> str:
@@ -245,11 +208,12 @@ def _text(job: Mapping[str, Any], name: str) -> str:
 
 
 def _count(vnode: Mapping[str, Any], name: str) -> int:
+    """How many of this resource the vnode has."""
     return int(_number(_part(vnode, "resources_available").get(name)))
 
 
 def _number(value: Any) -> float:
-    """A number; 0 of what is none."""
+    """The value as a number; 0 if it is none."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -257,24 +221,24 @@ def _number(value: Any) -> float:
 
 
 def _read(*command: str) -> dict[str, Any]:
-    """What a command prints as JSON.
+    """The object that a command prints as JSON.
 
     Raises:
         SchedulerError: it fails, or prints something else.
     """
-    said = _run(*command)
+    text = _run(*command)
     try:
-        found = json.loads(said, strict=False)
+        data = json.loads(text, strict=False)
     except ValueError as error:
         raise SchedulerError(
             f"{' '.join(command)} printed no JSON ({error}); PBS of version 13 or later does. It "
-            f"began with {said[:100]!r}"
+            f"began with {text[:100]!r}"
         ) from error
-    if not isinstance(found, dict):
-        raise SchedulerError(f"{' '.join(command)} printed {said[:100]!r}")
-    return found
+    if not isinstance(data, dict):
+        raise SchedulerError(f"{' '.join(command)} printed {text[:100]!r}")
+    return data
 
 
-def _run(*command: str, given: str | None = None) -> str:
+def _run(*command: str, stdin: str | None = None) -> str:
     """Run one of PBS's commands; see `run_command`."""
-    return run_command("PBS", *command, given=given)
+    return run_command("PBS", *command, stdin=stdin)

@@ -52,7 +52,7 @@ class PilotNode:
         self._head = head
         self._offer = offer
         self._temporary = ray_folder()
-        self._told = False
+        self._leaving = False
         self._ray: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -73,8 +73,8 @@ class PilotNode:
 
     def _go(self, *_: object) -> None:
         """Leave: the signal's handler does it itself, lest anything be waited for."""
-        if not self._told:
-            self._told = True
+        if not self._leaving:
+            self._leaving = True
             self._end()
 
     def _work(self) -> int:
@@ -87,10 +87,10 @@ class PilotNode:
             start_new_session=True,
         )
         last = time.monotonic()
-        while not self._told:
+        while not self._leaving:
             with suppress(subprocess.TimeoutExpired):
-                found = self._ray.wait(LOOK)
-                return 0 if self._told else found or 1
+                status = self._ray.wait(LOOK)
+                return 0 if self._leaving else status or 1
             if _answers(self._head.address):
                 last = time.monotonic()
             elif time.monotonic() - last > PATIENCE:
@@ -99,7 +99,7 @@ class PilotNode:
         return 0
 
     def _options(self) -> Iterator[str]:
-        """Of `ray start`."""
+        """The options of `ray start`."""
         offer = self._offer
         ip = offer.ip or _ip_beside(self._head.ip, offer.node)
         yield f"--address={self._head.address}"
@@ -151,12 +151,12 @@ def _answers(address: str) -> bool:
 
 def _tree(pid: int) -> list[int]:
     """The processes that this one started, and those that they started, deepest first."""
-    found: list[int] = []
+    pids: list[int] = []
     with suppress(OSError):
         for thread in (PROC / str(pid) / "task").iterdir():
             for child in (thread / "children").read_text().split():
-                found += [*_tree(int(child)), int(child)]
-    return found
+                pids += [*_tree(int(child)), int(child)]
+    return pids
 
 
 def _name(pid: int) -> str:
@@ -172,43 +172,43 @@ def _signal(pid: int, number: int) -> None:
 
 def _cpus() -> int:
     """The CPUs that this process may use, as far as the system and Slurm say."""
-    mine = cpus_here()
-    given = os.environ.get("SLURM_CPUS_ON_NODE", "")
-    if given.isdecimal():
-        mine = min(mine, int(given))
-    return max(1, mine)
+    cpus = cpus_here()
+    allotted = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    if allotted.isdecimal():
+        cpus = min(cpus, int(allotted))
+    return max(1, cpus)
 
 
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    about = argparse.ArgumentParser(prog="python -m shoal.harvest.pilot")
-    about.add_argument("--folder", type=Path, required=True, help="the head's folder")
-    about.add_argument("--address", help="of the head; by default as the folder says")
-    about.add_argument("--node", default=os.environ.get(NAME) or socket.gethostname())
-    about.add_argument("--until", type=float, help="its end, in seconds since 1970")
-    about.add_argument("--cpus", type=int, help="by default those of the machine")
-    about.add_argument("--gpus", type=int, help="by default those that Ray finds")
-    about.add_argument("--own-ip", help="by default as fits the head's")
-    about.add_argument("--store-gb", type=float, help="object store; Ray's choice")
-    return about.parse_args(words)
+    parser = argparse.ArgumentParser(prog="python -m shoal.harvest.pilot")
+    parser.add_argument("--folder", type=Path, required=True, help="the head's folder")
+    parser.add_argument("--address", help="of the head; by default as the folder says")
+    parser.add_argument("--node", default=os.environ.get(NAME) or socket.gethostname())
+    parser.add_argument("--until", type=float, help="its end, in seconds since 1970")
+    parser.add_argument("--cpus", type=int, help="by default those of the machine")
+    parser.add_argument("--gpus", type=int, help="by default those that Ray finds")
+    parser.add_argument("--own-ip", help="by default as fits the head's")
+    parser.add_argument("--store-gb", type=float, help="object store; Ray's choice")
+    return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """What `python -m shoal.harvest.pilot` does."""
-    given = _parsed(words)
+    """Run `python -m shoal.harvest.pilot`; returns its exit status."""
+    options = _parsed(words)
     try:
-        head = opened_in(given.folder)
+        head = opened_in(options.folder)
     except HeadError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    if given.address is not None:
-        head = OpenHead(given.address, given.folder.resolve())
+    if options.address is not None:
+        head = OpenHead(options.address, options.folder.resolve())
     offer = Offer(
-        node=given.node,
-        cpus=given.cpus or _cpus(),
-        gpus=given.gpus,
-        until=given.until,
-        ip=given.own_ip,
-        store_gb=given.store_gb,
+        node=options.node,
+        cpus=options.cpus or _cpus(),
+        gpus=options.gpus,
+        until=options.until,
+        ip=options.own_ip,
+        store_gb=options.store_gb,
     )
     return PilotNode(head, offer).run()
 

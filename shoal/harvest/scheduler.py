@@ -153,6 +153,70 @@ class Scheduler(Protocol):
         ...
 
 
+# -- what the jobs of a batch system are to a harvest ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as the batch system shows it, whosever it is.
+
+    `mine`: this user's. `nodes`: on which it runs. `asked`: those that it asked for by name.
+    `planned`: those that the batch system has chosen for it, from `start` on, in seconds since
+    1970. `count`: how many it needs. `minutes`: its time limit. `waits`: for nodes. `rank`: of two
+    that wait, the one of lower rank begins first.
+    """
+
+    id: str
+    name: str
+    mine: bool
+    minutes: float = inf
+    running: bool = False
+    suspended: bool = False
+    waits: bool = False
+    nodes: Sequence[str] = ()
+    asked: Sequence[str] = ()
+    planned: frozenset[str] = frozenset()
+    start: Seconds | None = None
+    count: int = 1
+    rank: tuple[float, ...] = ()
+
+
+def pilots_and_others(
+    jobs: Iterable[Job], names: PilotNames
+) -> tuple[tuple[Pilot, ...], list[Job]]:
+    """The pilots of this study, from this harvest or a former one, and all other jobs.
+
+    A suspended pilot holds a node that somebody else computes on: it is stale.
+    """
+    pilots: list[Pilot] = []
+    others: list[Job] = []
+    for job in jobs:
+        if not (job.mine and job.name.startswith(names.family)):
+            others.append(job)
+            continue
+        node = next(iter(job.nodes or job.asked), "")
+        stale = job.name != names.job or job.suspended
+        pilots.append(Pilot(job.id, node, job.running, job.minutes, stale))
+    return tuple(pilots), others
+
+
+def windows_before(others: Iterable[Job], now: Seconds) -> dict[str, Seconds]:
+    """Seconds until a job is planned to begin, of each node that is planned for one."""
+    windows: dict[str, Seconds] = {}
+    for job in others:
+        if job.start is not None:
+            left = max(0.0, job.start - now)
+            windows |= {node: min(left, windows.get(node, inf)) for node in job.planned}
+    return windows
+
+
+def waiting_among(others: Iterable[Job]) -> tuple[Waiting, ...]:
+    """The jobs that wait for nodes, by rank. Another study's pilots give way as well."""
+    queue = [job for job in others if job.waits and not job.name.startswith(PREFIX)]
+    queue.sort(key=lambda job: job.rank)
+    return tuple(Waiting(job.id, job.count, job.planned or frozenset(job.asked)) for job in queue)
+
+
 # -- the commands of a batch system ---------------------------------------------------------------
 
 
@@ -168,24 +232,24 @@ def check_commands(system: str, names: Iterable[str]) -> None:
 
 def check_partitions(site: Site, names: Iterable[str], system: str, noun: str = "queue") -> None:
     """Raise SchedulerError unless the site's partitions are among these names."""
-    there = dict.fromkeys(names)
+    known = dict.fromkeys(names)
     for name in (site.partition, *site.watched):
-        if name not in there:
+        if name not in known:
             raise SchedulerError(
-                f"{system} has no {noun} {name!r}: there are {', '.join(there) or 'none'}"
+                f"{system} has no {noun} {name!r}: there are {', '.join(known) or 'none'}"
             )
 
 
 def run_command(
     system: str,
     *command: str,
-    given: str | None = None,
+    stdin: str | None = None,
     environment: Mapping[str, str] | None = None,
     harmless: str = "",
 ) -> str:
     """Run one of a batch system's commands, and return what it printed.
 
-    `given`: what it reads. `environment`: None: this process's, with texts in English.
+    `stdin`: what it reads. `environment`: None: this process's, with texts in English.
     `harmless`: a failure is none if each line of what it says of it has this text.
 
     Raises:
@@ -194,10 +258,10 @@ def run_command(
     if environment is None:
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             text=True,
             errors="replace",
@@ -211,13 +275,13 @@ def run_command(
         ) from error
     except OSError as error:
         raise SchedulerError(f"{command[0]} cannot be run: {error}") from error
-    if done.returncode:
-        lines = done.stderr.splitlines()
+    if process.returncode:
+        lines = process.stderr.splitlines()
         if harmless and lines and all(harmless in line for line in lines):
-            return done.stdout
-        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise SchedulerError(f"{command[0]} failed: {said[:500]}")
-    return done.stdout
+            return process.stdout
+        message = " ".join(process.stderr.split()) or f"exit status {process.returncode}"
+        raise SchedulerError(f"{command[0]} failed: {message[:500]}")
+    return process.stdout
 
 
 def pilot_script(
@@ -228,5 +292,5 @@ def pilot_script(
     `words`: what stands in the shell for `NODE`. `before`: what starts the command.
     """
     words = {**words, UNTIL: '"$until"'}
-    typed = " ".join(words.get(word) or shlex.quote(word) for word in command)
-    return f"#!/bin/sh\nuntil=$(( $(date +%s) + {minutes * 60} ))\nexec {before}{typed}\n"
+    line = " ".join(words.get(word) or shlex.quote(word) for word in command)
+    return f"#!/bin/sh\nuntil=$(( $(date +%s) + {minutes * 60} ))\nexec {before}{line}\n"

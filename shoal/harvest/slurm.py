@@ -8,25 +8,25 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from shoal.core.trial import Seconds
 from shoal.harvest.hosts import hosts
 from shoal.harvest.scheduler import (
     NODE,
-    PREFIX,
     IdleNode,
-    Pilot,
+    Job,
     PilotNames,
     SchedulerError,
     Sighting,
     Site,
-    Waiting,
     check_commands,
     check_partitions,
     pilot_script,
+    pilots_and_others,
     run_command,
+    waiting_among,
+    windows_before,
 )
 
 COMMANDS = ("squeue", "sinfo", "sbatch", "scancel")
@@ -62,10 +62,10 @@ class Slurm:
         """Raise SchedulerError unless Slurm answers, the partitions exist and sbatch understands
         the options.
         """
-        there = _run("sinfo", "-h", "-a", "-o", "%R").split()
-        check_partitions(self.site, there, "Slurm", "partition")
+        partitions = _run("sinfo", "-h", "-a", "-o", "%R").split()
+        check_partitions(self.site, partitions, "Slurm", "partition")
         try:
-            _run("sbatch", "--test-only", *self._options(1), given=script(["true"], 1))
+            _run("sbatch", "--test-only", *self._options(1), stdin=script(["true"], 1))
         except SchedulerError as error:
             if WRONG.search(str(error)):
                 raise SchedulerError(
@@ -84,13 +84,9 @@ class Slurm:
             watched = ("-p", ",".join((self.site.partition, *self.site.watched)))
         jobs = _jobs(_run("squeue", "-h", "-a", *watched, "-o", JOBS))
         now = time.time()
-        others = [job for job in jobs if not self._is_ours(job)]
-        return Sighting(
-            now,
-            self._idle(nodes, _windows(others, now)),
-            tuple(self._pilot(job) for job in jobs if self._is_ours(job)),
-            tuple(_waiting(others)),
-        )
+        pilots, others = pilots_and_others(jobs, self.names)
+        idle = self._idle(nodes, windows_before(others, now))
+        return Sighting(now, idle, pilots, waiting_among(others))
 
     def submit(self, node: str, minutes: int, command: Sequence[str]) -> str:
         """See `Scheduler`."""
@@ -100,10 +96,10 @@ class Slurm:
             f"--output={self.names.log(node)}",
             *self._options(minutes),
         ]
-        said = _run("sbatch", *options, given=script(command, minutes))
-        number = said.strip().split(";")[0]
+        answer = _run("sbatch", *options, stdin=script(command, minutes))
+        number = answer.strip().split(";")[0]
         if not number.isdecimal():
-            raise SchedulerError(f"sbatch did not print a job's number but {said[:200]!r}")
+            raise SchedulerError(f"sbatch did not print a job's number but {answer[:200]!r}")
         return number
 
     def cancel(self, pilots: Iterable[str]) -> None:
@@ -112,10 +108,8 @@ class Slurm:
         if numbers:
             _run("scancel", "--quiet", *numbers)
 
-    # -- what the lines say --------------------------------------------------------------------
-
     def _options(self, minutes: int) -> list[str]:
-        """What sbatch is told of each pilot; the user's options come last, and so prevail."""
+        """The options of sbatch for each pilot; the user's come last, and so prevail."""
         return [
             f"--job-name={self.names.job}",
             f"--partition={self.site.partition}",
@@ -128,77 +122,44 @@ class Slurm:
             *self.site.options,
         ]
 
-    def _is_ours(self, job: "_Job") -> bool:
-        """Whether the job is a pilot of this study, from this harvest or a former one."""
-        return job.user == str(os.getuid()) and job.name.startswith(self.names.family)
-
-    def _pilot(self, job: "_Job") -> Pilot:
-        node = next(iter(job.nodes or job.asked), "")
-        return Pilot(
-            job.id,
-            node,
-            running=job.state in BEGUN,
-            minutes=job.minutes,
-            stale=job.name != self.names.job,
-        )
-
     def _idle(self, text: str, windows: Mapping[str, Seconds]) -> Mapping[str, IdleNode]:
         """The idle nodes with enough CPUs, by name."""
-        found = {}
-        for row in _rows(text, NODES):
-            name, state, cpus, gres, limit = row
+        nodes = {}
+        for name, state, cpus, gres, limit in _rows(text, NODES):
             if state.lower() not in IDLE or not cpus.isdecimal():
                 continue
             if int(cpus) < self.site.least_cpus or (self.site.gpus and not gpus(gres)):
                 continue
             # A planned node whose job nobody shows us may be wanted at any time.
             unknown = 0.0 if state.lower() == "planned" else inf
-            window = windows.get(name, unknown)
-            found[name] = IdleNode(name, window, minutes_of(limit))
-        return found
+            nodes[name] = IdleNode(name, windows.get(name, unknown), minutes_of(limit))
+        return nodes
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A line of squeue."""
-
-    id: str
-    state: str
-    nodes: tuple[str, ...]  # on which it runs
-    asked: tuple[str, ...]  # which it asked for by name
-    start: Seconds | None  # when it began, or is planned to
-    planned: frozenset[str]  # the nodes planned for it
-    count: int  # of its nodes
-    minutes: float  # its time limit
-    priority: float
-    reason: str
-    user: str  # a number
-    name: str
-
-
-def _jobs(text: str) -> list[_Job]:
+def _jobs(text: str) -> list[Job]:
     """The jobs that squeue printed."""
-    found = []
+    jobs = []
     for row in _rows(text, JOBS):
         number, _, state, nodes, asked, start, planned, count = row[:8]
         limit, priority, reason, user, name = row[8:]
-        found.append(
-            _Job(
-                number,
-                state,
-                _hosts(nodes),
-                _hosts(asked),
-                _number(start),
-                frozenset(_hosts(planned)),
-                int(_number(count) or 1),
-                minutes_of(limit),
-                _number(priority) or 0.0,
-                reason,
-                user,
-                name,
+        pending = state == "PENDING"
+        jobs.append(
+            Job(
+                id=number,
+                name=name,
+                mine=user == str(os.getuid()),
+                minutes=minutes_of(limit),
+                running=state in BEGUN,
+                waits=pending and reason in FOR_NODES,
+                nodes=_hosts(nodes),
+                asked=_hosts(asked),
+                planned=frozenset(_hosts(planned)),
+                start=_number(start) if pending else None,
+                count=int(_number(count) or 1),
+                rank=(-(_number(priority) or 0.0), _number(number) or inf),
             )
         )
-    return found
+    return jobs
 
 
 def _rows(text: str, form: str) -> list[list[str]]:
@@ -208,7 +169,7 @@ def _rows(text: str, form: str) -> list[list[str]]:
         SchedulerError: a line has too few; what Slurm printed was cut off, or is something else.
     """
     columns = form.count("|") + 1
-    found = []
+    rows = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|", columns - 1)]
         if len(cells) != columns:
@@ -216,8 +177,8 @@ def _rows(text: str, form: str) -> list[list[str]]:
                 f"Slurm printed {line[:200]!r}, where {columns} columns with | between them were "
                 f"asked for ({form})"
             )
-        found.append(cells)
-    return found
+        rows.append(cells)
+    return rows
 
 
 def _hosts(listed: str) -> tuple[str, ...]:
@@ -268,30 +229,6 @@ def gpus(gres: str) -> int:
     return total
 
 
-def _windows(others: Sequence[_Job], now: Seconds) -> dict[str, Seconds]:
-    """Seconds until a waiting job is planned to begin, of each node that is planned for one."""
-    found: dict[str, Seconds] = {}
-    for job in others:
-        if job.state == "PENDING" and job.start is not None:
-            for node in job.planned:
-                left = max(0.0, job.start - now)
-                found[node] = min(left, found.get(node, inf))
-    return found
-
-
-def _waiting(others: Sequence[_Job]) -> list[Waiting]:
-    """The jobs that wait for nodes, in the order of their priority."""
-    jobs = [
-        job
-        for job in others
-        if job.state == "PENDING"
-        and job.reason in FOR_NODES
-        and not job.name.startswith(PREFIX)  # another study's pilots give way as well
-    ]
-    jobs.sort(key=lambda job: (-job.priority, _number(job.id) or inf))
-    return [Waiting(job.id, job.count, job.planned or frozenset(job.asked)) for job in jobs]
-
-
 # -- what is run --------------------------------------------------------------------------------
 
 
@@ -309,16 +246,16 @@ def script(command: Sequence[str], minutes: int) -> str:
     )
 
 
-def _run(*command: str, given: str | None = None) -> str:
+def _run(*command: str, stdin: str | None = None) -> str:
     """Run one of Slurm's commands; see `run_command`.
 
-    What changes the form of Slurm's answers does not count; times are printed in seconds since
-    1970.
+    Variables that change the form of Slurm's answers are left out; times are printed in seconds
+    since 1970.
     """
-    left = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name == "SLURM_CONF" or not name.startswith(("SQUEUE_", "SINFO_", "SCANCEL_", *OF_A_JOB))
     }
-    environment = left | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
-    return run_command("Slurm", *command, given=given, environment=environment)
+    environment = inherited | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+    return run_command("Slurm", *command, stdin=stdin, environment=environment)
