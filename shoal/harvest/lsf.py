@@ -62,7 +62,7 @@ class Lsf:
         self.names = names
         self._of_queue: tuple[str, ...] = ()  # hosts and groups; empty: all
         self._slots: dict[str, int] = {}  # of each host
-        self._asked: dict[str, str] = {}  # the host that each pilot was submitted for
+        self._requested: dict[str, list[str]] = {}  # the host that each pilot was submitted for
         check_commands("LSF", COMMANDS)
 
     def check(self) -> None:
@@ -106,7 +106,7 @@ class Lsf:
         job = SUBMITTED.search(answer)
         if job is None:
             raise SchedulerError(f"bsub did not print a job's number but {answer[:200]!r}")
-        self._asked[job[1]] = node
+        self._requested[job[1]] = [node]
         return job[1]
 
     def cancel(self, pilots: Iterable[str]) -> None:
@@ -167,7 +167,7 @@ class Lsf:
                 suspended=state in SUSPENDED,
                 waits=state == "PEND" and for_hosts and self.site.matters(queue),
                 nodes=[] if hosts == "-" else HOST.findall(hosts),
-                asked=[self._asked[number]] if number in self._asked else [],
+                requested=self._requested.get(number, ()),
                 count=max(1, -(-int(slots) // largest)) if slots.isdecimal() else 1,
             )
 

@@ -123,7 +123,7 @@ class Pbs:
         PBS estimates the start of as many jobs as the site has it do (`est_start_time_freq`,
         `backfill_depth`).
         """
-        asked, plan = _part(record, "Resource_List"), _part(record, "estimated")
+        resources, plan = _part(record, "Resource_List"), _part(record, "estimated")
         state = _text(record, "job_state")
         queued = state == QUEUED
         limited = LIMITS.search(_text(record, "comment")) is not None
@@ -131,15 +131,15 @@ class Pbs:
             id=id_,
             name=_text(record, "Job_Name"),
             mine=_text(record, "Job_Owner").partition("@")[0] == getpass.getuser(),
-            minutes=_minutes(_text(asked, "walltime")),
+            minutes=_minutes(_text(resources, "walltime")),
             running=state in BEGUN,
             suspended=state in SUSPENDED,
             waits=queued and not limited and self.site.matters(_text(record, "queue")),
             nodes=_nodes(_text(record, "exec_vnode")),
-            asked=HOST.findall(_text(asked, "select")),
+            requested=HOST.findall(_text(resources, "select")),
             planned=frozenset(_nodes(_text(plan, "exec_vnode"))),
             start=_time(_text(plan, "start_time")) if queued else None,
-            count=int(_number(asked.get("nodect"))) or 1,
+            count=int(_number(resources.get("nodect"))) or 1,
             rank=(-_number(record.get("Priority")),),
         )
 

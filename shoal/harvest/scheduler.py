@@ -160,7 +160,7 @@ class Scheduler(Protocol):
 class Job:
     """A job as the batch system shows it, whosever it is.
 
-    `mine`: this user's. `nodes`: on which it runs. `asked`: those that it asked for by name.
+    `mine`: this user's. `nodes`: on which it runs. `requested`: those that it asked for by name.
     `planned`: those that the batch system has chosen for it, from `start` on, in seconds since
     1970. `count`: how many it needs. `minutes`: its time limit. `waits`: for nodes. `rank`: of two
     that wait, the one of lower rank begins first.
@@ -174,7 +174,7 @@ class Job:
     suspended: bool = False
     waits: bool = False
     nodes: Sequence[str] = ()
-    asked: Sequence[str] = ()
+    requested: Sequence[str] = ()
     planned: frozenset[str] = frozenset()
     start: Seconds | None = None
     count: int = 1
@@ -194,7 +194,7 @@ def pilots_and_others(
         if not (job.mine and job.name.startswith(names.family)):
             others.append(job)
             continue
-        node = next(iter(job.nodes or job.asked), "")
+        node = next(iter(job.nodes or job.requested), "")
         stale = job.name != names.job or job.suspended
         pilots.append(Pilot(job.id, node, job.running, job.minutes, stale))
     return tuple(pilots), others
@@ -214,7 +214,9 @@ def waiting_among(others: Iterable[Job]) -> tuple[Waiting, ...]:
     """The jobs that wait for nodes, by rank. Another study's pilots give way as well."""
     queue = [job for job in others if job.waits and not job.name.startswith(PREFIX)]
     queue.sort(key=lambda job: job.rank)
-    return tuple(Waiting(job.id, job.count, job.planned or frozenset(job.asked)) for job in queue)
+    return tuple(
+        Waiting(job.id, job.count, job.planned or frozenset(job.requested)) for job in queue
+    )
 
 
 # -- the commands of a batch system ---------------------------------------------------------------

@@ -140,7 +140,7 @@ def _jobs(text: str) -> list[Job]:
     """The jobs that squeue printed."""
     jobs = []
     for row in _rows(text, JOBS):
-        number, _, state, nodes, asked, start, planned, count = row[:8]
+        number, _, state, nodes, requested, start, planned, count = row[:8]
         limit, priority, reason, user, name = row[8:]
         pending = state == "PENDING"
         jobs.append(
@@ -152,7 +152,7 @@ def _jobs(text: str) -> list[Job]:
                 running=state in BEGUN,
                 waits=pending and reason in FOR_NODES,
                 nodes=_hosts(nodes),
-                asked=_hosts(asked),
+                requested=_hosts(requested),
                 planned=frozenset(_hosts(planned)),
                 start=_number(start) if pending else None,
                 count=int(_number(count) or 1),
