@@ -24,36 +24,36 @@ TRIALS = ("count", "samples", "epochs", "widths", "every", "poisson", "at", "beg
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A searcher: these trials at these times, in order of time. Its memory is how many arrived."""
+    """A searcher of trials that arrive at given times, in this order. Memory: how many arrived."""
 
     arrivals: Sequence[Arrival]
 
     def start(self) -> int:
-        """Nothing has arrived yet."""
+        """The memory before any trial has arrived."""
         return 0
 
-    def propose(self, view: View, came: int) -> tuple[Proposal, int]:
+    def propose(self, view: View, arrived: int) -> tuple[Proposal, int]:
         """The trials that have arrived since, and when the next one does."""
         new: list[Trial] = []
         wake_at = None
-        for number in range(came, len(self.arrivals)):
+        for number in range(arrived, len(self.arrivals)):
             at, trial = self.arrivals[number]
             if at > view.now:
                 wake_at = at
                 break
             new.append(trial)
-        return Proposal(tuple(new), wake_at=wake_at), came + len(new)
+        return Proposal(tuple(new), wake_at=wake_at), arrived + len(new)
 
 
 def poisson(count: int, mean: Seconds, seed: int = 0, begin: Seconds = 0.0) -> list[Seconds]:
-    """So many times with exponential gaps of this mean; the first at `begin`."""
+    """`count` times with exponential gaps of this mean, the first at `begin`."""
     gaps = np.random.default_rng(seed).exponential(mean, count)
     gaps[:1] = 0.0
     return [begin + float(at) for at in np.cumsum(gaps)]
 
 
 def even(count: int, gap: Seconds, begin: Seconds = 0.0) -> list[Seconds]:
-    """So many times, `gap` apart."""
+    """`count` times, `gap` apart, the first at `begin`."""
     return [begin + k * gap for k in range(count)]
 
 
@@ -62,13 +62,13 @@ def even(count: int, gap: Seconds, begin: Seconds = 0.0) -> list[Seconds]:
 
 def arrivals_of(kinds: Sequence[Fields], shards: Shards, seed: int) -> tuple[Arrival, ...]:
     """The trials of all [[trials]] in order of time; the names of each kind begin alike."""
-    found: list[Arrival] = []
+    arrivals: list[Arrival] = []
     for number, kind in enumerate(kinds):
         kind.only(TRIALS)
         prefix = _prefix(number, len(kinds))
-        found += _arrivals(kind, prefix, shards, seed + number)
-    found.sort(key=lambda arrival: arrival[0])
-    return tuple(found)
+        arrivals += _arrivals(kind, prefix, shards, seed + number)
+    arrivals.sort(key=lambda arrival: arrival[0])
+    return tuple(arrivals)
 
 
 def _prefix(number: int, kinds: int) -> str:
@@ -82,13 +82,13 @@ def _arrivals(kind: Fields, prefix: str, shards: Shards, seed: int) -> list[Arri
     """The trials of one kind, named by the prefix and a number."""
     samples = _samples(kind, shards)
     widths = _widths(kind)
-    config = dict(kind.table("config", {}).data)
-    found = []
+    common = dict(kind.table("config", {}).data)
+    arrivals = []
     for number, at in enumerate(_times(kind, seed)):
         name = TrialId(f"{prefix}{number:04d}")
-        own = {"n": number, **config}
-        found.append((at, Trial(name, samples, own, widths, frozenset(shards))))
-    return found
+        config = {"n": number, **common}
+        arrivals.append((at, Trial(name, samples, config, widths, frozenset(shards))))
+    return arrivals
 
 
 NO_DATA = "an epoch is as long as the data: it needs [data]; or give samples"
@@ -105,10 +105,10 @@ def _samples(kind: Fields, shards: Shards) -> Samples:
 
 def _widths(kind: Fields) -> tuple[int, int]:
     """The fewest and the most slots of a trial."""
-    found = kind.get("widths", [1, 1])
-    wrong = kind.must_be("widths", "[fewest, most] slots, 1 <= fewest <= most", found)
+    pair = kind.get("widths", [1, 1])
+    wrong = kind.must_be("widths", "[fewest, most] slots, 1 <= fewest <= most", pair)
     try:
-        widths = checked_widths(found)
+        widths = checked_widths(pair)
     except ValueError:
         raise wrong from None
     if widths is None:

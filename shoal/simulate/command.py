@@ -58,7 +58,7 @@ def simulate(
     Raises:
         SpecError, TraceError: as `load_spec`; or no policy has such a name.
     """
-    found: list[Figures] = []
+    summaries: list[Figures] = []
     lines: list[str] = []
     names = _names([Path(path) for path in specs])
     for path, name in zip(specs, names, strict=True):
@@ -66,21 +66,21 @@ def simulate(
         keep = out is not None or bool(spec.script)
         runs = _runs(spec, _chosen(spec, path, policies), keep)
         results = _results(runs)
-        data = {"spec": str(path), "title": spec.title, "policies": results}
+        summary = {"spec": str(path), "title": spec.title, "policies": results}
         if lines:
             lines.append("")
         lines += [spec.title, *table(results), *_notes(results)]
         lines += harvest_lines(results)
 
         if out is not None:
-            data["page"] = str(_pages(spec, Path(out), name, runs))
-            lines.append(f"charts: {data['page']}")
-        found.append(data)
-    return {"specs": found}, lines
+            summary["page"] = str(_pages(spec, Path(out), name, runs))
+            lines.append(f"charts: {summary['page']}")
+        summaries.append(summary)
+    return {"specs": summaries}, lines
 
 
 def _runs(spec: Spec, policies: Policies, keep: bool) -> Runs:
-    """The study of the spec under each policy; `keep`: with their journals."""
+    """Simulate the spec's study under each policy; `keep`: with the journals."""
     runs: Runs = {}
     for label, policy in policies.items():
         figures, journal = run_spec(spec, policy, keep)
@@ -92,37 +92,37 @@ def _runs(spec: Spec, policies: Policies, keep: bool) -> Runs:
 
 
 def _results(runs: Runs) -> Results:
-    """The figures alone."""
+    """The figures of each policy, without the journals."""
     return {label: figures for label, (figures, _) in runs.items()}
 
 
 def trace_stats(path: str | Path) -> tuple[dict[str, Any], list[str]]:
-    """What an idle-node log is like: figures as `simulate.stats.describe` gives them, and lines.
+    """What an idle-node log is like: figures, `idle_log.describe`'s and more, and lines.
 
     Raises:
         TraceError: the log breaks a rule.
     """
     log = read_log(path)
-    found = describe(log)
-    width = max(map(len, found))
+    figures = describe(log)
+    width = max(map(len, figures))
     lines: list[str] = []
-    for name, value in found.items():
+    for name, value in figures.items():
         if not isinstance(value, Mapping):
             lines.append(f"{name:{width}}  {_cell(value)}")
 
     lines.append("departures per node and hour, by age in seconds")
-    for age, rate in found["hazard_per_hour"].items():
+    for age, rate in figures["hazard_per_hour"].items():
         lines.append(f"  {age:>12}  {rate:.3g}")
 
-    found["horizon_s"] = horizon(log)
-    found["together"] = departure_chances(log)
+    figures["horizon_s"] = horizon(log)
+    figures["together"] = departure_chances(log)
     lines.append("chance that a node leaves along with another, by racks between them,")
     lines.append("if they joined apart, and together")
-    for distance, apart, joined in found["together"]:
+    for distance, apart, joined in figures["together"]:
         lines.append(f"  {distance:>12.0f}  {apart:.3g}  {joined:.3g}")
     lines.append("elastic takes these, and a horizon of so many seconds, with")
-    lines.append(f"""  --policy 'elastic(log="{path}")': {found["horizon_s"]:.4g}""")
-    return found, lines
+    lines.append(f"""  --policy 'elastic(log="{path}")': {figures["horizon_s"]:.4g}""")
+    return figures, lines
 
 
 def trace_slurm(
@@ -173,24 +173,19 @@ def trace_watch(
 
 
 def _recorded(log: IdleLog, out: Path) -> tuple[dict[str, Any], list[str]]:
-    """What was written."""
-    found = {
+    """Figures of the log that was written, and lines."""
+    figures = {
         "log": str(out),
         "hours": log.span / 3600.0,
         "nodes": log.machine,
         "idle_node_hours": log.node_seconds / 3600.0,
         "horizon_s": horizon(log),
     }
-    width = max(map(len, found))
-    lines = [f"{name:{width}}  {_shown(value)}" for name, value in found.items()]
-    return found, [*lines, f"more: shoal trace stats {out}"]
-
-
-def _shown(value: Any) -> str:
-    """A figure or a name as text."""
-    if isinstance(value, str):
-        return value
-    return _cell(value)
+    width = max(map(len, figures))
+    lines = []
+    for name, value in figures.items():
+        lines.append(f"{name:{width}}  {value if isinstance(value, str) else _cell(value)}")
+    return figures, [*lines, f"more: shoal trace stats {out}"]
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -224,9 +219,8 @@ def _chosen(spec: Spec, path: str | Path, names: Sequence[str]) -> Policies:
 
 def _named(spec: Spec, path: str | Path, name: str) -> Policy[Any]:
     """The spec's policy of this name, or any policy's name with arguments."""
-    own = spec.policies.get(name)
-    if own is not None:
-        return own
+    if name in spec.policies:
+        return spec.policies[name]
     try:
         policy = parse(name, fill=with_files)
         for objective in objectives_of(policy):
@@ -234,8 +228,8 @@ def _named(spec: Spec, path: str | Path, name: str) -> Policy[Any]:
                 try_objective(objective, trial, f"trial {trial.id}")
         return policy
     except ValueError as error:
-        there = ", ".join(spec.policies) or "none of its own"
-        raise SpecError(path, "--policy", f"{error}; the spec has {there}") from error
+        known = ", ".join(spec.policies) or "none of its own"
+        raise SpecError(path, "--policy", f"{error}; the spec has {known}") from error
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -250,26 +244,13 @@ def _pages(spec: Spec, out: Path, name: str, runs: Runs) -> Path:
         report = _report(journal, out / folder, f"{spec.title}: {label}")
         figures["report"] = str(report)
         link = quote(report.relative_to(out).as_posix())
-        sides.append(_side(label, journal, figures, link))
+        done = figures["makespan_s"] if figures["finished"] == figures["trials"] else None
+        sides.append(compare.Side(label, journal.lines, list(_cells(figures)), done, link))
 
     page = out / f"{name}.html"
     note = " ".join(_notes(_results(runs)))
     page.write_text(compare.page(spec.title, _heads(), sides, note), encoding="utf-8")
     return page
-
-
-def _side(label: str, journal: Journal, figures: Figures, link: str) -> compare.Side:
-    """One policy on the page that compares them. `link`: its own report."""
-    cells = list(_cells(figures))
-    return compare.Side(label, journal.lines, cells, _done(figures), link)
-
-
-def _done(figures: Figures) -> float | None:
-    """When all trials were finished; None: some were not."""
-    if figures["finished"] != figures["trials"]:
-        return None
-    makespan: float = figures["makespan_s"]
-    return makespan
 
 
 def _report(journal: Journal, folder: Path, title: str) -> Path:
@@ -295,34 +276,16 @@ def _heads() -> list[str]:
 def _cells(row: Figures) -> Iterator[Cell]:
     """The columns of one policy: the text that is shown, and its number."""
     for name, (_, unit) in COLUMNS.items():
-        value = _in_units(row[name], unit)
+        value = None if row[name] is None else row[name] / unit
         yield Cell(_cell(value), value)
-
-
-def _in_units(value: float | None, unit: float) -> float | None:
-    """The value in another unit; None stays None."""
-    if value is None:
-        return None
-    return value / unit
 
 
 def _notes(results: Results) -> list[str]:
     """What the table does not say: under which policies a study stalled, or trials failed."""
-    return [*_stalled(results), *_failed(results)]
-
-
-def _stalled(results: Results) -> Iterator[str]:
-    """Why studies stalled."""
-    for label, row in results.items():
-        if row["stalled"]:
-            yield f"{label}: stalled: {row['stalled']}"
-
-
-def _failed(results: Results) -> Iterator[str]:
-    """How many trials failed."""
-    for label, row in results.items():
-        if row["failed"]:
-            yield f"{label}: {row['failed']} trials failed"
+    rows = results.items()
+    stalled = [f"{label}: stalled: {row['stalled']}" for label, row in rows if row["stalled"]]
+    failed = [f"{label}: {row['failed']} trials failed" for label, row in rows if row["failed"]]
+    return [*stalled, *failed]
 
 
 def table(results: Results) -> list[str]:
@@ -355,14 +318,14 @@ def harvest_lines(results: Mapping[str, Figures]) -> Iterator[str]:
             yield f"{label}: {_harvest_line(row['harvest'])}"
 
 
-def _harvest_line(found: Figures) -> str:
-    """The figures for people."""
-    offered = found["offered_node_hours"]
-    efficiency = share(found["efficiency"] or 0.0, 1.0)
+def _harvest_line(figures: Figures) -> str:
+    """The figures of a harvest in words."""
+    offered = figures["offered_node_hours"]
+    efficiency = share(figures["efficiency"] or 0.0, 1.0)
     return (
-        f"{number(found['idle_node_hours'])} node-hours idle, {number(offered)} harvested, "
-        f"as {number(found['equivalent_nodes'])} nodes that stay; U {efficiency}, "
-        f"{number(found['trials_a_day'])} trials a day; "
-        f"{share(found['preempted_node_hours'], offered)} lost to preemption, "
-        f"{share(found['rescaled_node_hours'], offered)} to rescaling"
+        f"{number(figures['idle_node_hours'])} node-hours idle, {number(offered)} harvested, "
+        f"as {number(figures['equivalent_nodes'])} nodes that stay; U {efficiency}, "
+        f"{number(figures['trials_a_day'])} trials a day; "
+        f"{share(figures['preempted_node_hours'], offered)} lost to preemption, "
+        f"{share(figures['rescaled_node_hours'], offered)} to rescaling"
     )

@@ -63,28 +63,27 @@ class Fields:
 
     def only(self, names: Iterable[str]) -> "Fields":
         """This table, if it has no other fields than these."""
-        allowed = sorted(names)
-        unknown = sorted(self.data.keys() - set(allowed))
+        known = sorted(names)
+        unknown = sorted(self.data.keys() - set(known))
         if unknown:
-            there = ", ".join(allowed)
-            rule = f"there is no field {', '.join(unknown)}; there are {there}"
+            rule = f"there is no field {', '.join(unknown)}; there are {', '.join(known)}"
             raise self._whole_wrong(rule)
         return self
 
     def one_of(self, *names: str) -> str | None:
         """The one of these fields that is there, or None. Two of them are an error."""
-        given = [name for name in names if name in self.data]
-        if not given:
+        present = [name for name in names if name in self.data]
+        if not present:
             return None
-        if len(given) > 1:
-            rule = f"give one of {', '.join(names)}; got {', '.join(given)}"
+        if len(present) > 1:
+            rule = f"give one of {', '.join(names)}; got {', '.join(present)}"
             raise self._whole_wrong(rule)
-        return given[0]
+        return present[0]
 
     # -- values ------------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = NONE) -> Any:
-        """Any value."""
+        """The value of a field, whatever it is."""
         if key in self.data:
             return self.data[key]
         if default is NONE:
@@ -108,12 +107,12 @@ class Fields:
         """A whole number within these bounds; a default is taken as it is."""
         if key not in self.data and default is not NONE:
             return default  # type: ignore[no-any-return]
-        found = self.get(key)
-        if not _is_whole(found) or found < least:
-            raise self.must_be(key, f"a whole number >= {least}", found)
-        if found > most:
-            raise self.must_be(key, f"a whole number <= {most:.0f}", found)
-        return int(found)
+        value = self.get(key)
+        if not _is_whole(value) or value < least:
+            raise self.must_be(key, f"a whole number >= {least}", value)
+        if value > most:
+            raise self.must_be(key, f"a whole number <= {most:.0f}", value)
+        return int(value)
 
     def numbers(self, key: str, least: float = -inf, above: float = -inf) -> list[float]:
         """A list of at least one number."""
@@ -121,24 +120,24 @@ class Fields:
 
     def _list(self, key: str) -> list[Any]:
         """A list of at least one value."""
-        found = self.get(key)
-        if not found or not isinstance(found, list):
-            raise self.must_be(key, "a list of numbers", found)
-        return found
+        value = self.get(key)
+        if not value or not isinstance(value, list):
+            raise self.must_be(key, "a list of numbers", value)
+        return value
 
     def text(self, key: str, default: Any = NONE) -> str:
-        """A text."""
-        found = self.get(key, default)
-        if not isinstance(found, str) and found is not default:
-            raise self.must_be(key, "a text", found)
-        return str(found)
+        """A text; a default is taken as it is."""
+        value = self.get(key, default)
+        if not isinstance(value, str) and value is not default:
+            raise self.must_be(key, "a text", value)
+        return str(value)
 
     def table(self, key: str, default: Any = NONE) -> "Fields":
         """The table below this one."""
-        found = self.get(key, default)
-        if not isinstance(found, Mapping):
-            raise self.must_be(key, f"a table, [{key}]", found)
-        return Fields(self.file, self._below(key), found)
+        value = self.get(key, default)
+        if not isinstance(value, Mapping):
+            raise self.must_be(key, f"a table, [{key}]", value)
+        return Fields(self.file, self._below(key), value)
 
     def _below(self, key: str) -> str:
         """How the file writes the name of a table below this one."""
@@ -153,18 +152,18 @@ class Fields:
 
         A single table stands for an array of one.
         """
-        found = self.data.get(key, [])
-        if isinstance(found, Mapping):
-            return [Fields(self.file, f"[{key}]", found)]
-        if not (isinstance(found, list) and all(isinstance(each, Mapping) for each in found)):
-            raise self.must_be(key, f"tables, [[{key}]]", found)
-        if len(found) == 1:
-            return [Fields(self.file, f"[[{key}]]", found[0])]
+        value = self.data.get(key, [])
+        if isinstance(value, Mapping):
+            return [Fields(self.file, f"[{key}]", value)]
+        if not (isinstance(value, list) and all(isinstance(table, Mapping) for table in value)):
+            raise self.must_be(key, f"tables, [[{key}]]", value)
+        if len(value) == 1:
+            return [Fields(self.file, f"[[{key}]]", value[0])]
         return [
-            Fields(self.file, f"[[{key}]] {number}", table) for number, table in enumerate(found, 1)
+            Fields(self.file, f"[[{key}]] {number}", table) for number, table in enumerate(value, 1)
         ]
 
-    def made(self, key: str, make: Callable[[], T]) -> T:
+    def build(self, key: str, make: Callable[[], T]) -> T:
         """What `make` returns; its ValueError or TypeError becomes an error of this key.
 
         An empty key stands for the whole table.
@@ -180,17 +179,9 @@ class Fields:
         """The value, if it is a finite number within these bounds."""
         if _is_finite(value) and least <= value <= most and value > above:
             return float(value)
-        bounds = _bounds((">=", least), (">", above), ("<=", most))
+        limits = ((">=", least), (">", above), ("<=", most))
+        bounds = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if isfinite(bound))
         raise self.must_be(key, f"a number {bounds}".strip(), value)
-
-
-def _bounds(*limits: tuple[str, float]) -> str:
-    """The finite ones of these limits, as a text."""
-    texts = []
-    for sign, bound in limits:
-        if isfinite(bound):
-            texts.append(f"{sign} {bound:g}")
-    return " and ".join(texts)
 
 
 def _is_whole(value: Any) -> bool:

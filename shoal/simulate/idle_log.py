@@ -125,8 +125,8 @@ class IdleLog:
 
         The first says which nodes are idle at `begin`.
         """
-        there = np.maximum(self.start, self.begin)
-        joins = _by_time(there, self.node, there <= self.finish)
+        joined = np.maximum(self.start, self.begin)
+        joins = _by_time(joined, self.node, joined <= self.finish)
         leaves = _by_time(self.end, self.node, self.end <= self.finish)
         none = np.zeros(0, np.int64)
         for at in sorted({self.begin, *joins, *leaves}):
@@ -141,17 +141,17 @@ class IdleLog:
         ends: Mapping[tuple[int, Seconds], Seconds] = {}
         if known:
             # When each node leaves that joins at a time; in seconds since `begin`.
-            there = np.maximum(self.start, self.begin).tolist()
-            pairs = zip(self.node.tolist(), there, strict=True)
+            joined = np.maximum(self.start, self.begin).tolist()
+            pairs = zip(self.node.tolist(), joined, strict=True)
             ends = dict(zip(pairs, (self.end - self.begin).tolist(), strict=True))
-        found: list[tuple[Seconds, Event]] = []
+        events: list[tuple[Seconds, Event]] = []
         for at, came, went in self.changes():
             since = at - self.begin
             if len(went):
-                found.append((since, Left(frozenset(SlotId(self.nodes[node]) for node in went))))
+                events.append((since, Left(frozenset(SlotId(self.nodes[node]) for node in went))))
             if len(came):
-                found.append((since, self._joined(came, at, ends)))
-        return found
+                events.append((since, self._joined(came, at, ends)))
+        return events
 
     def _joined(
         self, nodes: Ids, at: Seconds, ends: Mapping[tuple[int, Seconds], Seconds]
@@ -183,7 +183,7 @@ def _numbered(names: Iterable[str]) -> dict[str, int]:
 
 
 def _by_time(at: Times, node: Ids, seen: NDArray[np.bool_]) -> dict[float, Ids]:
-    """The nodes at each time."""
+    """The nodes of the entries that are `seen`, by their time."""
     if not seen.any():
         return {}
     order = np.lexsort((node[seen], at[seen]))
@@ -234,9 +234,7 @@ def _events(log: IdleLog, hours: float) -> dict[str, float]:
 
 def _idle(log: IdleLog) -> dict[str, float]:
     """How much of the machine was idle."""
-    equivalent = float("nan")
-    if log.span:
-        equivalent = log.node_seconds / log.span
+    equivalent = log.node_seconds / log.span if log.span else float("nan")
     return {
         "idle_node_hours": log.node_seconds / 3600.0,
         "equivalent_nodes": equivalent,
@@ -249,7 +247,7 @@ def _fragments(log: IdleLog) -> dict[str, float]:
     # Seconds of the fragments that begin within the log's span.
     lengths: Times = np.minimum(log.end, log.finish) - log.start
     length = lengths[log.start >= log.begin]
-    found = {
+    figures = {
         "fragments": len(length),
         "fragment_median_s": 0.0,
         "fragment_mean_s": 0.0,
@@ -259,11 +257,11 @@ def _fragments(log: IdleLog) -> dict[str, float]:
     if len(length):
         short = length < SHORT
         whole = max(length.sum(), 1e-9)
-        found["fragment_median_s"] = float(np.median(length))
-        found["fragment_mean_s"] = float(length.mean())
-        found["short_fragments"] = float(short.mean())
-        found["short_node_time"] = float(length[short].sum() / whole)
-    return found
+        figures["fragment_median_s"] = float(np.median(length))
+        figures["fragment_mean_s"] = float(length.mean())
+        figures["short_fragments"] = float(short.mean())
+        figures["short_node_time"] = float(length[short].sum() / whole)
+    return figures
 
 
 def hazard(log: IdleLog, ages: Sequence[float] = AGES) -> Mapping[str, float]:
@@ -277,12 +275,9 @@ def hazard(log: IdleLog, ages: Sequence[float] = AGES) -> Mapping[str, float]:
     seen = np.minimum(end, log.finish) - start
     gone = (end - start)[end <= log.finish]  # ages at which nodes left
 
-    found = {}
+    rates = {}
     for low, high in pairwise((*ages, np.inf)):
         exposed = np.clip(np.minimum(seen, high) - low, 0.0, None).sum()
         left = int(((gone > low) & (gone <= high)).sum())
-        rate = 0.0
-        if exposed > 0:
-            rate = float(3600.0 * left / exposed)
-        found[f"{low}-{high:g}"] = rate
-    return found
+        rates[f"{low}-{high:g}"] = float(3600.0 * left / exposed) if exposed > 0 else 0.0
+    return rates

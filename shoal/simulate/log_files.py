@@ -33,13 +33,6 @@ from shoal.harvest.hosts import hosts
 from shoal.simulate.idle_log import Fragment, IdleLog, TraceError
 
 
-def _as_text(given: Any) -> str:
-    """The value as a text; empty for None."""
-    if given is None:
-        return ""
-    return str(given).strip()
-
-
 def _number(value: Any) -> float:
     """The value as a number; nan if it is none."""
     try:
@@ -66,18 +59,10 @@ class TraceSource:
     def require(self, names: Iterable[str], columns: Iterable[str]) -> None:
         """Raise TraceError unless all these columns are there."""
         missing = [column for column in columns if column not in names]
-        if not missing:
-            return
-
-        there = ", ".join(sorted(names)) or "none"
-        rule = f"missing column {', '.join(missing)}; there are {there}"
-        raise self.wrong(self._header(), rule)
-
-    def _header(self) -> int | None:
-        """The line of the columns' names; None in a file without lines."""
-        if self.counts == "line":
-            return 1
-        return None
+        if missing:
+            known = ", ".join(sorted(names)) or "none"
+            rule = f"missing column {', '.join(missing)}; there are {known}"
+            raise self.wrong(1 if self.counts == "line" else None, rule)
 
     def number(self, line: int, name: str, value: Any) -> float:
         """Seconds; an end may be infinite."""
@@ -87,14 +72,14 @@ class TraceSource:
             raise self.wrong(line, f"{name} must be a number of seconds; got {value!r}")
         return number
 
-    def node(self, line: int, given: Any) -> str:
-        """A node's name. If all names are known, `given` is a name or a number."""
-        found = _as_text(given)
+    def node(self, line: int, value: Any) -> str:
+        """A node's name. If all names are known, `value` is a name or a number."""
+        name = "" if value is None else str(value).strip()
         if self.nodes is not None:
-            found = self._known.get(found, "")
-        if not found:
-            raise self.wrong(line, f"unknown node {given!r}")
-        return found
+            name = self._known.get(name, "")
+        if not name:
+            raise self.wrong(line, f"unknown node {value!r}")
+        return name
 
     @cached_property
     def _known(self) -> dict[str, str]:
@@ -155,18 +140,11 @@ def read_log(path: str | Path, nodes: Sequence[str] | None = None) -> IdleLog:
 def _log(source: TraceSource, names: set[str], rows: Iterable[Row]) -> IdleLog:
     """The log of these rows: events or intervals, by the names of the columns."""
     if "joined" in names or "left" in names:
-        clock = _clock(names)
+        clock = "time" if "time" in names else "time_s"
         source.require(names, ("joined", "left", clock))
         return _events(source, rows, clock)
     source.require(names, ("node", "start", "end"))
     return _intervals(source, rows)
-
-
-def _clock(names: set[str]) -> str:
-    """The column with the times of events."""
-    if "time" in names:
-        return "time"
-    return "time_s"
 
 
 def _text(source: TraceSource) -> str:
@@ -236,15 +214,10 @@ def _parquet_columns(source: TraceSource) -> Columns:
 def _parquet_rows(columns: Columns) -> Iterator[Row]:
     """The rows, numbered from 1."""
     for number, values in enumerate(zip(*columns.values(), strict=True), 1):
-        yield number, _parquet_row(columns, values)
-
-
-def _parquet_row(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
-    """One row, by the names of the columns."""
-    row = dict(zip(names, values, strict=True))
-    if row.get("right_censored"):  # still idle when the log ends
-        row["end"] = inf
-    return row
+        row = dict(zip(columns, values, strict=True))
+        if row.get("right_censored"):  # still idle when the log ends
+            row["end"] = inf
+        yield number, row
 
 
 # -- intervals -------------------------------------------------------------------------------------
@@ -288,8 +261,8 @@ def _check_overlap(source: TraceSource, line: int, before: End | None, fragment:
         raise source.wrong(line, rule)
     if before is not None and start < before[0]:
         until, where = before
-        other = f"{name} is idle until {until:g} by {source.counts} {where}"
-        raise source.wrong(line, f"intervals of a node must not overlap; {other}")
+        overlap = f"{name} is idle until {until:g} by {source.counts} {where}"
+        raise source.wrong(line, f"intervals of a node must not overlap; {overlap}")
 
 
 # -- events ----------------------------------------------------------------------------------------
@@ -348,8 +321,8 @@ def _names(source: TraceSource, line: int, column: str, row: Mapping[str, Any]) 
     if value is not None and not isinstance(value, str):
         rule = f"{column} must be names separated by spaces; got {value!r}"
         raise source.wrong(line, rule)
-    for given in (value or "").split():
-        yield source.node(line, given)
+    for node in (value or "").split():
+        yield source.node(line, node)
 
 
 Span = tuple[float, float]  # from when to when
@@ -373,18 +346,16 @@ def read_sacct(source: TraceSource, text: str) -> IdleLog:
         if row["Start"] in NEVER or row["NodeList"] in ("", "None assigned"):
             continue
         span = _span(source, line, row)
-        for given in _hosts(source, line, row["NodeList"]):
-            busy.setdefault(source.node(line, given), []).append(span)
+        for node in _hosts(source, line, row["NodeList"]):
+            busy.setdefault(source.node(line, node), []).append(span)
     # When no allocation covers a node, from the first start to the last time in the log.
     if not busy:
         raise source.wrong(None, "no allocations: the log is empty")
-    every = [span for spans in busy.values() for span in spans]
-    first = min(start for start, _ in every)
-    finish = max(at for span in every for at in span if at < inf)
+    allocations = [span for spans in busy.values() for span in spans]
+    first = min(start for start, _ in allocations)
+    finish = max(at for span in allocations for at in span if at < inf)
 
-    names = source.nodes
-    if names is None:
-        names = sorted(busy)
+    names = sorted(busy) if source.nodes is None else source.nodes
     fragments = []
     for name in names:
         for start, end in _gaps(busy.get(name, []), first, finish):
@@ -433,10 +404,10 @@ def _moment(source: TraceSource, line: int, name: str, text: str) -> float:
         return inf  # still running
     try:
         # Seconds since 1970; a time without a zone is in UTC.
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=UTC)
-        return found.timestamp()
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return moment.timestamp()
     except ValueError:
         rule = f"{name} must be a time such as 2026-01-31T12:00:00; got {text!r}"
         raise source.wrong(line, rule) from None

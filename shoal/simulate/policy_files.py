@@ -106,26 +106,26 @@ def _departures(log: IdleLog) -> Iterator[tuple[Ids, Ids, Ids]]:
 
 
 def with_log(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy is described by, with what its `log` says in place of the log's name.
+    """A policy's description, with what its `log` says in place of the log's name.
 
     So `elastic(log="site.csv")` stands in a journal with numbers, and nobody needs the file again.
-    Other policies have no log. What is given beside the log stays.
+    Other policies have no log. Arguments beside the log stay.
 
     Raises:
         TraceError: the log breaks a rule.
         OSError: as `open`.
     """
-    given = dict(described)
-    if given.get("name") != "elastic" or "log" not in given:
-        return given
-    seconds, table = _figures_of_file(Path(str(given.pop("log"))).absolute())
+    rest = dict(described)
+    if rest.get("name") != "elastic" or "log" not in rest:
+        return rest
+    seconds, table = _figures_of_file(Path(str(rest.pop("log"))).absolute())
     placement = {"name": SPATIAL, "table": table}
-    return {"horizon": seconds, "placement": placement, **given}
+    return {"horizon": seconds, "placement": placement, **rest}
 
 
 @lru_cache(maxsize=4)
 def _figures_of_file(path: Path) -> tuple[Seconds, Chances]:
-    """What the log in this file says."""
+    """The horizon and the departure chances of the log in this file."""
     log = read_log(path)
     return horizon(log), departure_chances(log)
 
@@ -145,13 +145,13 @@ def objective_in(place: str) -> FileObjective:
         raise ValueError(
             f"objective {place}: there is no file {path}: name a function in a file as FILE.py:NAME"
         )
-    found = getattr(_imported(path, place), name, None)
-    if not callable(found):
+    function = getattr(_imported(path, place), name, None)
+    if not callable(function):
         raise ValueError(
             f"objective {place}: {path.name} has no function {name}: define one that takes a trial "
             "and its samples/s at 1, 2, … slots, and gives what each is worth per second"
         )
-    return FileObjective(f"{path}:{name}", found)
+    return FileObjective(f"{path}:{name}", function)
 
 
 def _imported(path: Path, place: str) -> ModuleType:
@@ -175,25 +175,25 @@ def _imported(path: Path, place: str) -> ModuleType:
 
 
 def with_objective(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy is described by, with the function in place of FILE.py:NAME, also within it.
+    """A policy's description, with the function in place of FILE.py:NAME, also within it.
 
     Only what the user types, or has marked as their own, is given to this: it runs the file.
 
     Raises:
         ValueError: as of `objective_in`.
     """
-    found = {}
+    resolved = {}
     for name, value in described.items():
         if name == FIELD and is_in_file(value):
             value = objective_in(value)
         elif isinstance(value, Mapping):
             value = with_objective(value)
-        found[name] = value
-    return found
+        resolved[name] = value
+    return resolved
 
 
 def with_files(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy is described by, with what the files say that the user typed.
+    """A policy's description, with what the files say that the user typed.
 
     A spec of `shoal simulate` names no objective in a file: reading one runs no code.
 

@@ -22,14 +22,14 @@ from shoal.simulate.spec import Spec
 
 @dataclass
 class RunMeter:
-    """Watches a run: which trial ended when, and how many slot-seconds there were and were used.
+    """Watches a run: which trial ended when, and how many slot-seconds were offered and used.
 
     `last`: the newest moment, and how many slots there were and were used from then on.
     """
 
     ends: dict[TrialId, Seconds] = field(default_factory=dict)
     used: float = 0.0
-    there: float = 0.0
+    offered: float = 0.0
     changes: int = 0
     moments: int = 0
     failed: int = 0
@@ -40,7 +40,7 @@ class RunMeter:
         # Count the slot-seconds since the last moment.
         before, slots, busy = self.last
         span = now - before
-        self.there += span * slots
+        self.offered += span * slots
         self.used += span * busy
         self.last = now, len(state.slots), len(state.busy)
         self.moments += 1
@@ -77,11 +77,9 @@ Simulated = tuple[dict[str, Any], Journal | None]
 
 
 def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> Simulated:
-    """What the study would come to, with times in seconds; and its journal if `keep`."""
-    journal: Journal | None = None
-    kept: Any = NoJournal()
-    if keep:
-        kept = journal = Journal()
+    """Simulate the spec's study: its figures, with times in seconds; and its journal if `keep`."""
+    journal = Journal() if keep else None
+    written: Any = NoJournal() if journal is None else journal
     sim = Sim(
         spec.profile.of,
         spec.slots,
@@ -91,7 +89,7 @@ def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> Simulated:
         checkpoint_every=spec.checkpoint_every,
     )
     opened = Opened(1, spec.shards, _head(spec))
-    kept.append(0.0, opened)
+    written.append(0.0, opened)
     meter = RunMeter()
     stalled = None
     begin = process_time()
@@ -101,7 +99,7 @@ def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> Simulated:
             policy,
             sim,
             spec.profile.believe,
-            kept,
+            written,
             fold(State(), [opened]),
             spec.until,
             [meter],
@@ -123,9 +121,6 @@ def _head(spec: Spec) -> dict[str, Any]:
 
 def _figures(spec: Spec, meter: RunMeter, stalled: str | None, took: float) -> dict[str, Any]:
     """The figures of a run that is over. `took`: seconds of processor time."""
-    used = None
-    if meter.there:
-        used = meter.used / meter.there
     return {
         "trials": len({trial.id for _, trial in spec.arrivals}),
         "finished": len(meter.ends),
@@ -133,7 +128,7 @@ def _figures(spec: Spec, meter: RunMeter, stalled: str | None, took: float) -> d
         "makespan_s": max(meter.ends.values(), default=None),
         "mean_completion_s": _mean_completion(spec, meter),
         "samples": float(sum(meter.state.done.values())),
-        "slots_used": used,
+        "slots_used": meter.used / meter.offered if meter.offered else None,
         "gangs_started": meter.changes,
         "moments": meter.moments,
         "stalled": stalled,
@@ -145,8 +140,8 @@ def _mean_completion(spec: Spec, meter: RunMeter) -> Seconds | None:
     """How long a trial takes from its arrival to its end; None: none came to its end."""
     if not meter.ends:
         return None
-    came = {trial.id: at for at, trial in spec.arrivals}
-    times = [end - came[trial] for trial, end in meter.ends.items()]
+    arrived = {trial.id: at for at, trial in spec.arrivals}
+    times = [end - arrived[trial] for trial, end in meter.ends.items()]
     return sum(times) / len(times)
 
 
@@ -158,15 +153,15 @@ def harvest_figures(idle: IdleLog | None, finished: int, lines: Iterable[Line]) 
 
     None: they do not come and go. `idle`: the log, of which pilots got a part. `finished`: trials.
     """
-    found = account(lines).harvest
-    if found is None:
+    harvest = account(lines).harvest
+    if harvest is None:
         return None
-    whole = found.whole
-    there = 0.0
+    whole = harvest.whole
+    idle_seconds = 0.0
     if idle is not None:
-        there = idle.window(idle.begin, idle.begin + whole.end).node_seconds
+        idle_seconds = idle.window(idle.begin, idle.begin + whole.end).node_seconds
     return {
-        "idle_node_hours": there / 3600.0,
+        "idle_node_hours": idle_seconds / 3600.0,
         "offered_node_hours": whole.offered / 3600.0,
         "used_node_hours": whole.used / 3600.0,
         "equivalent_nodes": whole.slots,

@@ -59,11 +59,9 @@ def accounting(since: str) -> str:
     if SINCE.fullmatch(since) is None:
         rule = f'it must be a time such as 7days, 12hours or 2026-01-31; got "{since}"'
         raise TraceError("--since", None, rule)
-    begin = since
-    if since[-1] == "s":
-        begin = f"now-{since}"
+    begin = f"now-{since}" if since[-1] == "s" else since
     command = ("sacct", "-P", "-a", "-X", "-T", "-S", begin, "-o", COLUMNS)
-    return _said_by(
+    return _output_of(
         command,
         f"run `{BY_HAND} > jobs.txt` where it works, and give --sacct jobs.txt; "
         "where Slurm keeps no accounts, record idle nodes from now on with --watch",
@@ -76,20 +74,22 @@ def states(partition: str | None) -> str:
     Raises:
         TraceError: there is no such command, or Slurm does not answer.
     """
-    command: tuple[str, ...] = STATES
-    if partition is not None:
-        command = (*STATES, "-p", partition)
+    command = STATES if partition is None else (*STATES, "-p", partition)
     by_hand = " ".join(STATES[:-1])
-    return _said_by(
+    return _output_of(
         command, f"run `{by_hand} '%N %T' > nodes.txt` where it works, and give --nodes nodes.txt"
     )
 
 
-def _said_by(command: Sequence[str], remedy: str) -> str:
-    """What the command prints."""
+def _output_of(command: Sequence[str], remedy: str) -> str:
+    """What the command prints.
+
+    Raises:
+        TraceError: it cannot be run, fails or takes too long; `remedy` says what to do instead.
+    """
     name = command[0]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -103,11 +103,11 @@ def _said_by(command: Sequence[str], remedy: str) -> str:
     except subprocess.TimeoutExpired:
         rule = f"it gave no answer within {LONGEST:g} s: {remedy}"
         raise TraceError(name, None, rule) from None
-    if done.returncode != 0:
-        words = (done.stderr.strip() or done.stdout.strip()).partition("\n")[0]
-        why = words or f"it ended with {done.returncode}"
+    if process.returncode != 0:
+        words = (process.stderr.strip() or process.stdout.strip()).partition("\n")[0]
+        why = words or f"it ended with {process.returncode}"
         raise TraceError(name, None, f"{why}: {remedy}")
-    return done.stdout
+    return process.stdout
 
 
 # -- what that means -------------------------------------------------------------------------------
@@ -119,12 +119,12 @@ def nodes_in(text: str) -> list[str]:
     A line may also be a name alone.
     """
     away = set()
-    found = []
+    nodes = []
     for node, state in _lines(text):
-        found.append(node)
+        nodes.append(node)
         if state in AWAY:
             away.add(node)
-    return [node for node in dict.fromkeys(found) if node not in away]
+    return [node for node in dict.fromkeys(nodes) if node not in away]
 
 
 def idle_in(text: str) -> frozenset[str]:
@@ -158,16 +158,16 @@ def log_of(place: Path, text: str, nodes: Sequence[str] | None, ignored: str | N
     if ignored is not None:
         needed.append("Partition")
     source.require([head for head in heads if head], needed)
-    kept = _kept(source, text.splitlines(), heads, ignored)
-    return read_sacct(source, "\n".join(kept))
+    counted = _counted_lines(source, text.splitlines(), heads, ignored)
+    return read_sacct(source, "\n".join(counted))
 
 
-def _kept(
+def _counted_lines(
     source: TraceSource, lines: Sequence[str], heads: Sequence[str], ignored: str | None
 ) -> Iterable[str]:
     """The lines, with what does not count left empty, so that errors name the right ones."""
     wanted = set(source.nodes or ())
-    at = heads.index("NodeList")
+    column = heads.index("NodeList")
     yield lines[0]
     for number, line in enumerate(lines[1:], 2):
         cells = line.split("|")
@@ -177,19 +177,14 @@ def _kept(
         if ignored is not None and cells[heads.index("Partition")].strip() == ignored:
             yield ""
             continue
-        listed = cells[at].strip()
+        listed = cells[column].strip()
         if source.nodes is not None and listed not in ("", "None assigned"):
-            cells[at] = ",".join(_those(source, number, listed, wanted))
+            try:
+                nodes = hosts(listed)
+            except ValueError as error:
+                raise source.wrong(number, str(error)) from None
+            cells[column] = ",".join(node for node in nodes if node in wanted)
         yield "|".join(cells)
-
-
-def _those(source: TraceSource, line: int, listed: str, wanted: set[str]) -> Iterator[str]:
-    """The nodes of the list that count."""
-    try:
-        named = hosts(listed)
-    except ValueError as error:
-        raise source.wrong(line, str(error)) from None
-    return (name for name in named if name in wanted)
 
 
 # A line that says that nothing changed: if the recorder is killed, the log ends there.
@@ -240,7 +235,7 @@ class IdleRecorder:
         self._idle = idle
 
     def close(self, now: Seconds) -> None:
-        """The log ends now."""
+        """End the log at this time."""
         self._write(max(now, self._last), frozenset(), frozenset())
         self._file.close()
 
@@ -252,14 +247,15 @@ class IdleRecorder:
 
 def _end_of(path: Path) -> tuple[Seconds, frozenset[str]]:
     """When the log ends, and what is idle then."""
-    if path.read_text(encoding="utf-8").splitlines()[:1] != [HEAD.strip()]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if lines[:1] != [HEAD.strip()]:
         rule = "it is there, and no log that --watch wrote: give another --out"
         raise TraceError(path, 1, rule)
-    if len(path.read_text(encoding="utf-8").splitlines()) == 1:
+    if len(lines) == 1:
         return 0.0, frozenset()
     log = read_log(path)
-    still = log.node[log.end == float("inf")]
-    return log.finish, frozenset(log.nodes[node] for node in still)
+    idle = log.node[log.end == float("inf")]
+    return log.finish, frozenset(log.nodes[node] for node in idle)
 
 
 def record(
@@ -271,7 +267,7 @@ def record(
     clock: Callable[[], Seconds] = time.time,
     wait: Callable[[Seconds], None] = time.sleep,
 ) -> int:
-    """Record until Ctrl-C, or for so many hours; how often nodes became idle.
+    """Record until Ctrl-C, or for so many hours. Returns how often nodes became idle.
 
     Raises:
         TraceError: as `IdleRecorder`; or Slurm does not answer the first time.

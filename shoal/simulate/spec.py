@@ -18,7 +18,7 @@ import numpy as np
 from shoal.core.cluster import ShardId, Slot, SlotId, proportional
 from shoal.core.event import Event
 from shoal.core.ports import Policy
-from shoal.core.trial import Seconds, Trial
+from shoal.core.trial import Seconds
 from shoal.engine.files import read_named
 from shoal.harvest.observer import SECOND
 from shoal.policy import rebuild
@@ -87,27 +87,28 @@ def load_spec(path: str | Path) -> Spec:
     if top.one_of("slots", "log") is None:
         raise SpecError(top.file, "", "it needs either [slots] or [log]")
     slots, speeds = slots_of(top.tables("slots"))
-    there = slots
+    all_slots = slots
     script: Script = ()
     until = None
     idle = None
     if "harvest" in top and "log" not in top:
         raise SpecError(top.file, "[harvest]", "there is nothing to harvest without [log]")
     if "log" in top:
-        log, of_nodes = log_of(top.table("log"))
-        speeds |= of_nodes
+        log, node_speeds = log_of(top.table("log"))
+        speeds |= node_speeds
         idle = log
         if "harvest" in top:
             log = _pilots(top.table("harvest")).slots_in(log)
         script = tuple(log.script(knows_ends(top.table("log"))))
         until = log.span
-        there = slots or log.slots
+        all_slots = slots or log.slots
 
     seed = top.whole("seed", 0)
-    shards, replicas = shards_of(_data(top), slots, speeds)
+    data_table = top.table("data") if "data" in top else None
+    shards, replicas = shards_of(data_table, slots, speeds)
     arrivals = arrivals_of(_some(top, "trials"), shards, seed)
     profile = _profile(top, speeds)
-    _check(top, profile, arrivals, there)
+    _check(top, profile, arrivals, all_slots)
     return Spec(
         title=top.text("title", top.file.stem),
         slots=holding(slots, tuple(shards), replicas),
@@ -116,7 +117,7 @@ def load_spec(path: str | Path) -> Spec:
         arrivals=arrivals,
         profile=profile,
         policies=_policies(top),
-        until=_until(top, until),
+        until=top.number("hours", above=0) * 3600.0 if "hours" in top else until,
         seed=seed,
         checkpoint_every=top.number("checkpoint_every", 300.0, least=0),
         idle=idle,
@@ -124,33 +125,20 @@ def load_spec(path: str | Path) -> Spec:
 
 
 def _table_in(path: Path) -> Table:
+    """The profile in this file."""
     read_named(path)  # raises if it has no end
     return Table.load(path)
 
 
-def _pilots(given: Fields) -> "Pilots":
-    """How idle nodes are taken."""
-    usual = Pilots()
-    given.only(("tick", "min_ticks", "start"))
+def _pilots(table: Fields) -> "Pilots":
+    """How idle nodes are taken, as [harvest] says."""
+    default = Pilots()
+    table.only(("tick", "min_ticks", "start"))
     return Pilots(
-        given.number("tick", usual.tick, above=0),
-        given.whole("min_ticks", usual.min_ticks, least=1),
-        given.number("start", usual.start, least=0),
+        table.number("tick", default.tick, above=0),
+        table.whole("min_ticks", default.min_ticks, least=1),
+        table.number("start", default.start, least=0),
     )
-
-
-def _until(top: Fields, end: Seconds | None) -> Seconds | None:
-    """When the simulation stops; `end`: where the log ends."""
-    if "hours" not in top:
-        return end
-    return top.number("hours", above=0) * 3600.0
-
-
-def _data(top: Fields) -> Fields | None:
-    """The table [data] if it is there."""
-    if "data" not in top:
-        return None
-    return top.table("data")
 
 
 def _profile(top: Fields, speeds: Mapping[SlotId, float]) -> Table:
@@ -165,58 +153,52 @@ def _rows(top: Fields, hop: Fields) -> list[Row]:
     """The figures: [[profile]]; or a file beside the spec, as `shoal profile` writes it."""
     if isinstance(top.data.get("profile"), str):
         path = top.file.parent / top.text("profile")
-        return list(top.made("profile", lambda: _table_in(path)).rows)
+        return list(top.build("profile", lambda: _table_in(path)).rows)
     return [row_of(row, hop) for row in top.tables("profile")]
 
 
 def _some(top: Fields, key: str) -> list[Fields]:
     """The tables of an array, of which there must be one at least."""
-    found = top.tables(key)
-    if not found:
+    tables = top.tables(key)
+    if not tables:
         raise top.wrong("", f"it needs {key}, as [[{key}]]")
-    return found
+    return tables
 
 
 def _check(
     top: Fields, profile: Table, arrivals: tuple[Arrival, ...], slots: tuple[Slot, ...]
 ) -> None:
-    """Every trial has figures, and fits somewhere."""
+    """Raise SpecError unless every trial has figures, and fits somewhere."""
     known = {trial.id: trial for _, trial in arrivals}
     table = profile.of(known)
     most = max((slot.memory for slot in slots), default=0.0)
     for trial in known.values():
-        needs = top.made("[[profile]]", partial(table.cost, trial.id)).memory
+        needs = top.build("[[profile]]", partial(table.cost, trial.id)).memory
         if needs > most:
-            takes = f"trial {trial.id} takes {needs:g} GiB"
-            rule = f"{takes}; the largest slot has {most:g}"
+            rule = f"trial {trial.id} takes {needs:g} GiB; the largest slot has {most:g}"
             raise SpecError(top.file, "[[profile]] memory", rule)
-        _check_width(top, trial, len(slots))
+        fewest, _ = trial.widths
+        if fewest > len(slots):
+            rule = f"trial {trial.id} needs {fewest} slots or more; there are {len(slots)}"
+            raise SpecError(top.file, "[[trials]] widths", rule)
 
 
-def _check_width(top: Fields, trial: Trial, slots: int) -> None:
-    """There are slots enough for the trial."""
-    fewest, _ = trial.widths
-    if fewest > slots:
-        rule = f"trial {trial.id} needs {fewest} slots or more; there are {slots}"
-        raise SpecError(top.file, "[[trials]] widths", rule)
-
-
-def _policy_with_log(described: Mapping[str, Any]) -> Policy[Any]:
-    """The policy, with what its log says."""
-    return rebuild(with_log(described))
+def _policy_with_log(description: Mapping[str, Any]) -> Policy[Any]:
+    """The policy of this description, with what its log says."""
+    return rebuild(with_log(description))
 
 
 def _policies(top: Fields) -> dict[str, Policy[Any]]:
     """The policies of [policies], by their labels."""
-    found = top.table("policies", {})
-    made = {}
-    for label in found.data:
-        given = found.table(label)
-        described = {"name": label, **given.data}
-        if "log" in described:
-            described["log"] = top.file.parent / given.text("log")
-        made[label] = given.made("", partial(_policy_with_log, described))
-    return made
+    table = top.table("policies", {})
+    policies = {}
+    for label in table.data:
+        policy = table.table(label)
+        description = {"name": label, **policy.data}
+        if "log" in description:
+            description["log"] = top.file.parent / policy.text("log")
+        policies[label] = policy.build("", partial(_policy_with_log, description))
+    return policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,36 +251,33 @@ def slots_of(groups: Sequence[Fields]) -> tuple[Slots, Speeds]:
 
     The slots are g0000, g0001, … on the nodes n0000, n0001, …
     """
-    made: list[tuple[Slot, float]] = []
+    slots: list[Slot] = []
+    speeds: Speeds = {}
     for group in groups:
-        nodes = len({slot.node for slot, _ in made})
-        # The slots of one table, with their speeds.
-        first = len(made)
+        nodes = len({slot.node for slot in slots})
+        first = len(slots)
         group.only(("count", "per_node", "memory", "kind", "speed"))
         count = group.whole("count", least=1, most=MANY)
         per_node = group.whole("per_node", 1, least=1)
         memory = group.number("memory", inf, above=0)
         kind = group.text("kind", "gpu")
-
-        found = []
         for number, speed in enumerate(_speeds(group, count)):
             name = SlotId(f"g{first + number:04d}")
-            place = f"n{nodes + number // per_node:04d}"
-            found.append((Slot(name, place, kind, memory), speed))
-        made += found
-    slots = tuple(slot for slot, _ in made)
-    return slots, {slot.id: speed for slot, speed in made if speed != 1.0}
+            slots.append(Slot(name, f"n{nodes + number // per_node:04d}", kind, memory))
+            if speed != 1.0:
+                speeds[name] = speed
+    return tuple(slots), speeds
 
 
 def _speeds(group: Fields, count: int) -> list[float]:
     """How fast each slot of the group is."""
     if not isinstance(group.get("speed", 1.0), list):
         return [group.number("speed", 1.0, above=0)] * count
-    found = group.numbers("speed", above=0)
-    if len(found) != count:
+    speeds = group.numbers("speed", above=0)
+    if len(speeds) != count:
         wanted = f"one number, or one for each of the {count} slots"
-        raise group.must_be("speed", wanted, len(found))
-    return found
+        raise group.must_be("speed", wanted, len(speeds))
+    return speeds
 
 
 # -- data that is divided --------------------------------------------------------------------------
@@ -314,19 +293,13 @@ def holding(
     """
     if replicas is None:
         replicas = len(slots)
-    found = []
-    for slot, held in zip(slots, _held(shards, replicas, len(slots)), strict=True):
-        found.append(replace(slot, shards=frozenset(held)))
-    return tuple(found)
-
-
-def _held(shards: Sequence[ShardId], replicas: int, slots: int) -> list[set[ShardId]]:
-    """The shards of each slot."""
-    held: list[set[ShardId]] = [set() for _ in range(slots)]
+    shards_at: list[set[ShardId]] = [set() for _ in slots]
     for number, shard in enumerate(shards):
         for place in range(number, number + replicas):
-            held[place % slots].add(shard)
-    return held
+            shards_at[place % len(slots)].add(shard)
+    return tuple(
+        replace(slot, shards=frozenset(lying)) for slot, lying in zip(slots, shards_at, strict=True)
+    )
 
 
 def shards_of(
@@ -337,14 +310,10 @@ def shards_of(
         return {}, None
     data.only(("shards", "samples", "replicas", "shard_weights"))
     weights = _weights(data, slots, speeds)
-    return _divided(data, weights), _replicas(data, len(slots))
-
-
-def _divided(data: Fields, weights: Sequence[float]) -> Shards:
-    """Shards in proportion to the weights."""
     samples = data.whole("samples", least=1)
-    sizes = data.made("samples", lambda: proportional(samples, weights))
-    return {ShardId(f"s{number:03d}"): size for number, size in enumerate(sizes)}
+    sizes = data.build("samples", lambda: proportional(samples, weights))
+    shards = {ShardId(f"s{number:03d}"): size for number, size in enumerate(sizes)}
+    return shards, _replicas(data, len(slots))
 
 
 def _replicas(data: Fields, slots: int) -> int | None:
@@ -363,92 +332,80 @@ def _weights(data: Fields, slots: Sequence[Slot], speeds: Speeds) -> list[float]
     if "shard_weights" not in data:
         return [1.0] * data.whole("shards", least=1, most=MANY)
     if data.get("shard_weights") == "speeds":
-        found = [speeds.get(slot.id, 1.0) for slot in slots]
+        weights = [speeds.get(slot.id, 1.0) for slot in slots]
     else:
-        found = data.numbers("shard_weights", above=0)
-    if not found or data.whole("shards", len(found), least=1) != len(found):
+        weights = data.numbers("shard_weights", above=0)
+    if not weights or data.whole("shards", len(weights), least=1) != len(weights):
         shards = data.data.get("shards", 0)
         wanted = f'a weight for each of the {shards} shards, or "speeds" with a shard a slot'
-        raise data.must_be("shard_weights", wanted, len(found))
-    return found
+        raise data.must_be("shard_weights", wanted, len(weights))
+    return weights
 
 
 # -- slots that come and go ------------------------------------------------------------------------
 
 
-def log_of(given: Fields) -> tuple[IdleLog, Speeds]:
+def log_of(table: Fields) -> tuple[IdleLog, Speeds]:
     """The log, as much of it as the spec wants; and the speeds of its nodes that are not 1."""
-    given.only(LOG)
-    if given.one_of("file", "synthetic") == "synthetic":
-        log = _synthetic_log(given.table("synthetic"))
+    table.only(LOG)
+    if table.one_of("file", "synthetic") == "synthetic":
+        log = _synthetic_log(table.table("synthetic"))
     else:
         # The log in a file, beside the spec.
-        beside = given.file.parent
+        beside = table.file.parent
         names = None
-        if "nodes" in given:
-            path = beside / given.text("nodes")
-            names = given.made("nodes", lambda: _node_names(path))
-        log = read_log(beside / given.text("file"), names)
-    log = _some_nodes(given, log)
-    begin, finish = _span(given, log)
-    return log.window(begin, finish), _node_speeds(given, log)
+        if "nodes" in table:
+            path = beside / table.text("nodes")
+            names = table.build("nodes", lambda: _node_names(path))
+        log = read_log(beside / table.text("file"), names)
+    log = _some_nodes(table, log)
+    begin, finish = _span(table, log)
+    return log.window(begin, finish), _node_speeds(table, log)
 
 
-def knows_ends(given: Fields) -> bool:
+def knows_ends(table: Fields) -> bool:
     """Whether it is known of each slot that joins when it will leave."""
-    ends = given.text("ends", "unknown")
+    ends = table.text("ends", "unknown")
     if ends not in ("known", "unknown"):
-        raise given.wrong("ends", f"it must be known or unknown; got {ends!r}")
+        raise table.wrong("ends", f"it must be known or unknown; got {ends!r}")
     return ends == "known"
 
 
-def _some_nodes(given: Fields, log: IdleLog) -> IdleLog:
+def _some_nodes(table: Fields, log: IdleLog) -> IdleLog:
     """The log of the nodes that the spec wants."""
-    if "first" not in given and "count" not in given:
+    if "first" not in table and "count" not in table:
         return log
-    first = given.whole("first", 0)
+    first = table.whole("first", 0)
     rest = max(1, len(log.nodes) - first)
-    return log.subset(first, given.whole("count", rest, least=1))
+    return log.subset(first, table.whole("count", rest, least=1))
 
 
-def _span(given: Fields, log: IdleLog) -> tuple[Seconds, Seconds]:
+def _span(table: Fields, log: IdleLog) -> tuple[Seconds, Seconds]:
     """From when to when the spec wants the log."""
-    begin = given.number("begin", log.begin)
-    finish = _finish(given, begin, log.finish)
+    begin, finish = table.number("begin", log.begin), log.finish
+    if "hours" in table:
+        finish = begin + table.number("hours", above=0) * 3600.0
     if not begin < finish:
-        raise given.wrong("begin", f"the log ends at {log.finish:g} s; got {begin:g}")
+        raise table.wrong("begin", f"the log ends at {log.finish:g} s; got {begin:g}")
     return begin, finish
 
 
-def _finish(given: Fields, begin: Seconds, last: Seconds) -> Seconds:
-    """When the wanted hours are over; without them it is the end of the log."""
-    if "hours" not in given:
-        return last
-    return begin + given.number("hours", above=0) * 3600.0
-
-
-def _node_speeds(given: Fields, log: IdleLog) -> Speeds:
+def _node_speeds(table: Fields, log: IdleLog) -> Speeds:
     """The speeds of nodes, where the spec gives them."""
-    speeds = given.table("speeds", {})
-    # The log has all nodes that speeds are given for.
-    strange = sorted(speeds.data.keys() - set(log.nodes))
-    if strange:
-        raise given.wrong("speeds", f"the log has no node {', '.join(strange[:5])}")
+    speeds = table.table("speeds", {})
+    unknown = sorted(speeds.data.keys() - set(log.nodes))
+    if unknown:
+        raise table.wrong("speeds", f"the log has no node {', '.join(unknown[:5])}")
     return {SlotId(node): speeds.number(node, above=0) for node in speeds.data}
 
 
-def _synthetic_log(given: Fields) -> IdleLog:
+def _synthetic_log(table: Fields) -> IdleLog:
     """A log that is made up."""
-    given.only(MACHINE | {"hours", "seed"})
-    hours = given.number("hours", 24.0, above=0)
-    seed = given.whole("seed", 0)
-    return synthetic(_machine(given), hours, seed)
-
-
-def _machine(given: Fields) -> Machine:
-    """The machine with the shape that the spec gives."""
-    shape = {key: value for key, value in given.data.items() if key in MACHINE}
-    return given.made("", lambda: Machine(**shape))
+    table.only(MACHINE | {"hours", "seed"})
+    hours = table.number("hours", 24.0, above=0)
+    seed = table.whole("seed", 0)
+    shape = {key: value for key, value in table.data.items() if key in MACHINE}
+    return synthetic(table.build("", lambda: Machine(**shape)), hours, seed)
 
 
 NO_NAMES = "the file needs a column name with the nodes' names, in their order"
@@ -471,102 +428,91 @@ def _node_names(path: Path) -> list[str]:
 # -- figures ---------------------------------------------------------------------------------------
 
 
-def row_of(given: Fields, hop: Fields) -> Row:
+def row_of(table: Fields, hop: Fields) -> Row:
     """The figures of one [[profile]]. `hop`: [hop], which says what moving a state takes."""
-    given.only(ROW)
-    # What is given beside the rates: memory in GiB, and costs in seconds.
-    costs = _numbers(given, COSTS)
-    if given.one_of("switch", "state") == "state":
+    table.only(ROW)
+    costs = _numbers(table, COSTS)  # memory in GiB, others in seconds
+    if table.one_of("switch", "state") == "state":
         # How long it takes to move a state of so many GiB.
-        state = given.number("state", least=0)
+        state = table.number("state", least=0)
         hop.only(("latency", "bandwidth"))
         latency = hop.number("latency", 0.0, least=0)
         costs["switch"] = latency + state / hop.number("bandwidth", 1.0, above=0)
-    config = _config(given)
-    rates = _rates(given)
-    if "packing" in given:
-        packing = _packing(given.table("packing"), given, rates)
+    config = _config(table)
+    rates = _rates(table)
+    if "packing" in table:
+        packing = _packing(table.table("packing"), table, rates)
         costs["packing"] = packing
         rates = rates or (packing.rate(),)
-    return given.made("", lambda: Row(tuple(rates or (RATE,)), config, **costs))
+    return table.build("", lambda: Row(tuple(rates or (RATE,)), config, **costs))
 
 
-def _numbers(given: Fields, names: Sequence[str]) -> dict[str, Any]:
+def _numbers(table: Fields, names: Sequence[str]) -> dict[str, Any]:
     """The fields of these names that are there."""
-    return {name: given.number(name, least=0) for name in names if name in given}
+    return {name: table.number(name, least=0) for name in names if name in table}
 
 
-def _config(given: Fields) -> dict[str, Any]:
+def _config(table: Fields) -> dict[str, Any]:
     """The values of the trials for which the figures hold."""
-    config = given.table("config", {}).data
-    return {name: _constant(value) for name, value in config.items()}
-
-
-def _constant(value: Any) -> Any:
-    """The value; a list as a tuple."""
-    if isinstance(value, list):
-        return tuple(value)
-    return value
+    config = table.table("config", {}).data
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
+    }
 
 
 # -- rates -----------------------------------------------------------------------------------------
 
 
-def _rates(given: Fields) -> Rates | None:
+def _rates(table: Fields) -> Rates | None:
     """The rates at 1, 2, … slots; None if none is given."""
-    way = given.one_of("rates", "points")
+    way = table.one_of("rates", "points")
     if way is None:
         return None
     if way == "points":
-        # Rates through the points that are given: some widths, with the rate at each.
-        points = given.table("points")
+        points = table.table("points")  # some widths, with the rate at each
         if not points.data or not all(map(is_width, points.data)):
             widths = ", ".join(points.data) or "none"
             rule = f"it must have rates at widths 1, 2, … below {MOST}; got {widths}"
-            raise given.wrong("points", rule)
+            raise table.wrong("points", rule)
         return through({int(width): points.number(width, above=0) for width in points.data})
-    if isinstance(given.data["rates"], list):
-        return given.numbers("rates", above=0)
-    return (given.number("rates", above=0),)
+    if isinstance(table.data["rates"], list):
+        return table.numbers("rates", above=0)
+    return (table.number("rates", above=0),)
 
 
 # -- packing ---------------------------------------------------------------------------------------
 
 
-def _packing(given: Fields, beside: Fields, rates: Rates | None) -> Packing:
+def _packing(table: Fields, beside: Fields, rates: Rates | None) -> Packing:
     """What packing saves.
 
     Either `share`, the part of a step that all models of a pack have in common, or what the parts
     of a step take in seconds. `beside`: the table that [packing] belongs to.
     """
-    given.only((*SECONDS, "share", "usual", "batch", "per_sample"))
-    usual = given.whole("usual", least=1)
-    batch = given.text("batch", "batch_size")
-    per_sample = given.number("per_sample", 0.0, least=0)
-    way = given.one_of("share", "compute")
+    table.only((*SECONDS, "share", "usual", "batch", "per_sample"))
+    usual = table.whole("usual", least=1)
+    batch = table.text("batch", "batch_size")
+    per_sample = table.number("per_sample", 0.0, least=0)
+    way = table.one_of("share", "compute")
     if way is None:
         rule = "it is missing: give share, or compute and what else a step takes in seconds"
-        raise given.wrong("share", rule)
+        raise table.wrong("share", rule)
 
-    seconds = _numbers(given, SECONDS)
+    seconds = _numbers(table, SECONDS)
     if way == "compute":
-        _check_no_rates(beside, rates)
-        cost = given.made("compute", lambda: PackCost(**seconds))
+        if rates is not None:
+            rule = (
+                "they follow from packing.compute and the like; leave them out, or give "
+                "packing.share"
+            )
+            raise beside.wrong("rates", rule)
+        cost = table.build("compute", lambda: PackCost(**seconds))
         return Packing(cost, usual, batch, per_sample)
     more = {**seconds, "batch": batch, "per_sample": per_sample}
     # What packing saves, from the share of a step that the models have in common.
     rate = (rates or (RATE,))[0]
-    if "fixed" in given:
+    if "fixed" in table:
         rule = "with share it is what moving leaves of the share; leave it out, or give compute"
-        raise given.wrong("fixed", rule)
-    share = given.number("share", least=0)
-    return given.made("share", lambda: Packing.shared(share, rate, usual, **more))
-
-
-def _check_no_rates(given: Fields, rates: Rates | None) -> None:
-    """Raise SpecError if there are rates beside the seconds of a step, which say them too."""
-    if rates is not None:
-        rule = (
-            "they follow from packing.compute and the like; leave them out, or give packing.share"
-        )
-        raise given.wrong("rates", rule)
+        raise table.wrong("fixed", rule)
+    share = table.number("share", least=0)
+    return table.build("share", lambda: Packing.shared(share, rate, usual, **more))

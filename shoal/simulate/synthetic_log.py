@@ -55,12 +55,12 @@ class Machine:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """a01n01, a01n02, …: rack and node."""
-        names = []
-        for rack in range(1, self.racks + 1):
-            for node in range(1, self.per_rack + 1):
-                names.append(f"a{rack:02d}n{node:02d}")
-        return tuple(names)
+        """The nodes' names, a01n01, a01n02, …: rack and node."""
+        return tuple(
+            f"a{rack:02d}n{node:02d}"
+            for rack in range(1, self.racks + 1)
+            for node in range(1, self.per_rack + 1)
+        )
 
 
 def synthetic(machine: Machine, hours: float, seed: int = 0) -> IdleLog:
@@ -107,13 +107,9 @@ class _Nodes:
         if not len(first):
             return []
         gone = np.union1d(first, self._along(idle, first))
-        ended = []
-        for node in gone:
-            name, start, _ = self._fragment(node)
-            if now > start:
-                ended.append((name, start, now))
+        fragments = [(name, start, now) for name, start, _ in map(self._fragment, gone)]
         self._since[gone] = -1.0
-        return ended
+        return [fragment for fragment in fragments if now > fragment[1]]
 
     def _first(self, idle: Ids, now: Seconds) -> Ids:
         """Nodes that leave by themselves, the younger the sooner."""
