@@ -124,8 +124,8 @@ def check_resume(setting: Setting, policy: Policy[Any]) -> None:
     _check_all_finished(final)
     for trial, kept in state.kept.items():
         durable = state.visits[trial][: kept.visits]
-        again = final.visits[trial][: kept.visits]
-        assert again == durable, f"{trial}: durable visits {durable} became {again}"
+        repeated = final.visits[trial][: kept.visits]
+        assert repeated == durable, f"{trial}: durable visits {durable} became {repeated}"
 
 
 def check_stopped(setting: Setting) -> None:
@@ -257,10 +257,10 @@ class Probed:
         self.ended: list[Gang] = []
 
     def moments(self) -> Iterator[Moment]:
-        at = 0.0
+        last = 0.0
         for now, events in self.inner.moments():
-            assert now >= at, f"a moment at {now} after one at {at}"
-            at = now
+            assert now >= last, f"a moment at {now} after one at {last}"
+            last = now
             self.ended += [event.gang for event in events if isinstance(event, Ended)]
             if self._is_to_stop(events):
                 events = (*events, Commanded("stop", "as asked"))
@@ -312,18 +312,15 @@ class _Interrupts:
 
     def decide(self, view: View, memory: StageAndVisits) -> tuple[Plan, StageAndVisits]:
         stage, noted = memory
-        made = sum(map(len, view.visits.values()))
-        if stage == 0 and noted == made and view.running:
-            return Plan(), [1, made]
-        if stage == 1 and noted == made:
+        visits = sum(map(len, view.visits.values()))
+        if stage == 0 and noted == visits and view.running:
+            return Plan(), [1, visits]
+        if stage == 1 and noted == visits:
             return view.plan, memory
         plan, _ = Fifo().decide(view, None)
         if stage > 0:
             return plan, [2, -1]
-        noted = -1
-        if view.running:
-            noted = made
-        return Plan(plan.gangs, view.now + 1e-3), [0, noted]
+        return Plan(plan.gangs, view.now + 1e-3), [0, visits if view.running else -1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ def check_policy(
     def holds(world: World) -> None:
         lines, state, stalled = world.run(WatchedPolicy(make()))
         check_journal(lines, state)
-        again, _, _ = world.run(make())
-        assert lines == again, "two runs of one study made different journals"
+        rerun, _, _ = world.run(make())
+        assert lines == rerun, "two runs of one study made different journals"
         if finishes:
             assert not stalled, (
                 f"stalled with {sorted(state.trials)} unfinished on {sorted(state.slots)}"
@@ -69,9 +69,9 @@ class WatchedPolicy:
         before = deepcopy(memory)
         plan, remembered = self.inner.decide(view, memory)
         assert memory == before, "a policy must not change the memory that it is given"
-        again = self.inner.decide(view, read)
-        assert again == (plan, remembered), (
-            f"asked twice about the same view, it answered {plan} and {again[0]}"
+        repeated = self.inner.decide(view, read)
+        assert repeated == (plan, remembered), (
+            f"asked twice about the same view, it answered {plan} and {repeated[0]}"
         )
         check(plan, view)
         old = view.plan.gangs
@@ -106,16 +106,16 @@ def check_searcher(
         lines, state, stalled = study.run(Fifo(), WatchedSearcher(make()))
         check_journal(lines, state)
         assert not stalled, f"stalled with {sorted(state.trials)} unfinished"
-        again, _, _ = study.run(Fifo(), make())
-        assert lines == again, "two runs of one study made different journals"
+        rerun, _, _ = study.run(Fifo(), make())
+        assert lines == rerun, "two runs of one study made different journals"
 
     in_random_worlds(examples, holds)
     _check_resume(make, settled)
     if type(make()) in KNOWN.values():
         described = describe(make())
         data = json.loads(json.dumps(described))
-        again = describe(rebuild(data))
-        assert again == described, f"rebuilt from {data}, it describes itself as {again}"
+        rebuilt = describe(rebuild(data))
+        assert rebuilt == described, f"rebuilt from {data}, it describes itself as {rebuilt}"
 
 
 def _check_resume(make: Callable[[], Searcher[Any]], settled: bool) -> None:
@@ -128,16 +128,14 @@ def _check_resume(make: Callable[[], Searcher[Any]], settled: bool) -> None:
         left = sorted(state.trials)
         assert not left, f"{killed}: left unfinished are {left}"
         if settled:
-            same = _trials(state)
-            assert same == wanted, f"{killed}: {same} instead of {wanted}"
+            trials = _trials(state)
+            assert trials == wanted, f"{killed}: {trials} instead of {wanted}"
 
 
 def _trials(state: State) -> dict[TrialId, tuple[Any, ...]]:
     """What a searcher asked for: samples, configuration and start of each trial."""
-    asked: dict[TrialId, tuple[Any, ...]] = {}
-    for name, trial in state.known.items():
-        asked[name] = trial.samples, trial.config, trial.start
-    return asked
+    known = state.known.items()
+    return {name: (trial.samples, trial.config, trial.start) for name, trial in known}
 
 
 def _run(searcher: Searcher[Any], former: Sequence[Line]) -> tuple[list[Line], State]:
@@ -167,9 +165,9 @@ class WatchedSearcher:
         before = deepcopy(memory)
         proposal, remembered = self.inner.propose(view, memory)
         assert memory == before, "a searcher must not change the memory that it is given"
-        again = deepcopy(self._unused).propose(view, read)
-        assert again == (proposal, remembered), (
-            f"asked twice about the same view, it answered {proposal} and {again[0]}"
+        repeated = deepcopy(self._unused).propose(view, read)
+        assert repeated == (proposal, remembered), (
+            f"asked twice about the same view, it answered {proposal} and {repeated[0]}"
         )
         names = [trial.id for trial in proposal.submit]
         assert len(set(names)) == len(names), f"trials submitted twice at once: {names}"
@@ -211,9 +209,9 @@ def _check_curve(profile: Profile, trial: TrialId, upto: int) -> None:
     assert first == curve[:1], f"{trial}: the rate at width 1 changes with `upto`"
 
 
-def _check_rates(what: object, rates: Collection[float]) -> None:
+def _check_rates(subject: object, rates: Collection[float]) -> None:
     positive = all(isfinite(rate) and rate > 0 for rate in rates)
-    assert positive, f"{what}: rates {rates}"
+    assert positive, f"{subject}: rates {rates}"
 
 
 def _check_gang(profile: Profile, gang: Gang) -> None:
@@ -223,8 +221,8 @@ def _check_gang(profile: Profile, gang: Gang) -> None:
     wanted = set(gang.trials)
     assert named == wanted, f"rates of {sorted(named)} for a gang of {gang.trials}"
     _check_rates(gang, rates.values())
-    again = dict(profile.rates(gang))
-    assert rates == again, f"{gang}: asked twice, it answered twice"
+    repeated = dict(profile.rates(gang))
+    assert rates == repeated, f"{gang}: asked twice, it answered twice"
 
     _check_change(profile, None, gang)
     _check_change(profile, gang, gang)

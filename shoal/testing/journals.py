@@ -44,15 +44,15 @@ def check_journal(lines: Sequence[Line], state: State | None = None) -> None:
     for before, after in pairwise(lines):
         assert before.time <= after.time, "a journal's times never go back"
     for line in lines:
-        again = decode(encode(*line)).entry
-        assert again == line.entry, f"written and read back, {line.entry} is {again}"
+        read = decode(encode(*line)).entry
+        assert read == line.entry, f"written and read back, {line.entry} is {read}"
     final = replay(list(lines))
     if state is not None:
         assert final == state, "replaying the journal does not lead to the state that the run gave"
-    now = State()
+    current = State()
     for line in lines:
-        _check_entry(line, now)
-        now = step(now, line.entry)
+        _check_entry(line, current)
+        current = step(current, line.entry)
     _check_units(lines)
     for trial in final.known:
         check_visits(final, trial)
@@ -159,8 +159,8 @@ def _check_entry(line: Line, state: State) -> None:
 
 def _check_advanced(time: Seconds, entry: Advanced) -> None:
     """Figures are not negative, and visits come with their samples."""
-    without = entry.visits.keys() - entry.samples.keys()
-    assert not without, f"{time}: visits of {without} without samples"
+    unsampled = entry.visits.keys() - entry.samples.keys()
+    assert not unsampled, f"{time}: visits of {unsampled} without samples"
     for trial, samples in entry.samples.items():
         assert samples >= 0, f"{time}: {trial} advanced by less than nothing: {samples}"
     for parts in entry.spent.values():
@@ -177,8 +177,8 @@ def _check_kept(time: Seconds, entry: Kept, state: State) -> None:
     visits = state.visits[entry.trial]
     visited = _samples(visits)
     done = state.done[entry.trial]
-    what = f"{entry.trial} keeps {entry.visits} visits, {entry.samples} samples"
-    here = f"{time}: {what}, but is at"
+    claim = f"{entry.trial} keeps {entry.visits} visits, {entry.samples} samples"
+    here = f"{time}: {claim}, but is at"
     assert entry.visits == len(visits), f"{here} {len(visits)} visits"
     assert isclose(entry.samples, visited, abs_tol=EPS), f"{here} {visited}"
     assert entry.samples <= done + EPS, f"{here} {done}"

@@ -153,8 +153,8 @@ def _lying(
     for shard in shards:
         first = draw(st.integers(0, roomy - 1))
         lying[first].add(shard)
-        for other in draw(st.sets(st.integers(0, count - 1), max_size=2)):
-            lying[other].add(shard)
+        for place in draw(st.sets(st.integers(0, count - 1), max_size=2)):
+            lying[place].add(shard)
     return [frozenset(here) for here in lying]
 
 

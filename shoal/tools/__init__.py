@@ -1,1 +1,1 @@
-"""What commands do beyond a study: forecasts, profiles, packs by hand, arguments."""
+"""What the commands of `shoal` do, one file each; packs by hand; how arguments are read."""

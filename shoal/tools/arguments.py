@@ -55,10 +55,10 @@ def run_options(study: "Study", typed: Mapping[str, Any]) -> dict[str, Any]:
     options = dict(typed)
     if not options["num_samples"]:
         options["num_samples"] = getattr(study.recipe, "num_samples", None)
-    for each in fields(Options):
-        read, text = each.metadata["typed"], options.get(each.name)
+    for option in fields(Options):
+        read, text = option.metadata["typed"], options.get(option.name)
         if read is not None and text is not None:
-            options[each.name] = read(text)
+            options[option.name] = read(text)
     options["loggers"] = options["loggers"] or ()
     return options
 
@@ -91,45 +91,45 @@ def recipe_of(file: str) -> "Recipe":
         return adapted
     by_name = getattr(module, name or BY_NAME, None)
     if isinstance(by_name, Mapping) and (
-        name or any(isinstance(each, Recipe) for each in by_name.values())
+        name or any(isinstance(value, Recipe) for value in by_name.values())
     ):
         return as_recipe(by_name)
     function = getattr(module, name or "", None)
     if callable(function) and not isinstance(function, type):
         return as_recipe(function)
-    made = recipe_class(module, name)
+    kind = recipe_class(module, name)
     try:
-        return made()
+        return kind()
     except TypeError as error:
         raise ValueError(
-            f"{made.__name__}() raised TypeError: {error}; "
+            f"{kind.__name__}() raised TypeError: {error}; "
             "here a recipe is made without arguments: give defaults"
         ) from error
 
 
-def space_of(recipe: "Recipe | None", given: list[str] | None) -> dict[str, Any] | None:
-    """The recipe's search space; the dimensions given replace its own of that name, or are added.
+def space_of(recipe: "Recipe | None", typed: list[str] | None) -> dict[str, Any] | None:
+    """The recipe's search space; the dimensions typed replace its own of that name, or are added.
 
     Returns None if neither has any.
     """
-    own: dict[str, Any] | None = getattr(recipe, "search_space", None)
-    more = parse_space(given)
-    if own is None:
-        return more
-    if more is None:
-        return own  # the study says so if it is no dict
+    space: dict[str, Any] | None = getattr(recipe, "search_space", None)
+    dimensions = parse_space(typed)
+    if space is None:
+        return dimensions
+    if dimensions is None:
+        return space  # the study says so if it is no dict
     if parts_of(recipe):
-        own = _without(own, more)
-    return {**own, **more}
+        space = _without(space, dimensions)
+    return {**space, **dimensions}
 
 
 def _without(space: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
     """The space of recipes by name, in which no recipe has a dimension of these names."""
-    left = {}
+    kept = {}
     recipes = space[RECIPE]
-    for name, own in zip(recipes.values, recipes.under, strict=True):
-        left[name] = {key: each for key, each in own.items() if key not in names}
-    return {**space, RECIPE: shoal.grid(left)}
+    for name, dimensions in zip(recipes.values, recipes.under, strict=True):
+        kept[name] = {key: value for key, value in dimensions.items() if key not in names}
+    return {**space, RECIPE: shoal.grid(kept)}
 
 
 def check_driven(recipe: "Recipe", command: str) -> None:
@@ -141,28 +141,28 @@ def check_driven(recipe: "Recipe", command: str) -> None:
         )
 
 
-def parse_space(given: list[str] | None) -> dict[str, Any] | None:
+def parse_space(typed: list[str] | None) -> dict[str, Any] | None:
     """A search space from "name=domain(arguments)" or "name=value"; nothing is executed.
 
     Raises:
         ValueError: not of that form.
     """
-    if not given:
+    if not typed:
         return None
-    found: dict[str, Any] = {}
-    for text in given:
+    space: dict[str, Any] = {}
+    for text in typed:
         name, _, value = text.partition("=")
         try:
             domain, values = _domain_and_values(value.strip())
         except (SyntaxError, TypeError, ValueError, RecursionError) as error:
             raise _no_domain(text) from error
         try:
-            found[name] = values[0]
+            space[name] = values[0]
             if domain is not None:
-                found[name] = getattr(shoal, domain)(*values)
+                space[name] = getattr(shoal, domain)(*values)
         except (TypeError, IndexError, OverflowError) as error:
             raise _no_domain(text) from error
-    return found
+    return space
 
 
 def _no_domain(text: str) -> ValueError:
@@ -184,22 +184,22 @@ def _domain_and_values(text: str) -> tuple[str | None, list[Any]]:
     return None, [ast.literal_eval(node)]
 
 
-def parse_config(given: list[str]) -> dict[str, Any]:
+def parse_config(typed: list[str]) -> dict[str, Any]:
     """A configuration from "name=value": Python literals; what is no literal is text.
 
     Raises:
         ValueError: not of that form.
     """
-    found: dict[str, Any] = {}
-    for text in given:
+    config: dict[str, Any] = {}
+    for text in typed:
         name, equals, value = text.partition("=")
         if not (name.strip() and equals):
             raise ValueError(f"a configuration is given as NAME=VALUE; got {text[:200]!r}")
         try:
-            found[name.strip()] = ast.literal_eval(parsed(value.strip()))
+            config[name.strip()] = ast.literal_eval(parsed(value.strip()))
         except (SyntaxError, ValueError):
-            found[name.strip()] = value.strip()
-    return found
+            config[name.strip()] = value.strip()
+    return config
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

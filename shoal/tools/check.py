@@ -48,9 +48,9 @@ def check(
         study = open_study(file, Path(folder), space, None, None, 0)
         check_driven(study.recipe, "check")
         with at_holders(address, teller(as_json)) as perform:
-            found = checked(study, device, perform)
-    show(found, as_json, check_lines)
-    if not found["ok"]:
+            findings = checked(study, device, perform)
+    show(findings, as_json, check_lines)
+    if not findings["ok"]:
         raise typer.Exit(1)
 
 
@@ -69,14 +69,14 @@ def checked(study: "Study", device: str, perform: Perform = perform_here) -> dic
     steps = 0
     checks: list[tuple[str, bool, str]] = []
     tried: list[str] = []
-    for own, _, space in each_recipe(setup, None, setup.space or {}):
-        prefix = "" if own is setup else f"{own.recipe.recipe_name}: "
-        own = replace(own, source=plan_to_measure(own.recipe))
-        data = data_of(own.recipe)
-        found = perform(_checked, own, data, space or {}, device, device=device)
-        steps += found["steps"]
-        checks += [(prefix + name, *rest) for name, *rest in found["checks"]]
-        tried.append(prefix + found["tried"])
+    for recipe_setup, _, space in each_recipe(setup, None, setup.space or {}):
+        prefix = "" if recipe_setup is setup else f"{recipe_setup.recipe.recipe_name}: "
+        recipe_setup = replace(recipe_setup, source=plan_to_measure(recipe_setup.recipe))
+        data = data_of(recipe_setup.recipe)
+        findings = perform(_checked, recipe_setup, data, space or {}, device, device=device)
+        steps += findings["steps"]
+        checks += [(prefix + name, *rest) for name, *rest in findings["checks"]]
+        tried.append(prefix + findings["tried"])
     ok = all(passed for _, passed, _ in checks)
     return {"ok": ok, "steps": steps, "checks": checks, "tried": tried}
 
@@ -95,16 +95,16 @@ def _checked(setup: "Setup", data: "Data", space: Space, device: str) -> dict[st
     except StudyError as error:
         checks = [("begins", False, str(error))]
         return {"steps": 0, "checks": checks, "tried": tried}
-    found = check_recipe(setup.recipe, data, config, setup.seed, neighbour, device_of(device))
+    findings = check_recipe(setup.recipe, data, config, setup.seed, neighbour, device_of(device))
     begins = ("begins", True, "as shoal run checks it before the first trial")
-    return {**found, "checks": [begins, *found["checks"]], "tried": tried}
+    return {**findings, "checks": [begins, *findings["checks"]], "tried": tried}
 
 
-def check_lines(found: Mapping[str, Any]) -> list[str]:
+def check_lines(findings: Mapping[str, Any]) -> list[str]:
     """A line for each check of a recipe."""
     verdicts = {True: "ok  ", False: "FAIL"}
-    lines = [f"{verdicts[passed]}  {name}: {text}" for name, passed, text in found["checks"]]
-    return [*lines, *found["tried"]]
+    lines = [f"{verdicts[passed]}  {name}: {text}" for name, passed, text in findings["checks"]]
+    return [*lines, *findings["tried"]]
 
 
 @errors()
@@ -118,16 +118,16 @@ def replay(
             compared.
     """
     study = shoal.load_study(directory, trust=trust)
-    found = {"trials": study.replay(trial, address=address)}
-    show(found, as_json, replay_lines)
-    code = replay_code(found)
+    comparison = {"trials": study.replay(trial, address=address)}
+    show(comparison, as_json, replay_lines)
+    code = replay_code(comparison)
     if code:
         raise typer.Exit(code)
 
 
-def replay_lines(found: Mapping[str, Any]) -> list[str]:
+def replay_lines(comparison: Mapping[str, Any]) -> list[str]:
     """The comparison, a line for each trial, and one for the study."""
-    rows = found["trials"]
+    rows = comparison["trials"]
     lines = [f"{row['trial']}: {_verdict(row)}" for row in rows]
     counts = Counter(row["verdict"] for row in rows)
     if counts.keys() <= {"equal", "agrees"}:
@@ -136,13 +136,15 @@ def replay_lines(found: Mapping[str, Any]) -> list[str]:
             total += f", {counts['agrees']} more agree"
         return [*lines, total]
     words = {"differs": "DIFFER", "missing": "MISSING", "not comparable": "not comparable"}
-    total = ", ".join(f"{counts[each]} {word}" for each, word in words.items() if counts[each])
+    total = ", ".join(
+        f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]
+    )
     return [*lines, f"of {plural(len(rows), 'trial')} {total}"]
 
 
-def replay_code(found: Mapping[str, Any]) -> int:
+def replay_code(comparison: Mapping[str, Any]) -> int:
     """The exit code: 1 if a trial differs or is missing; else 4 if one could not be compared."""
-    verdicts = {row["verdict"] for row in found["trials"]}
+    verdicts = {row["verdict"] for row in comparison["trials"]}
     if verdicts <= {"equal", "agrees"}:
         return 0
     return NOT_COMPARABLE if verdicts <= {"equal", "agrees", "not comparable"} else 1

@@ -1,4 +1,4 @@
-"""What the commands do that ask something of a study beside its searcher."""
+"""What `shoal add`, `extend`, `stop` and `slots` do: they change a study beside its searcher."""
 
 from pathlib import Path
 
@@ -43,22 +43,22 @@ def add(
         name = study.enqueue(config, max_epochs=max_epochs, widths=widths, priority=priority)
     else:
         name = study.clone(copy, config, warm_start=not cold, max_epochs=max_epochs)
-    show({"trial": name}, as_json, lambda found: [f"added:   {found['trial']}"])
+    show({"trial": name}, as_json, lambda figures: [f"added:   {figures['trial']}"])
 
 
 @errors()
 def extend(directory: Path, trial: str, max_epochs: int, as_json: bool) -> None:
     """Have a trial train for more epochs."""
     shoal.load_study(directory).extend(trial, max_epochs)
-    found = {"extended": trial, "max_epochs": max_epochs}
-    show(found, as_json, lambda _: [f"extended: {trial}, to {max_epochs} epochs"])
+    figures = {"extended": trial, "max_epochs": max_epochs}
+    show(figures, as_json, lambda _: [f"extended: {trial}, to {max_epochs} epochs"])
 
 
 @errors()
 def stop(directory: Path, trial: str | None, as_json: bool) -> None:
     """Take a trial out before its end; without a trial, end the run."""
     outcome = control.stop(shoal.load_study(directory).setup, trial)
-    name, found = trial or directory, {"stopped": trial, "outcome": outcome}
+    name, figures = trial or directory, {"stopped": trial, "outcome": outcome}
     text = {
         "stopped": f"stopped: {name}",
         "asked": f"asked: {name} ends after its unit under way",
@@ -66,8 +66,8 @@ def stop(directory: Path, trial: str | None, as_json: bool) -> None:
     if trial is None:
         text = f"asked: the run in {name} ends after the units under way"
     elif outcome not in ("stopped", "asked"):
-        found["stopped"] = None
-    show(found, as_json, lambda _: [text])
+        figures["stopped"] = None
+    show(figures, as_json, lambda _: [text])
 
 
 @errors()

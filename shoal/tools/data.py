@@ -38,8 +38,8 @@ def data_shard(
 ) -> None:
     """Write shards. `options`: what else `shard_files` takes."""
     names = [name.strip() for each in drop or () for name in each.split(",")]
-    made = shard_files(source, folder, drop=names, **options)
-    show(made, as_json, shard_lines)
+    figures = shard_files(source, folder, drop=names, **options)
+    show(figures, as_json, shard_lines)
 
 
 def shard_files(
@@ -50,7 +50,7 @@ def shard_files(
     validation: str | None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Make the shards; what was made. `options`: what else `Data.make_shards` takes."""
+    """Make shards; figures of them. `options`: what else `Data.make_shards` takes."""
     names = [name.strip() for name in nodes.split(",")] if nodes else []
     speeds = None
     if proportional is not None:
@@ -61,45 +61,49 @@ def shard_files(
     if validation is not None and isinstance(number_in(validation), float):
         apart = number_in(validation)
     files = source[0] if len(source) == 1 else list(source)
-    made = Data.make_shards(files, folder, nodes=names, speeds=speeds, validation=apart, **options)
-    return {**made, "speeds": speeds}
+    figures = Data.make_shards(
+        files, folder, nodes=names, speeds=speeds, validation=apart, **options
+    )
+    return {**figures, "speeds": speeds}
 
 
-def shard_lines(made: Mapping[str, Any]) -> list[str]:
-    """What was made, in words."""
-    rows: Mapping[str, int] = made["rows"]
-    lines = [f"shards:    {len(rows)}, {sum(rows.values()):,} rows, {size(made['bytes'])} written"]
-    if made["speeds"]:
-        given = ", ".join(f"{node} {speed:.3g}" for node, speed in made["speeds"].items())
-        lines.append(f"speeds:    {given}")
-    return [*lines, f"catalogue: {made['catalogue']}"]
+def shard_lines(figures: Mapping[str, Any]) -> list[str]:
+    """The figures of shards that were made, in words."""
+    rows: Mapping[str, int] = figures["rows"]
+    lines = [
+        f"shards:    {len(rows)}, {sum(rows.values()):,} rows, {size(figures['bytes'])} written"
+    ]
+    if figures["speeds"]:
+        speeds = ", ".join(f"{node} {speed:.3g}" for node, speed in figures["speeds"].items())
+        lines.append(f"speeds:    {speeds}")
+    return [*lines, f"catalogue: {figures['catalogue']}"]
 
 
-def speeds_of(said: str, nodes: Sequence[str]) -> dict[str, float]:
+def speeds_of(source: str, nodes: Sequence[str]) -> dict[str, float]:
     """Speeds of nodes: figures as "a=2,b=1", or the folder of a study that trained on them.
 
     Raises:
         StudyError: it is neither; the study did not train on one of the nodes; or as
             `measured_speeds`.
     """
-    if "=" in said and not Path(said).exists():
+    if "=" in source and not Path(source).exists():
         try:
-            pairs = [part.split("=") for part in said.split(",")]
+            pairs = [part.split("=") for part in source.split(",")]
             return {name.strip(): float(value) for name, value in pairs}
         except ValueError as error:
             raise StudyError(
-                f"--proportional is NODE=SPEED,… or a study's folder; got {said!r} ({error})"
+                f"--proportional is NODE=SPEED,… or a study's folder; got {source!r} ({error})"
             ) from error
-    folder = Folder(Path(said))
+    folder = Folder(Path(source))
     folder.check_begun()
-    found = measured_speeds(folder.lines())
-    missing = [node for node in nodes if node not in found]
+    speeds = measured_speeds(folder.lines())
+    missing = [node for node in nodes if node not in speeds]
     if missing:
         raise StudyError(
-            f"{said} has no speed of node {', '.join(missing)}: it trained on "
-            f"{', '.join(sorted(found)) or 'none'}; give figures, --proportional a=2,b=1"
+            f"{source} has no speed of node {', '.join(missing)}: it trained on "
+            f"{', '.join(sorted(speeds)) or 'none'}; give figures, --proportional a=2,b=1"
         )
-    return {node: found[node] for node in nodes}
+    return {node: speeds[node] for node in nodes}
 
 
 def measured_speeds(lines: list[Line]) -> dict[str, float]:
@@ -123,7 +127,7 @@ def measured_speeds(lines: list[Line]) -> dict[str, float]:
     node_of = {slot.id: slot.node for entry in joined for slot in entry.slots}
     for slot in slots:
         by_node[node_of[slot]].append(speeds.of(slot))
-    return {node: geometric_mean(each) for node, each in by_node.items()}
+    return {node: geometric_mean(speeds_there) for node, speeds_there in by_node.items()}
 
 
 @errors()
@@ -209,7 +213,7 @@ def listed(file: Path, address: str | None, check: bool) -> dict[str, Any]:
         DataError: the file is no catalogue, or does not fit what the holders have.
     """
     catalogue = read_catalogue(file)
-    found: dict[str, Any] = {"catalogue": str(file), "nodes": catalogue.nodes, "parts": []}
+    figures: dict[str, Any] = {"catalogue": str(file), "nodes": catalogue.nodes, "parts": []}
     data = None
     if check or address is not None:
         options = Options.of(backend="local" if address is None else "ray", address=address)
@@ -223,27 +227,27 @@ def listed(file: Path, address: str | None, check: bool) -> dict[str, Any]:
         }
         if data is not None:
             row["samples"] = data.size(part)
-        found["parts"].append(row)
+        figures["parts"].append(row)
     if data is not None:
         where = "on this machine"
         if address is not None:
             where = "at all nodes: copies are equal"
-        found |= {"samples": data.samples, "checked": where}
-    return found
+        figures |= {"samples": data.samples, "checked": where}
+    return figures
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
+def lines(figures: Mapping[str, Any]) -> list[str]:
     """The catalogue in words: a line for each part."""
-    parts: Sequence[Mapping[str, Any]] = found["parts"]
+    parts: Sequence[Mapping[str, Any]] = figures["parts"]
     training = sum(row["for"] == "train" for row in parts)
-    nodes = ", ".join(found["nodes"]) or "every node"
+    nodes = ", ".join(figures["nodes"]) or "every node"
     head = f"{plural(training, 'training shard')}, {len(parts) - training} to validate on; {nodes}"
-    made = [head]
+    shown = [head]
     width = max(len(row["part"]) for row in parts)
     for row in parts:
         samples = f"{row['samples']:>12,} samples" if "samples" in row else ""
-        made.append(f"{row['part']:<{width}}  {row['for']}{samples}")
-        made += [f"    {node}: {path}" for node, path in row["places"].items()]
-    if "samples" in found:
-        made.append(f"checked {found['checked']}; {found['samples']:,} samples to train on")
-    return made
+        shown.append(f"{row['part']:<{width}}  {row['for']}{samples}")
+        shown += [f"    {node}: {path}" for node, path in row["places"].items()]
+    if "samples" in figures:
+        shown.append(f"checked {figures['checked']}; {figures['samples']:,} samples to train on")
+    return shown

@@ -54,14 +54,14 @@ LITTLE_SPACE = 1.0  # GiB
 
 
 def examined(folder: Path) -> dict[str, Any]:
-    """All that is found, JSON-able, with `missing`: what is not there, and how to get it.
+    """The findings, JSON-able, with `missing`: what is not there, and how to get it.
 
     `folder`: where studies are to be stored.
     """
     memory = None
     with suppress(AttributeError, OSError, ValueError):  # where the system does not say
         memory = machine_memory()
-    found: dict[str, Any] = {
+    findings: dict[str, Any] = {
         "python": platform.python_version(),
         "system": platform.platform(),
         "versions": {name: _version(name) for name in NEEDED},
@@ -78,8 +78,8 @@ def examined(folder: Path) -> dict[str, Any]:
         "slurm": {name: shutil.which(name) for name in SLURM},
         "allocation": _allocation(),
     }
-    found["missing"] = list(_missing(found))
-    return found
+    findings["missing"] = list(_missing(findings))
+    return findings
 
 
 def _version(name: str) -> str | None:
@@ -115,17 +115,17 @@ def _allocation() -> dict[str, Any] | None:
     return {**asdict(place.allocation), "text": place.text()}
 
 
-def _missing(found: Mapping[str, Any]) -> Iterator[str]:
+def _missing(findings: Mapping[str, Any]) -> Iterator[str]:
     """What is not there, or not well, and what to do about it."""
-    for name, there in found["optional"].items():
-        if there is None:
+    for name, number in findings["optional"].items():
+        if number is None:
             yield f"{name}, for {OPTIONAL[name]}: {install(name)}"
-    if found["device"] == "cpu":
+    if findings["device"] == "cpu":
         yield (
             "a GPU: torch sees none, so trials train on the CPU; if there is one, see that its "
             "driver works (nvidia-smi) and torch is built for it (torch.version.cuda)"
         )
-    place = found["disk"]
+    place = findings["disk"]
     if "error" in place:
         yield f"a folder for studies: {place['error']}; give another one: shoal doctor DIR"
         return
@@ -138,54 +138,54 @@ def _missing(found: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
-    """The same for people."""
-    gpu_texts = [f"{gpu['name']} ({gpu['memory_gib']:.0f} GiB)" for gpu in found["gpus"]]
-    memory = found["memory_gib"]
+def lines(findings: Mapping[str, Any]) -> list[str]:
+    """The findings in words."""
+    gpu_texts = [f"{gpu['name']} ({gpu['memory_gib']:.0f} GiB)" for gpu in findings["gpus"]]
+    memory = findings["memory_gib"]
     rows = {
-        "python": f"{found['python']} on {found['system']}",
-        "packages": _listed(found["versions"]),
-        "optional": _listed(found["optional"]),
-        "device": found["device"],
+        "python": f"{findings['python']} on {findings['system']}",
+        "packages": _listed(findings["versions"]),
+        "optional": _listed(findings["optional"]),
+        "device": findings["device"],
         "gpus": ", ".join(gpu_texts) or "none",
-        "cpus": str(found["cpus"]),
+        "cpus": str(findings["cpus"]),
         "memory": "unknown" if memory is None else f"{memory:.1f} GiB",
-        "disk": _place(found["disk"]),
-        "ray": _cluster(found["ray"]),
-        "slurm": _slurm(found["slurm"], found["allocation"]),
+        "disk": _place(findings["disk"]),
+        "ray": _cluster(findings["ray"]),
+        "slurm": _slurm(findings["slurm"], findings["allocation"]),
     }
     shown = [f"{name:<9} {text}" for name, text in rows.items()]
-    if found["missing"]:
+    if findings["missing"]:
         shown += ["", "missing, if you need it:"]
-        shown += [f"  {each}" for each in found["missing"]]
+        shown += [f"  {remedy}" for remedy in findings["missing"]]
     return shown
 
 
 def _listed(versions: Mapping[str, str | None]) -> str:
-    there = [f"{name} {number}" for name, number in versions.items() if number]
-    return ", ".join(there) or "none"
+    installed = [f"{name} {number}" for name, number in versions.items() if number]
+    return ", ".join(installed) or "none"
 
 
-def _place(found: Mapping[str, Any]) -> str:
-    if "error" in found:
-        return f"{found['folder']}: {found['error']}"
+def _place(place: Mapping[str, Any]) -> str:
+    if "error" in place:
+        return f"{place['folder']}: {place['error']}"
     return (
-        f"{found['folder']}: {found['free_gib']:.1f} GiB free, "
-        f"{found['write_mib_s']:.0f} MiB/s, {found['fsync_ms']:.1f} ms for a durable line"
+        f"{place['folder']}: {place['free_gib']:.1f} GiB free, "
+        f"{place['write_mib_s']:.0f} MiB/s, {place['fsync_ms']:.1f} ms for a durable line"
     )
 
 
-def _cluster(found: Mapping[str, Any]) -> str:
-    if found["version"] is None:
+def _cluster(ray: Mapping[str, Any]) -> str:
+    if ray["version"] is None:
         return "not installed"
-    if found["address"] is None:
-        return f"{found['version']}, no cluster runs here"
-    return f"{found['version']}, a cluster at {found['address']}"
+    if ray["address"] is None:
+        return f"{ray['version']}, no cluster runs here"
+    return f"{ray['version']}, a cluster at {ray['address']}"
 
 
 def _slurm(commands: Mapping[str, str | None], allocation: Any) -> str:
-    there = [name for name, path in commands.items() if path]
-    listed = ", ".join(there) or "no commands of it here"
+    names = [name for name, path in commands.items() if path]
+    listed = ", ".join(names) or "no commands of it here"
     if allocation is None:
         return listed
     return f"{allocation.get('text') or allocation['error']}; {listed}"
@@ -228,12 +228,12 @@ def _speed(file: Path) -> float:
 
 def _sync(file: Path) -> float:
     """Milliseconds of a line that is appended and made durable; the median."""
-    took = []
+    times = []
     with file.open("ab") as out:
         for _ in range(SYNCS):
             since = perf_counter()
             out.write(b"a line of a journal\n")
             out.flush()
             os.fsync(out.fileno())
-            took.append(1000 * (perf_counter() - since))
-    return median(took)
+            times.append(1000 * (perf_counter() - since))
+    return median(times)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from shoal.core.event import Sum
     from shoal.train.recipe.recipe import Recipe
-    from shoal.train.slot.trainer import News, SlotTrainer
+    from shoal.train.slot.trainer import News
 
 
-# Samples that a model is to train on, as long as nobody says how many.
+# Samples that a model is to train on: nobody says how many.
 UNTOLD = 1e12
 
 
@@ -210,10 +210,10 @@ def pack(recipe: Recipe, configs: Iterable[Mapping[str, Any]], **options: Any) -
     >>> models.train(epochs=3)
     >>> models.evaluate()
     """
-    made = HandPack(recipe, **options)
+    models = HandPack(recipe, **options)
     for config in configs:
-        made.load(config)
-    return made
+        models.load(config)
+    return models
 
 
 States = Mapping[TrialId, Tree | None]  # None: of a model that is not built yet
@@ -235,11 +235,7 @@ class HandModel:
     @property
     def means(self) -> dict[str, float]:
         """The means of the training values of its newest epoch, by name."""
-        found = {}
-        for name, (total, count) in self.sums.items():
-            if count:
-                found[name] = total / count
-        return found
+        return {name: total / count for name, (total, count) in self.sums.items() if count}
 
 
 class HandModels:
@@ -308,11 +304,11 @@ class HandModels:
     def next_unit(self, name: TrialId) -> Unit:
         """The visit that this model makes next."""
         model = self.by_name[name]
-        made = len(model.visits)
-        if made % len(self._shards) == 0:
+        visits = len(model.visits)
+        if visits % len(self._shards) == 0:
             model.sums = {}
         visit = next_visit(self._seed, model.visits, frozenset(self._shards))
-        ends_epoch = (made + 1) % len(self._shards) == 0
+        ends_epoch = (visits + 1) % len(self._shards) == 0
         # Further training may depend on the scores of epochs.
         scored = ends_epoch and self._scored and self.trainer.follows_scores(name)
         return Unit(model.trial, model.visits, visit, model.source, scored)
@@ -329,6 +325,7 @@ class HandModels:
         return not self.trainer.holds(name, len(model.visits))
 
     def _rewind(self, name: TrialId, state: Tree | None) -> None:
+        """Take the model off the device, and put it back to this state."""
         self.trainer.forget(name)
         model = self.by_name[name]
         model.source = state
@@ -370,8 +367,8 @@ class HandTurns:
                 yield names
             return
         size = int(self.most)
-        for at in range(0, len(names), size):
-            part = names[at : at + size]
+        for first in range(0, len(names), size):
+            part = names[first : first + size]
             self._models.keep_only(part)
             yield part
 
@@ -449,19 +446,19 @@ class HandTurns:
         return self._evaluate(self._all())
 
     def _evaluate(self, names: Sequence[TrialId]) -> dict[str, Values]:
-        found: dict[str, Values] = {}
+        means: dict[str, Values] = {}
         for part in self._parts(names):
             try:
                 scores = self._scores(part)
             except OutOfMemory:
                 self.most = ceil(len(part) / 2)
-                left = [name for name in self._loaded(names) if name not in found]
-                return found | self._evaluate(left)
+                left = [name for name in self._loaded(names) if name not in means]
+                return means | self._evaluate(left)
             for name, values in scores.items():
                 if isinstance(values, TrialError):
                     raise type(values)(f"{name}: {values.why}", values.text, values.signature)
-                found[name] = values
-        return found
+                means[name] = values
+        return means
 
     def _scores(self, names: Sequence[TrialId]) -> Scores:
         """The validation values of each model, or what its recipe raised.
@@ -478,10 +475,10 @@ class HandTurns:
             if isinstance(error, OutOfMemory):
                 raise
         # One of them raised: asked one by one, each answers for itself.
-        found: Scores = {}
+        scores: Scores = {}
         for name in names:
-            found |= self._scores([name])
-        return found
+            scores |= self._scores([name])
+        return scores
 
 
 def visits_of(state: Tree | None) -> tuple[Visit, ...]:

@@ -73,7 +73,7 @@ Train = Callable[[str], None]  # runs the study on the cluster at this address
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HarvestRequest:
     """How nodes are to be harvested, as it was typed.
 
     Raises:
@@ -111,23 +111,23 @@ class Wanted:
         known = ", ".join(SYSTEMS)
         if named is not None:
             raise StudyError(f"--scheduler is one of {known}; got {named[:50]!r}")
-        here = [name for name, (_, asks) in SYSTEMS.items() if shutil.which(asks)]
-        if len(here) == 1:
-            return here[0]
-        found = f"commands of {', '.join(here)} are here" if here else "none is here"
+        systems = [name for name, (_, command) in SYSTEMS.items() if shutil.which(command)]
+        if len(systems) == 1:
+            return systems[0]
+        hint = f"commands of {', '.join(systems)} are here" if systems else "none is here"
         raise StudyError(
-            f"say which batch system has the nodes: --scheduler {' or '.join(here or SYSTEMS)} "
-            f"({found})"
+            f"say which batch system has the nodes: --scheduler {' or '.join(systems or SYSTEMS)} "
+            f"({hint})"
         )
 
     def site(self, threads: int) -> Site:
         """Where pilots go. `threads`: of a slot; smaller nodes are of no use."""
         options: list[str] = []
-        for words in self.sbatch or ():
+        for option in self.sbatch or ():
             if self.system == "slurm":
-                options.append(words if words.startswith("-") else f"--{words}")
+                options.append(option if option.startswith("-") else f"--{option}")
             else:
-                options += shlex.split(words)
+                options += shlex.split(option)
         watched = tuple(self.main_partition or ())
         return Site(self.partition, watched, tuple(options), threads, self.gpu_nodes)
 
@@ -158,33 +158,35 @@ class Wanted:
 
 
 @errors()
-def harvested(target: str | None, as_json: bool, **given: Any) -> None:
-    """Train a study on idle nodes. `given`: the options of `Wanted`, and those of the study.
+def harvested(target: str | None, as_json: bool, **typed: Any) -> None:
+    """Train a study on idle nodes. `typed`: a `HarvestRequest`'s fields, and the study's options.
 
     Raises:
         Exit: as of `shoal run`.
     """
-    wanted = Wanted(**{field.name: given.pop(field.name) for field in fields(Wanted)})
-    given["policy"] = _policy(given.pop("policy"), given.pop("log"))
-    trust = given.pop("trust")
+    request = HarvestRequest(
+        **{field.name: typed.pop(field.name) for field in fields(HarvestRequest)}
+    )
+    typed["policy"] = _policy(typed.pop("policy"), typed.pop("log"))
+    trust = typed.pop("trust")
     if target is not None and Path(target).is_dir():
-        study, threads, run = _gone_on(target, given, as_json, trust)
+        study, threads, run = _continued_study(target, typed, as_json, trust)
     elif trust:
         raise StudyError(
             "--trust is for the folder of a study; the code of a file that you name is run anyway"
         )
     else:
-        study, threads, run = _begun(target, given, as_json)
-    again = f"shoal harvest {shlex.quote(str(study.folder.path))} --partition …"
-    with harvesting(study.folder, wanted, threads) as address, concluded(study, as_json, again):
+        study, threads, run = _new_study(target, typed, as_json)
+    command = f"shoal harvest {shlex.quote(str(study.folder.path))} --partition …"
+    with harvesting(study.folder, request, threads) as address, concluded(study, as_json, command):
         run(address)
 
 
 # -- the study ----------------------------------------------------------------------------------
 
 
-def _policy(named: str | None, log: Path | None) -> "Policy[Any] | str | None":
-    """The policy that was named, or the one that a site's log of idle nodes gives; None: neither.
+def _policy(name: str | None, log: Path | None) -> "Policy[Any] | str | None":
+    """The policy of this name, or the one that a site's log of idle nodes gives; None: neither.
 
     Raises:
         StudyError: both were given.
@@ -192,8 +194,8 @@ def _policy(named: str | None, log: Path | None) -> "Policy[Any] | str | None":
         OSError: as `open`.
     """
     if log is None:
-        return named
-    if named is not None:
+        return name
+    if name is not None:
         raise StudyError(
             f"--log means the policy elastic with what {log} says: leave out --policy, or name "
             f"the log in it, as --policy 'elastic(log=\"{log}\")'"
@@ -222,12 +224,14 @@ def _try_policy(study: "Study", policy: "Policy[Any] | str", widths: tuple[int, 
     try_objectives(study.setup, rule, study.setup.space, known, widths)
 
 
-def _begun(target: str | None, given: dict[str, Any], quiet: bool) -> "tuple[Study, int, Train]":
+def _new_study(
+    target: str | None, typed: dict[str, Any], quiet: bool
+) -> "tuple[Study, int, Train]":
     """The study of a recipe's file or a command line; the threads of a slot; how to run it."""
     names = ("storage", "space", "metric", "mode", "seed", "command")
-    first = {name: given.pop(name) for name in names}
-    study = open_study(target, **first)
-    options = run_options(study, given)
+    study_options = {name: typed.pop(name) for name in names}
+    study = open_study(target, **study_options)
+    options = run_options(study, typed)
     threads = options.pop("threads") or 1
     policy = options.pop("policy")
     _check_kind(study, policy)
@@ -248,19 +252,21 @@ def _begun(target: str | None, given: dict[str, Any], quiet: bool) -> "tuple[Stu
     return study, threads, begin
 
 
-def _gone_on(
-    target: str, given: dict[str, Any], quiet: bool, trust: bool
+def _continued_study(
+    target: str, typed: dict[str, Any], quiet: bool, trust: bool
 ) -> "tuple[Study, int, Train]":
-    """The study in a folder, which goes on as its last run was set up, but for what is given.
+    """The study in a folder, which goes on as its last run was set up, but for what was typed.
+
+    Also the threads of a slot, and how to run it.
 
     `trust`: as of `shoal.load_study`.
 
     Raises:
         StudyError: nothing was run there yet, or an option was given that the folder says itself.
     """
-    typed = [name for name, usual in OF_A_NEW_STUDY.items() if given.get(name, usual) != usual]
-    if typed:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
+    refused = [name for name, usual in OF_A_NEW_STUDY.items() if typed.get(name, usual) != usual]
+    if refused:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in refused)
         raise StudyError(
             f"the study in {target} goes on as its last run was set up: leave out {options}"
         )
@@ -272,19 +278,19 @@ def _gone_on(
             f"--storage {target}"
         )
     # If the recipe is refused, that is said before any pilot starts.
-    _check_kind(study, given["policy"])
+    _check_kind(study, typed["policy"])
     study.folder.check_places(former, "address")  # it gets another one
     deciders = rebuild(former)
-    threads = given["threads"] or deciders.options.threads
-    policy = given["policy"] or deciders.policy
+    threads = typed["threads"] or deciders.options.threads
+    policy = typed["policy"] or deciders.policy
     _try_policy(study, policy, widths_of(deciders.searcher))
 
     arguments = SearchArguments(
-        timeout=given["timeout"],
+        timeout=typed["timeout"],
         profile=former.get("profile"),
         progress=not quiet,
         loggers=former.get("loggers") or (),
-        retry_failed=given["retry_failed"],
+        retry_failed=typed["retry_failed"],
     )
 
     def go_on(address: str) -> None:
@@ -301,7 +307,7 @@ def _gone_on(
 
 
 @contextmanager
-def harvesting(folder: Folder, wanted: Wanted, threads: int) -> Iterator[str]:
+def harvesting(folder: Folder, request: HarvestRequest, threads: int) -> Iterator[str]:
     """Idle nodes join a Ray cluster, whose address this gives; all is gone at the end.
 
     Raises:
@@ -312,20 +318,20 @@ def harvesting(folder: Folder, wanted: Wanted, threads: int) -> Iterator[str]:
     folder.make()
     place = folder.path.resolve() / HARVEST
     own_folder(place)
-    with _alone(folder, place), _told_to_end():
+    with _alone(folder, place), _sigterm_as_interrupt():
         # The study in the names of its pilots' jobs: for people, and no other study's.
         path = folder.path.resolve()
         word = re.sub(r"[^A-Za-z0-9_.]+", "_", path.name)[:20]
         job = f"{word}.{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
         names = PilotNames(job, secrets.token_hex(3), place)
-        scheduler = wanted.batch_system(threads, names)
+        scheduler = request.batch_system(threads, names)
         scheduler.check()
         say = _teller(place / "harvest.log")
-        with RayHead(place, wanted.ip) as head:
+        with RayHead(place, request.ip) as head:
             os.environ.update(head.environment)
             say(f"Ray's head is at {head.address}; looking for idle nodes")
-            command = wanted.pilot(place)
-            with Harvester(scheduler, wanted.observer(), command, wanted.tick, say):
+            command = request.pilot(place)
+            with Harvester(scheduler, request.observer(), command, request.tick, say):
                 yield head.address
 
 
@@ -349,7 +355,7 @@ def _alone(folder: Folder, place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _told_to_end() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Iterator[None]:
     """SIGTERM ends this process as Ctrl-C does: in good order. A run has its own ways."""
 
     def end(*_: object) -> None:

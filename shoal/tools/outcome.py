@@ -60,10 +60,10 @@ def errors() -> Iterator[None]:
     try:
         yield
     except MENDABLE as error:
-        said = printable(as_typed(str(error)))
-        if len(said) > LONGEST:  # as of a forged journal, with a name of a megabyte
-            said = f"{said[:LONGEST]} …"
-        typer.echo(f"error: {said}", err=True)
+        line = printable(as_typed(str(error)))
+        if len(line) > LONGEST:  # as of a forged journal, with a name of a megabyte
+            line = f"{line[:LONGEST]} …"
+        typer.echo(f"error: {line}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as interrupt:  # also of a second Ctrl-C, which ends a run at once
         typer.echo("interrupted", err=True)
@@ -100,9 +100,9 @@ ARGUMENT = re.compile(
 def as_typed(message: str) -> str:
     """The message with options as they are typed here: "--storage" for "storage="."""
 
-    def typed(found: re.Match[str]) -> str:
-        name, text = found.groups()
-        whole: str = found.group()
+    def typed(match: re.Match[str]) -> str:
+        name, text = match.groups()
+        whole: str = match.group()
         if name not in OPTIONS:
             return FLAGS.get(whole, whole)
         return f"--{name.replace('_', '-')} {text or ''}".rstrip()
@@ -111,17 +111,17 @@ def as_typed(message: str) -> str:
 
 
 def show(
-    found: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], Iterable[str]]
+    figures: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], Iterable[str]]
 ) -> None:
     """Figures as JSON, or as lines for people."""
     if as_json:
-        echo(json.dumps(found, indent=2, default=str))
+        echo(json.dumps(figures, indent=2, default=str))
     else:
-        echo("\n".join(lines(found)))
+        echo("\n".join(lines(figures)))
 
 
 def teller(as_json: bool) -> Callable[[str], None]:
-    """Says what a command does meanwhile, wherever it is done; beside figures as JSON nothing."""
+    """A function that prints what a command is doing; beside figures as JSON it prints nothing."""
 
     def say(text: str) -> None:
         if not as_json:
@@ -139,10 +139,10 @@ def echo(text: str) -> None:
 
 
 @contextmanager
-def concluded(study: "Study", as_json: bool, again: str | None = None) -> Iterator[None]:
+def concluded(study: "Study", as_json: bool, command: str | None = None) -> Iterator[None]:
     """Say what came out of a run, also if every trial failed.
 
-    `again`: the command that goes on with it; None: `shoal resume`.
+    `command`: what goes on with it; None: `shoal resume`.
 
     Raises:
         Exit: with 1 when there are trials and all of them failed; else, of a run that was stopped,
@@ -151,16 +151,16 @@ def concluded(study: "Study", as_json: bool, again: str | None = None) -> Iterat
     with suppress(TrialsFailed):
         yield
     since, lines = study.folder.snapshots.recent()
-    found = reporting.summary(lines, since=since) | {"report": _report_of(study)}
-    show(found, as_json, reporting.status_lines)
+    figures = reporting.summary(lines, since=since) | {"report": _report_of(study)}
+    show(figures, as_json, reporting.status_lines)
     trials = study.trials
     failed = [trial.id for trial in trials if trial.status.startswith("failed")]
     if not as_json:
-        for line in next_steps(study, found, failed, again):
+        for line in next_steps(study, figures, failed, command):
             echo(line)
     if len(failed) == len(trials) > 0:
         raise typer.Exit(1)
-    why = found["stopped"]
+    why = figures["stopped"]
     if why is not None:  # nobody has asked the searcher since whether there is more to do
         raise typer.Exit(BY_SIGNAL.get(why, WORK_LEFT))
 
@@ -177,11 +177,11 @@ def _report_of(study: "Study") -> str | None:
         return None
 
 
-def _best(study: "Study", found: Mapping[str, Any]) -> str:
-    """How to get what the best trial has learnt."""
+def _best(study: "Study", figures: Mapping[str, Any]) -> str:
+    """The call in Python that gives what the best trial has learnt."""
     load = f"shoal.load_study({str(study.folder.path)!r})"
-    best = found["best"]
-    if "best_by_recipe" in found:
+    best = figures["best"]
+    if "best_by_recipe" in figures:
         return f"{load}.best_by_recipe   gives the best trial of each recipe"
     if best is None:
         return f"{load}.trials   gives the trials"
@@ -196,19 +196,19 @@ def _best(study: "Study", found: Mapping[str, Any]) -> str:
 
 
 def next_steps(
-    study: "Study", found: Mapping[str, Any], failed: Sequence[str], again: str | None = None
+    study: "Study", figures: Mapping[str, Any], failed: Sequence[str], command: str | None = None
 ) -> Iterator[str]:
-    """Where the report is, and what to do next; `again`: as of `concluded`."""
+    """Where the report is, and what to do next; `command`: as of `concluded`."""
     folder = study.folder.path
-    if again is None:
-        again = f"shoal resume {folder}"
-    yield f"\nreport:  {found['report'] or 'not written'}"
+    if command is None:
+        command = f"shoal resume {folder}"
+    yield f"\nreport:  {figures['report'] or 'not written'}"
     if failed:
         text = folder / "trials" / failed[0] / "error.txt"
         which = "its traceback" if len(failed) == 1 else "the traceback of the first of them"
         yield f"failed:  {text} has {which}"
-        stay = "it stays" if len(failed) == 1 else f"the {plural(len(failed), 'trial')} stay"
-        yield f"         {stay} failed; to try them again: {again} --retry-failed"
+        remain = "it stays" if len(failed) == 1 else f"the {plural(len(failed), 'trial')} stay"
+        yield f"         {remain} failed; to try them again: {command} --retry-failed"
     if len(failed) < len(study.trials):
         if study.state.kept:
             yield (
@@ -216,6 +216,6 @@ def next_steps(
                 "visits and compares the weights"
             )
         begin = "         " if study.state.kept else "next:    "
-        yield f"{begin}{_best(study, found)} in Python"
-    if found.get("stopped"):
-        yield f"         {again}   goes on where this run stopped"
+        yield f"{begin}{_best(study, figures)} in Python"
+    if figures.get("stopped"):
+        yield f"         {command}   goes on where this run stopped"

@@ -51,7 +51,6 @@ from shoal.train.slot.setup import TrainerSetup
 from shoal.train.slot.trainer import SlotTrainer
 
 if TYPE_CHECKING:
-    from shoal.study.setup import Setup
     from shoal.study.study import Study
     from shoal.train.data.data import Data
 
@@ -66,12 +65,12 @@ def plan(file: str, space: list[str] | None, seed: int, as_json: bool, **wanted:
     names = ("backend", "slots", "threads", "device")
     options = {name: wanted.pop(name) for name in names}
     with at_holders(wanted.pop("address"), teller(as_json)) as perform:
-        found = forecast(study, options=options, perform=perform, **wanted)
-    show(found, as_json, forecast_lines)
+        figures = forecast(study, options=options, perform=perform, **wanted)
+    show(figures, as_json, forecast_lines)
 
 
 Row = dict[str, Any]
-Found = dict[str, Any]
+Figures = dict[str, Any]
 Speeds = Profile | Given | None
 
 # Seconds until slots of a new local Ray cluster have joined, as seen on small machines.
@@ -88,7 +87,7 @@ def forecast(
     out: Path | None = None,
     widths: tuple[int, int] | None = None,
     perform: Perform = perform_here,
-) -> Found:
+) -> Figures:
     """Predicted seconds of the study under each policy.
 
     Returns {"policies": [row …], "trials": …, "probe_s": …, "kinds": …, "guessed": …}.
@@ -115,14 +114,14 @@ def forecast(
     names = policies or _usual(widths)
     every = about_every(study.setup, chosen, data)
     seed = study.setup.seed
-    given = profile_of(profile)
-    hops = needs_hops(data, tells_of_hops(given))
+    speeds = profile_of(profile)
+    hops = needs_hops(data, tells_of_hops(speeds))
     rules = {name: policy_of(name, chosen.fuse, seed, every, hops) for name in names}
 
     begin = perf_counter()
     state = all_trials(searcher, data)
-    believe = believer(given)
-    if given is None or isinstance(given, Given):
+    believe = believer(speeds)
+    if speeds is None or isinstance(speeds, Given):
         fuse = chosen.fuse and any(is_auto(name) or "pack" in name for name in names)
         state = perform(
             probed,
@@ -138,7 +137,7 @@ def forecast(
     took = perf_counter() - begin
 
     truth = believe(state)
-    rows = given_rows(given) or ()
+    rows = given_rows(speeds) or ()
     knows_widths = any(name.startswith(AT) for row in rows for name in row["figures"])
     common = _Forecast(study.setup, searcher, chosen, data, truth, every, out)
     return {
@@ -163,7 +162,7 @@ def _usual(widths: tuple[int, int]) -> tuple[str, ...]:
 
 
 class _Frozen:
-    """The belief made of the probe, whatever a simulation measures."""
+    """A believer that reads the probe alone, whatever a simulation measures."""
 
     def __init__(self, probe: State, believer: Callable[[State], Profile]) -> None:
         self.probe = probe
@@ -183,18 +182,18 @@ class _Forecast:
     options: Options
     data: "Data"
     truth: Profile  # of what the probe found
-    every: ValidateEvery  # when trials are evaluated
+    validate_every: ValidateEvery  # when trials are evaluated
     out: Path | None  # a folder for journals and reports
 
     def row(self, name: str, rule: Policy[Any]) -> Row:
         """The figures of one policy."""
-        end = _Ends()
-        state = self._simulated(name, rule, end)
+        span = _Span()
+        state = self._simulated(name, rule, span)
         row: Row = {
             "policy": name,
             "slots": slots_on_this_machine(self.options),
-            "seconds": end.last,
-            "training_s": end.last - end.first,
+            "seconds": span.last,
+            "training_s": span.last - span.first,
         }
         if is_auto(name):
             choice = state.memory["policy"]
@@ -206,7 +205,7 @@ class _Forecast:
             row["report"] = str(page)
         return row
 
-    def _simulated(self, name: str, rule: Policy[Any], end: "_Ends") -> State:
+    def _simulated(self, name: str, rule: Policy[Any], span: "_Span") -> State:
         """The state at the end of the study under this policy."""
         decider = name if is_auto(name) else rule  # the automatic policy goes by its name
         described = {
@@ -222,14 +221,14 @@ class _Forecast:
             shards=self.data.sizes,
             seed=self.setup.seed,
             checkpoint_every=self.options.checkpoint_every,
-            recipe=SimulatedRecipe(validate_every=self.every),
+            recipe=SimulatedRecipe(validate_every=self.validate_every),
         )
         journal = self._journal(name)
         opened = Opened(1, self.data.sizes, described)
         journal.append(0.0, opened)
         begin = fold(State(), [opened])
         state = run(
-            self.searcher, rule, simulator, lambda state: self.truth, journal, begin, watch=[end]
+            self.searcher, rule, simulator, lambda state: self.truth, journal, begin, watch=[span]
         )
         journal.close()
         return state
@@ -244,7 +243,7 @@ class _Forecast:
         return Journal(path)
 
 
-class _Ends:
+class _Span:
     """Notes when the first plan was made and when the last trial was done."""
 
     def __init__(self) -> None:
@@ -262,19 +261,19 @@ class _Ends:
 # -- for people ----------------------------------------------------------------------------------
 
 
-def forecast_lines(found: Found) -> list[str]:
-    """The prediction for people, the fastest policy first."""
-    trials = f"{found['trials']} trials of {found['kinds']} kinds"
-    lines = [f"{trials}, probed in {found['probe_s']:.1f} s", ""]
+def forecast_lines(figures: Figures) -> list[str]:
+    """The forecast in words, the fastest policy first."""
+    trials = f"{figures['trials']} trials of {figures['kinds']} kinds"
+    lines = [f"{trials}, probed in {figures['probe_s']:.1f} s", ""]
     lines.append(f"{'policy':12} {'slots':>5} {'seconds':>9}")
-    for row in sorted(found["policies"], key=lambda row: row["seconds"]):
-        figures = f"{row['policy']:12} {row['slots']:5d} {row['seconds']:9.1f}"
-        lines.append(f"{figures}   {row.get('report', '')}".rstrip())
+    for row in sorted(figures["policies"], key=lambda row: row["seconds"]):
+        columns = f"{row['policy']:12} {row['slots']:5d} {row['seconds']:9.1f}"
+        lines.append(f"{columns}   {row.get('report', '')}".rstrip())
     lines.append("")
-    for row in found["policies"]:
+    for row in figures["policies"]:
         if "why" in row:
             lines.append(f"{row['policy']}: {row['follows']}, because {row['why']}")
-    if found["guessed"]:
+    if figures["guessed"]:
         lines.append("")
         lines.append(
             f"speeds at widths above 1 are guessed (width ** {WIDER}): "
@@ -291,12 +290,11 @@ Measurement = tuple[str, Mapping[str, Any]]
 MOST_TOGETHER = 32
 
 
-# About how long that may take for each form.
+# About how long the fused probe of a form may take.
 LONGEST: Seconds = 5.0
 
 
-# Steps of each trial that such a probe takes: six alone and six in each width, rarely more than
-# four widths.
+# Steps that it takes of each trial: six alone and six in each width, rarely more than four widths.
 STEPS = 30
 
 
@@ -310,9 +308,7 @@ def all_trials(searcher: Searcher[Any], data: "Data") -> State:
 
 def slot(number: int, data: "Data", slots: int = 1) -> Slot:
     """Slot `number` of so many, with every `slots`-th shard."""
-    name = "local"
-    if slots > 1:
-        name = f"slot{number}"
+    name = f"slot{number}" if slots > 1 else "local"
     return Slot(SlotId(name), shards=frozenset(data.shards[number::slots]))
 
 
@@ -326,12 +322,12 @@ def probed(setup: "Setup", data: "Data", options: Options, state: State, fuse: b
     """
     with TemporaryDirectory() as folder:
         trainer = _trainer(setup, options, data, folder)
-        found = {trial.id: _probed(trainer, trial) for trial in state.known.values()}
-        told = _entries(found)
+        measurements = {trial.id: _probed(trainer, trial) for trial in state.known.values()}
+        events = _entries(measurements)
         if fuse:
-            for some in _packs(state, found):
-                told += _entries(trainer.probe_packs(some))
-        return fold(state, told)
+            for pack in _packs(state, measurements):
+                events += _entries(trainer.probe_packs(pack))
+        return fold(state, events)
 
 
 def _probed(trainer: SlotTrainer, trial: Trial) -> Measurement:
@@ -351,8 +347,8 @@ def _probed(trainer: SlotTrainer, trial: Trial) -> Measurement:
 
 
 def _trainer(setup: "Setup", options: Options, data: "Data", folder: str) -> SlotTrainer:
-    """A slot of this process. `folder`: where its checkpoints go."""
-    slot = TrainerSetup(
+    """The trainer of a slot in this process. `folder`: where its checkpoints go."""
+    slot_setup = TrainerSetup(
         Options(threads=options.threads),
         seed=setup.seed,
         run=1,
@@ -360,22 +356,22 @@ def _trainer(setup: "Setup", options: Options, data: "Data", folder: str) -> Slo
         metric=setup.metric,
     )
     recipe = plan_to_measure(setup.recipe)
-    return SlotTrainer(recipe, data, Checkpoints(folder, 1), slot)
+    return SlotTrainer(recipe, data, Checkpoints(folder, 1), slot_setup)
 
 
-def _entries(found: Mapping[TrialId, Measurement]) -> list[Measured]:
-    """What was measured of each trial, as a journal has it."""
-    return [Measured(trial, *measured) for trial, measured in found.items()]
+def _entries(measurements: Mapping[TrialId, Measurement]) -> list[Measured]:
+    """The measurements as events of a journal."""
+    return [Measured(trial, *measurement) for trial, measurement in measurements.items()]
 
 
-def _packs(state: State, found: Mapping[TrialId, Measurement]) -> Iterable[Sequence[Trial]]:
+def _packs(state: State, measurements: Mapping[TrialId, Measurement]) -> Iterable[Sequence[Trial]]:
     """The trials of each form, as many as can be probed in the time."""
     forms: dict[str, list[Trial]] = {}
     slowest: dict[str, Seconds] = {}
-    for trial, (signature, figures) in found.items():
+    for trial, (signature, figures) in measurements.items():
         form = signature[:FORM]
         forms.setdefault(form, []).append(state.known[trial])
         slowest[form] = max(slowest.get(form, 0.0), figures.get("step", 0.0))
-    for form, some in forms.items():
+    for form, trials in forms.items():
         in_time = int(LONGEST / max(1e-9, STEPS * slowest[form]))
-        yield some[: max(2, min(MOST_TOGETHER, in_time))]
+        yield trials[: max(2, min(MOST_TOGETHER, in_time))]

@@ -82,24 +82,24 @@ def profile(
     if wanted["widths"] is not None:
         wanted["widths"] = whole_numbers(wanted["widths"], "--widths")
     wanted["feeders"] = whole_numbers(wanted["feeders"], "--feeders")
-    given = parse_config(values or [])
+    config = parse_config(values or [])
     say = teller(as_json)
     with at_holders(address, say) as perform:
         data = data_of(study.recipe)
-        trials = trials_of(study, data, given, num_samples)
+        trials = trials_of(study, data, config, num_samples)
         request = ProfileRequest(**wanted)
-        found = profiled(study, data, trials, request, say, perform)
-    path = str(page.write(found, out))
-    found["profile"] = path
+        figures = profiled(study, data, trials, request, say, perform)
+    path = str(page.write(figures, out))
+    figures["profile"] = path
     last = ["", f"profile: {path}"]
     chart = None
     if out.suffix == ".toml":
-        chart = page.write_page(found, out.with_suffix(".html"))
+        chart = page.write_page(figures, out.with_suffix(".html"))
     if chart is not None:
-        found["chart"] = str(chart)
+        figures["chart"] = str(chart)
         last.append(f"rates against width: {chart}")
-    show(found, as_json, lambda x: [*page.lines(x), *last])
-    if all(kind["failed"] for kind in found["kinds"]):
+    show(figures, as_json, lambda x: [*page.lines(x), *last])
+    if all(kind["failed"] for kind in figures["kinds"]):
         raise typer.Exit(1)
 
 
@@ -124,10 +124,10 @@ class ProfileRequest:
 
     def slots_for(self, device: str) -> int:
         """How many slots may be used on this kind of device."""
-        there = max(1, self.slots or slots_here())
+        available = max(1, self.slots or slots_here())
         if device == "cuda":
-            there = gpus()
-        return min(self.slots or there, there)
+            available = gpus()
+        return min(self.slots or available, available)
 
 
 def profiled(
@@ -145,7 +145,7 @@ def profiled(
     Raises:
         StudyError: more slots are asked for than there are, a process died, or every kind failed.
     """
-    found: dict[str, Any] = perform(
+    figures: dict[str, Any] = perform(
         _profiled,
         study.setup,
         data,
@@ -157,7 +157,7 @@ def profiled(
         slots=request.slots,
         threads=request.threads,
     )
-    return found
+    return figures
 
 
 def _profiled(
@@ -168,7 +168,7 @@ def _profiled(
     measured: _Measured | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What `profiled` does, on the machine that is timed."""
+    """The figures of `profiled`, timed on this machine."""
     device = device_of(request.device)
     count = request.slots_for(device)
     if isinstance(setup.recipe, ShardRecipe):
@@ -178,8 +178,8 @@ def _profiled(
     if not request.every:
         most = min(count, widths[-1] * len(trials))
 
-    helpers = max(request.feeders, default=0)
-    with slots_of(setup, data, most, helpers, device, request.threads) as slots:
+    feeders = max(request.feeders, default=0)
+    with slots_of(setup, data, most, feeders, device, request.threads) as slots:
         say(f"{plural(len(slots), 'slot')} started")
         kinds = kinds_of(slots, trials)
         say(f"{plural(len(kinds), 'kind')} among {plural(len(trials), 'trial')}")
@@ -207,7 +207,7 @@ def _profiled(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What the study's last run measured, by signature, and the head of that run."""
+    """The measurements of the study's last run, by signature, and the head of that run."""
 
     head: Mapping[str, Any]
     figures: Mapping[str, Mapping[str, float]]
@@ -275,13 +275,13 @@ def wanted_widths(widths: Sequence[int] | None, count: int) -> list[int]:
         StudyError: one of them is more than there are slots.
     """
     doubled = [1 << power for power in range(count.bit_length())]
-    wanted = sorted({1, *(widths or doubled)})
-    if wanted[0] < 1 or wanted[-1] > count:
+    chosen = sorted({1, *(widths or doubled)})
+    if chosen[0] < 1 or chosen[-1] > count:
         raise StudyError(
             f"widths must lie between 1 and {count}, the slots that there are; "
-            f"got {wanted[-1]}: say how many slots="
+            f"got {chosen[-1]}: say how many slots="
         )
-    return wanted
+    return chosen
 
 
 def rates_alone(kinds: Sequence[Kind]) -> list[float]:
@@ -305,25 +305,25 @@ def feeders_needed(alone: Sequence[float], fed: Mapping[int, float]) -> int | No
 
 
 def trials_of(
-    study: Study, data: Data, given: Mapping[str, Any], num_samples: int | None = None
+    study: Study, data: Data, values: Mapping[str, Any], num_samples: int | None = None
 ) -> list[Trial]:
     """The trials to be timed.
 
-    With given values it is one trial, which takes other values from the first configuration of the
+    With `values` it is one trial, which takes other values from the first configuration of the
     search space. Without any, these are the trials that the study knows, or else all of its search
     space.
 
     Raises:
         StudyError: the space cannot be listed, and nobody says how many samples to draw.
     """
-    if given:
+    if values:
         space = study.setup.space or {}
-        recipe = given.get(RECIPE)
+        recipe = values.get(RECIPE)
         if recipe is not None and recipe in parts_of(
             study.recipe
         ):  # of several: its part of the space
             space = {**space, RECIPE: grid({recipe: brought_by(space, recipe)})}
-        config = {**first_config(space), **given}
+        config = {**first_config(space), **values}
         shards = frozenset(shards_of(data.sizes, config))
         return [Trial(TrialId("t000"), 1.0, config, shards=shards)]
     if study.folder.size() and study.state.known:
@@ -336,7 +336,7 @@ def trials_of(
 
 Answer = Mapping[str, Any]  # what a rank measured
 
-# Of a `profile.table.Row`, as a slot measures them.
+# The costs of a `profile.table.Row`, as a slot measures them.
 COSTS = ("memory", "build", "first", "evaluate", "save")
 CHANGES = ("up", "down")
 # Known of a run only, since the way between slots is most of it.
@@ -412,10 +412,10 @@ def time_width(slots: ProfileSlots, kinds: Sequence[Kind], width: int, count: in
 
     Left out are those whose speed there is known.
     """
-    left = [kind for kind in kinds if kind.failed is None and width not in kind.widths]
+    untimed = [kind for kind in kinds if kind.failed is None and width not in kind.widths]
     at_once = count // width
-    for begin in range(0, len(left), at_once):
-        _time_together(slots, left[begin : begin + at_once], width)
+    for begin in range(0, len(untimed), at_once):
+        _time_together(slots, untimed[begin : begin + at_once], width)
 
 
 def _time_together(slots: ProfileSlots, kinds: Sequence[Kind], width: int) -> None:
@@ -441,27 +441,23 @@ def _seat(
     joining: tuple[int, ...] = (),
 ) -> Seat:
     """A rank's seat in a lane whose first rank is slot `first`."""
-    store = ""
-    if width > 1:
-        store = slots.addresses[first]
-    gradients: Literal["gloo", "nccl"] = "gloo"
-    if slots.device == "cuda":
-        gradients = "nccl"
+    store = slots.addresses[first] if width > 1 else ""
+    gradients: Literal["gloo", "nccl"] = "nccl" if slots.device == "cuda" else "gloo"
     return Seat(lane, generation, rank, width, store, joining=joining, gradients=gradients)
 
 
 def _answer(slots: ProfileSlots, number: int, kind: Kind) -> Answer | None:
     """What a rank measured; None if it failed."""
     try:
-        found: Answer = slots.hear(number, "train")
-        return found
+        answer: Answer = slots.hear(number, "train")
+        return answer
     except RuntimeError as error:
         kind.failed = str(error)
         return None
 
 
 def _note(kind: Kind, width: int, ranks: Sequence[Answer | None]) -> None:
-    """Note what the ranks of one lane found: the lane is as slow as the slowest of them."""
+    """Note what the ranks of one lane measured: the lane is as slow as the slowest of them."""
     answers = [rank for rank in ranks if rank is not None]
     if len(answers) < len(ranks):
         return
@@ -579,10 +575,10 @@ class ProfileSlots:
         process = self._processes[number]
         try:
             while link.poll(PATIENCE):
-                got, answer = link.recv()
-                if got == "failed":
+                kind, answer = link.recv()
+                if kind == "failed":
                     raise RuntimeError(answer)
-                if got == name:
+                if kind == name:
                     return answer
         except (EOFError, OSError) as error:
             process.join(10)
@@ -599,7 +595,7 @@ def slots_of(
 ) -> Iterator[ProfileSlots]:
     """So many slots. If feeders need more processes, the others have no device of their own."""
     placed = None if data.catalogue is None else data
-    user = dumps((plan_to_measure(setup.recipe), placed))
+    pickled = dumps((plan_to_measure(setup.recipe), placed))
     links = []
     processes = []
     with TemporaryDirectory() as folder:
@@ -607,7 +603,7 @@ def slots_of(
             for number in range(max(slots, feeders)):
                 place = f"cuda:{number}" if device == "cuda" else device
                 timed = TimedSetup(
-                    user,
+                    pickled,
                     str(Path(folder) / "lock"),
                     place if number < slots else "cpu",
                     threads,

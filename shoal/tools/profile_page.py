@@ -37,34 +37,34 @@ HEADS = (
 )
 
 
-Found = Mapping[str, Any]  # what `profile.profiled` returns
+ProfileFigures = Mapping[str, Any]  # what `profile.profiled` returns
 KindFigures = Mapping[str, Any]  # one of its kinds
 Config = Mapping[str, Any]
 
 
-def lines(found: Found) -> list[str]:
+def lines(figures: ProfileFigures) -> list[str]:
     """The figures for people: a table for each kind, times in milliseconds a step."""
     shown: list[str] = []
-    for kind in found["kinds"]:
+    for kind in figures["kinds"]:
         shown += [*_kind_lines(kind), ""]
-    if found["feeders"]:
+    if figures["feeders"]:
         shown.append(_line(("feeders", "samples/s")))
-        shown += [_line((str(n), count(rate))) for n, rate in found["feeders"].items()]
-        needed = "more than were tried" if found["needed"] is None else found["needed"]
+        shown += [_line((str(n), count(rate))) for n, rate in figures["feeders"].items()]
+        needed = "more than were tried" if figures["needed"] is None else figures["needed"]
         shown.append(f"feeders needed, whichever kinds train on one slot each: {needed}")
-    shown += _sharing_lines(found)
+    shown += _sharing_lines(figures)
     return shown
 
 
-def _sharing_lines(found: Found) -> list[str]:
+def _sharing_lines(figures: ProfileFigures) -> list[str]:
     """A remark if slots had to share CPUs."""
     widest = 1
-    for kind in found["kinds"]:
+    for kind in figures["kinds"]:
         widest = max([widest, *kind["widths"]])
-    if found["device"] == "cuda" or widest * found["threads"] <= found["cpus"]:
+    if figures["device"] == "cuda" or widest * figures["threads"] <= figures["cpus"]:
         return []
-    threads = plural(found["threads"], "thread")
-    cpus = plural(found["cpus"], "CPU")
+    threads = plural(figures["threads"], "thread")
+    cpus = plural(figures["cpus"], "CPU")
     return ["", f"{widest} slots of {threads} share {cpus}."]
 
 
@@ -100,25 +100,25 @@ def _line(cells: Sequence[str]) -> str:
     return "".join(f"{cell:>11}" for cell in cells)
 
 
-def chart(found: Found) -> Figure | None:
+def chart(figures: ProfileFigures) -> Figure | None:
     """Samples/s against width, a line for each kind, as FLEET's figure 9.
 
     Dotted: so many times what one slot makes.
 
     None: nothing was timed at more than one width.
     """
-    timed = [kind for kind in found["kinds"] if len(kind["widths"]) > 1]
+    timed = [kind for kind in figures["kinds"] if len(kind["widths"]) > 1]
     if not timed:
         return None
-    lines: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
     for number, (kind, config) in enumerate(zip(timed, _short_configs(timed), strict=True)):
         widths = sorted(kind["widths"])
         rates = [kind["widths"][width]["rate"] for width in widths]
         ideal = [rates[0] * width / widths[0] for width in widths]
         name = config_text(config, 40) or kind["signature"]
         colour = BASE[number % len(BASE)]
-        lines.append(_curve(escape(name), colour, widths, rates))
-        lines.append(_curve(escape(name), colour, widths, ideal, ideal=True))
+        curves.append(_curve(escape(name), colour, widths, rates))
+        curves.append(_curve(escape(name), colour, widths, ideal, ideal=True))
     ticks = sorted({width for kind in timed for width in kind["widths"]})
     shape = layout(
         420,
@@ -128,7 +128,7 @@ def chart(found: Found) -> Figure | None:
         xaxis=axis("slots", tickvals=ticks),
         yaxis=axis("samples/s", rangemode="tozero"),
     )
-    return {"data": lines, "layout": shape}
+    return {"data": curves, "layout": shape}
 
 
 def _curve(
@@ -153,13 +153,13 @@ def _curve(
     return curve
 
 
-def write_page(found: Found, path: str | Path) -> Path | None:
+def write_page(figures: ProfileFigures, path: str | Path) -> Path | None:
     """Write the chart and its figures as a page; None: there is nothing to draw.
 
     Raises:
         OSError: the file cannot be written.
     """
-    drawn = chart(found)
+    drawn = chart(figures)
     if drawn is None:
         return None
     heads = ("kind", "for example", "slots", "samples/s", "efficiency", "step, ms")
@@ -172,16 +172,16 @@ def write_page(found: Found, path: str | Path) -> Path | None:
             Cell(f"{row['efficiency']:.2f}", row["efficiency"]),
             Cell(_milliseconds(row.get("total")), row.get("total")),
         ]
-        for kind in found["kinds"]
+        for kind in figures["kinds"]
         for width, row in sorted(kind["widths"].items())
     ]
     text = (
         "A line for each kind of trial, as measured; dotted: what it would be if more slots "
         "cost nothing."
     )
-    remarks = [note(line) for line in _sharing_lines(found) if line]
+    remarks = [note(line) for line in _sharing_lines(figures) if line]
     title = "Rates against width"
-    heading = plain_heading(title, plural(len(found["kinds"]), "kind"))
+    heading = plain_heading(title, plural(len(figures["kinds"]), "kind"))
     parts = [
         Section("rates", "Samples/s", [note(text), drawing("rates"), *remarks]),
         Section("figures", "Figures", [table(heads, rows, sortable=True)]),
@@ -191,7 +191,7 @@ def write_page(found: Found, path: str | Path) -> Path | None:
     return target
 
 
-def write(found: Found, path: str | Path) -> Path:
+def write(figures: ProfileFigures, path: str | Path) -> Path:
     """Write a profile for `profile=` and `shoal simulate`.
 
     It has a row for each kind, with the values of a configuration on which its speed depends.
@@ -199,10 +199,10 @@ def write(found: Found, path: str | Path) -> Path:
     Raises:
         OSError: the file cannot be written.
     """
-    timed = [kind for kind in found["kinds"] if kind["widths"]]
-    threads = plural(found["threads"], "thread")
-    text = [f"# made by shoal profile, on {found['device']}, {threads} a slot"]
-    for number, rate in found["feeders"].items():
+    timed = [kind for kind in figures["kinds"] if kind["widths"]]
+    threads = plural(figures["threads"], "thread")
+    text = [f"# made by shoal profile, on {figures['device']}, {threads} a slot"]
+    for number, rate in figures["feeders"].items():
         text.append(f"# {plural(number, 'feeder')}: {rate:.6g} samples/s")
     for config, kind in distinct_configs(timed):
         points = [f"{width} = {row['rate']:.6g}" for width, row in sorted(kind["widths"].items())]
@@ -224,8 +224,8 @@ def distinct_configs(kinds: Sequence[KindFigures]) -> Iterator[tuple[Config, Kin
         if short.count(config) == 1:
             yield config, kind
             continue
-        for each in kind["configs"]:
-            yield each, kind
+        for full in kind["configs"]:
+            yield full, kind
 
 
 def _short_configs(kinds: Sequence[KindFigures]) -> list[Config]:
@@ -245,7 +245,7 @@ def toml(value: Any) -> str:
     """A value as TOML writes it; of a table without what is None, which TOML lacks."""
     if isinstance(value, Mapping):
         pairs = [
-            f"{json.dumps(name)} = {toml(each)}" for name, each in value.items() if each is not None
+            f"{json.dumps(name)} = {toml(cell)}" for name, cell in value.items() if cell is not None
         ]
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, (list, tuple)):

@@ -50,10 +50,10 @@ def repaired(directory: Path) -> dict[str, Any]:
 
 
 def _look_at_checkpoints(folder: Folder) -> tuple[int | None, dict[TrialId, str]]:
-    """A later run that has marked them and that the journal does not know, or not any more; and
-    what is wrong with the trials' newest ones.
+    """Give the place of checkpoints back to the journal's newest run, and read the newest ones.
 
-    The place of checkpoints is given back to the journal's newest run.
+    Returns the later run that had marked the place and that the journal does not know, or not any
+    more; and what is wrong with trials' newest checkpoints.
     """
     folder.go_on(folder.head())
     state = folder.past().state
@@ -70,38 +70,38 @@ def _look_at_checkpoints(folder: Folder) -> tuple[int | None, dict[TrialId, str]
     return forgotten, damaged
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The same for people."""
-    if found["copy"] is None and not found["spared"]:
-        yield f"the journal is sound: {plural(found['lines'], 'line')}"
-    elif found["copy"] is not None:
-        if found["restored"]:
+def lines(repairs: dict[str, Any]) -> Iterator[str]:
+    """What was repaired, in words."""
+    if repairs["copy"] is None and not repairs["spared"]:
+        yield f"the journal is sound: {plural(repairs['lines'], 'line')}"
+    elif repairs["copy"] is not None:
+        if repairs["restored"]:
             yield (
-                f"{plural(found['restored'], 'line')} in which a bit had turned, as before: "
+                f"{plural(repairs['restored'], 'line')} in which a bit had turned, as before: "
                 "nothing is lost by it"
             )
-        if found["doubled"]:
-            yield f"{plural(found['doubled'], 'doubled line')} left out: nothing is lost by it"
-        if found["cut"]:
+        if repairs["doubled"]:
+            yield f"{plural(repairs['doubled'], 'doubled line')} left out: nothing is lost by it"
+        if repairs["cut"]:
             yield (
-                f"cut before line {found['lines'] + found['doubled'] + 1}: {found['why']}; "
-                f"{plural(found['cut'], 'line')} gone from there on"
+                f"cut before line {repairs['lines'] + repairs['doubled'] + 1}: {repairs['why']}; "
+                f"{plural(repairs['cut'], 'line')} gone from there on"
             )
-        yield f"the journal as it was: {found['copy']}"
-    if found["spared"]:
+        yield f"the journal as it was: {repairs['copy']}"
+    if repairs["spared"]:
         yield (
-            f"{plural(found['spared'], 'damaged line')} before the newest snapshot stay: its state "
-            "is known, so that nothing is lost of trials and scores; replay, learning_curves and "
-            "--whole need a copy of the journal"
+            f"{plural(repairs['spared'], 'damaged line')} before the newest snapshot stay: its "
+            "state is known, so that nothing is lost of trials and scores; replay, "
+            "learning_curves and --whole need a copy of the journal"
         )
-    if found["snapshot"]:
+    if repairs["snapshot"]:
         yield "a snapshot of the state, which makes opening quick, was made anew"
-    if found["forgotten_run"] is not None:
+    if repairs["forgotten_run"] is not None:
         yield (
-            f"run {found['forgotten_run']} is not in the journal: the study goes on as if it had "
+            f"run {repairs['forgotten_run']} is not in the journal: the study goes on as if it had "
             "not been"
         )
-    damaged = found["damaged_checkpoints"]
+    damaged = repairs["damaged_checkpoints"]
     for trial, why in damaged.items():
         yield f"{trial}: {why}"
     if damaged:

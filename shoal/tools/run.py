@@ -50,8 +50,8 @@ def resume(
 ) -> None:
     """Go on with a study that was stopped or killed."""
     study = shoal.load_study(directory, trust=trust, checkpoints=checkpoints)
-    again = command_to_go_on(study.folder)
-    with going_on(study, requeue), _harvest_over(study.folder), concluded(study, as_json, again):
+    command = command_to_go_on(study.folder)
+    with going_on(study, requeue), _harvest_over(study.folder), concluded(study, as_json, command):
         study.resume(timeout=timeout, progress=not as_json, retry_failed=retry_failed)
 
 
@@ -75,24 +75,24 @@ def _harvest_over(folder: Folder) -> Iterator[None]:
 
 
 @contextmanager
-def going_on(study: "Study", asked: bool) -> Iterator[None]:
-    """Submit the job again after a run that its time limit stopped, if that is `asked` for.
+def going_on(study: "Study", requeue: bool) -> Iterator[None]:
+    """Submit the job again after a run that its time limit stopped; nothing without `requeue`.
 
     Raises:
         StudyError: this is no batch job, the runs make no progress, or Slurm refuses.
         Exit: as of the run; the job is submitted again before.
     """
-    if not asked:
+    if not requeue:
         yield
         return
     check_requeue()
-    left: typer.Exit | None = None
+    run_exit: typer.Exit | None = None
     try:
         yield
     except typer.Exit as ending:
         if ending.exit_code == 1:  # all trials failed
             raise
-        left = ending
+        run_exit = ending
     why = why_not_requeued(study.lines())
     if why is None:
         typer.echo("the job is submitted again: it goes on when Slurm starts it", err=True)
@@ -100,5 +100,5 @@ def going_on(study: "Study", asked: bool) -> Iterator[None]:
         requeue_job()
     else:
         typer.echo(f"the job is not submitted again: {why}", err=True)
-    if left is not None:
-        raise left
+    if run_exit is not None:
+        raise run_exit

@@ -13,8 +13,8 @@ from shoal.tools.outcome import errors, show
 @errors()
 def simulate(specs: list[Path], policy: list[str] | None, out: Path | None, as_json: bool) -> None:
     """Run studies in virtual time."""
-    found, lines = command.simulate(specs, policy or (), out)
-    show(found, as_json, lambda _: lines)
+    figures, lines = command.simulate(specs, policy or (), out)
+    show(figures, as_json, lambda _: lines)
 
 
 @errors()
@@ -30,8 +30,8 @@ def trace_slurm(
     """
     every, hours = options.pop("every"), options.pop("hours")
     if not watch:
-        found, lines = command.trace_slurm(out, partition=partition, **options)
-        return show(found, as_json, lambda _: lines)
+        figures, lines = command.trace_slurm(out, partition=partition, **options)
+        return show(figures, as_json, lambda _: lines)
     if any(options[name] for name in ("sacct", "nodes", "ignored")):
         raise StudyError("--watch asks sinfo from now on: leave out --sacct, --nodes and --ignore")
 
@@ -39,12 +39,12 @@ def trace_slurm(
         typer.echo(text, err=True)
 
     say(f"recording idle nodes into {out} every {every:g} s; Ctrl-C ends it")
-    found, lines = command.trace_watch(out, partition, every, hours, say)
-    return show(found, as_json, lambda _: lines)
+    figures, lines = command.trace_watch(out, partition, every, hours, say)
+    return show(figures, as_json, lambda _: lines)
 
 
 @errors()
 def trace_stats(file: Path, as_json: bool) -> None:
     """Describe a log of idle nodes."""
-    found, lines = command.trace_stats(file)
-    show(found, as_json, lambda _: lines)
+    figures, lines = command.trace_stats(file)
+    show(figures, as_json, lambda _: lines)

@@ -59,39 +59,39 @@ class BatchRequest:
             "account": self.account,
             "output": self.output,
         }
-        found: dict[str, str | None] = {
+        directives: dict[str, str | None] = {
             name: str(value) for name, value in texts.items() if value is not None
         }
         if self.requeue:
             # What the job printed before stays in its file.
-            found |= {"requeue": None, "open-mode": "append"}
-        for each in self.sbatch or ():
-            name, equals, value = each.removeprefix("--").partition("=")
+            directives |= {"requeue": None, "open-mode": "append"}
+        for option in self.sbatch or ():
+            name, equals, value = option.removeprefix("--").partition("=")
             if name in OWN:
                 raise StudyError(
-                    f"--sbatch {each}: shoal slurm script has an option for that, and takes the "
+                    f"--sbatch {option}: shoal slurm script has an option for that, and takes the "
                     f"backend from it: {OWN[name]}"
                 )
-            found[name] = value if equals else None
-        return found
+            directives[name] = value if equals else None
+        return directives
 
 
 @errors()
 def printed(
-    context: typer.Context, arguments: list[str], before: list[str] | None, **asked: Any
+    context: typer.Context, arguments: list[str], before: list[str] | None, **typed: Any
 ) -> None:
     """Print the batch script."""
-    wanted = BatchRequest(**asked)
+    request = BatchRequest(**typed)
     # By its full path, since the job's PATH may be another one.
     command = Path(sys.executable).with_name("shoal")
     program = [str(command)] if command.exists() else python_module("shoal.cli")
-    words = [*program, "run", *_checked(context, wanted, arguments)]
-    if wanted.requeue:
+    words = [*program, "run", *_checked(context, request, arguments)]
+    if request.requeue:
         words.append("--requeue")
-    echo(batch_script(wanted.directives(), before or (), words).rstrip("\n"))
+    echo(batch_script(request.directives(), before or (), words).rstrip("\n"))
 
 
-def _checked(context: typer.Context, asked: BatchRequest, arguments: Sequence[str]) -> list[str]:
+def _checked(context: typer.Context, request: BatchRequest, arguments: Sequence[str]) -> list[str]:
     """The arguments of `shoal run`, with its backend if several slots need one.
 
     Raises:
@@ -106,7 +106,7 @@ def _checked(context: typer.Context, asked: BatchRequest, arguments: Sequence[st
     if file is not None and not Path(file_and_name(file)[0]).is_file():
         raise StudyError(f"there is no file {file_and_name(file)[0]}")
     parse_space(parsed.params["space"])
-    several = asked.nodes > 1 or (asked.gpus_per_node or 1) > 1
+    several = request.nodes > 1 or (request.gpus_per_node or 1) > 1
     is_ray = parsed.params["backend"] == "ray"
     typed = parsed.get_parameter_source("backend").name == "COMMANDLINE"
     if several and typed and not is_ray:
@@ -124,30 +124,30 @@ def _check_used(backend: str, typed: Mapping[str, Any]) -> None:
     """Raise StudyError if the run would refuse an option, as one that its backend does not use."""
     from shoal.options import Options, check_used
 
-    given: dict[str, Any] = {}
-    for each in fields(Options):
-        if each.metadata["backend"] and each.name in typed:
-            value, parsed = typed[each.name], each.metadata["typed"]
-            given[each.name] = parsed(value) if parsed else value
-    check_used(Options.of(backend=backend, **given), typed["widths"])
+    options: dict[str, Any] = {}
+    for option in fields(Options):
+        if option.metadata["backend"] and option.name in typed:
+            value, parsed = typed[option.name], option.metadata["typed"]
+            options[option.name] = parsed(value) if parsed else value
+    check_used(Options.of(backend=backend, **options), typed["widths"])
 
 
 # -- the file --------------------------------------------------------------------------------------
 
 
 def batch_script(
-    asked: Mapping[str, str | None], before: Sequence[str], command: Sequence[str]
+    directives: Mapping[str, str | None], before: Sequence[str], command: Sequence[str]
 ) -> str:
-    """The file. Slurm's signals reach the command itself, as it takes the shell's place.
+    """A batch script. Slurm's signals reach the command itself, as it takes the shell's place.
 
-    `asked`: options of sbatch without their hyphens; None: one without a value. `before`: lines of
-    the shell that make the job's environment. `command`: what to run, word by word.
+    `directives`: options of sbatch without their hyphens; None: one without a value. `before`:
+    lines of the shell that make the job's environment. `command`: what to run, word by word.
 
     Raises:
         ValueError: an option has no such form, or a text has several lines.
     """
     lines = ["#!/bin/bash"]
-    for name, value in asked.items():
+    for name, value in directives.items():
         lines.append(f"#SBATCH --{_directive(name, value)}")
     lines.append("")
     for line in before:
@@ -183,5 +183,5 @@ def _directive(name: str, value: str | None) -> str:
 
 def _check_line(text: str) -> None:
     """Raise ValueError if the text does not fit one line of a script."""
-    if any(not each.isprintable() for each in text):
+    if any(not character.isprintable() for character in text):
         raise ValueError(f"a batch script takes texts of one line; got {text!r}")

@@ -4,7 +4,7 @@ import gc
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal import reporting
 from shoal.core.errors import StudyError
@@ -13,9 +13,6 @@ from shoal.reporting.format import score
 from shoal.study.folder import Folder, studies_in
 from shoal.study.holder import process_of
 from shoal.tools.outcome import errors, show
-
-if TYPE_CHECKING:
-    pass
 
 
 def collect_rarely() -> None:
@@ -38,21 +35,21 @@ def status(directory: Path, as_json: bool, whole: bool = False) -> None:
         return show(pooled, as_json, summary_lines)
     if not lines:
         return _status_of_all(directory, whole, as_json)
-    found = _with_process(reporting.summary(lines, since=since), folder)
-    if found["status"] == "open" and found["process"]["running"] is not False:
+    figures = _with_process(reporting.summary(lines, since=since), folder)
+    if figures["status"] == "open" and figures["process"]["running"] is not False:
         board = folder.slots()
         begin = since.begin() if since else []
         now = time.time()
-        found["standing"] = reporting.standing([*begin, *lines], board, now)
-        found["asked"] = reporting.asked(board)
-    show(found, as_json, reporting.status_lines)
+        figures["standing"] = reporting.standing([*begin, *lines], board, now)
+        figures["asked"] = reporting.asked(board)
+    show(figures, as_json, reporting.status_lines)
 
 
-def _with_process(found: dict[str, Any], folder: Folder) -> dict[str, Any]:
+def _with_process(figures: dict[str, Any], folder: Folder) -> dict[str, Any]:
     """The summary, with who is at work on a study that is open."""
-    if found["status"] == "open":
-        found["process"] = process_of(folder, time.time())
-    return found
+    if figures["status"] == "open":
+        figures["process"] = process_of(folder, time.time())
+    return figures
 
 
 def _status_of_all(directory: Path, whole: bool, as_json: bool) -> None:
@@ -61,14 +58,14 @@ def _status_of_all(directory: Path, whole: bool, as_json: bool) -> None:
     Raises:
         StudyError: there is none.
     """
-    found = {}
+    studies = {}
     for name, place in studies_in(directory).items():
         since, lines = Folder(place).snapshots.recent(whole)
-        summed = reporting.summary(lines, since=since)
-        found[name] = _with_process(summed, Folder(place))
-    if not found:
+        figures = reporting.summary(lines, since=since)
+        studies[name] = _with_process(figures, Folder(place))
+    if not studies:
         raise StudyError(f"there is no study in {directory}: no journal.jsonl")
-    show({"studies": found}, as_json, studies_lines)
+    show({"studies": studies}, as_json, studies_lines)
 
 
 @errors()
@@ -88,13 +85,13 @@ def report(directory: Path, out: Path | None, as_json: bool, whole: bool = False
     show({"report": str(path)}, as_json, lambda _: lines)
 
 
-def studies_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def studies_lines(figures: Mapping[str, Any]) -> Iterator[str]:
     """A line for each of several studies, by name."""
-    for name, study in found["studies"].items():
+    for name, study in figures["studies"].items():
         standing, trials, *_ = reporting.status_lines(study)
         line = f"{name}: {standing.partition(': ')[2]}; {trials.replace('   ', ' ')}"
-        for each in study.get("best_by_recipe", {name: study}).values():
-            best = each["best"]
+        for best_of in study.get("best_by_recipe", {name: study}).values():
+            best = best_of["best"]
             if best is not None:
-                line += f"; best {each['metric']} {score(best['score'])} ({best['trial']})"
+                line += f"; best {best_of['metric']} {score(best['score'])} ({best['trial']})"
         yield line
