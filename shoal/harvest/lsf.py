@@ -221,7 +221,7 @@ def _windows(text: str) -> dict[str, Seconds]:
 
 
 def span_of(text: str) -> Seconds:
-    """Seconds of "1 hour 30 minutes"; of UNLIMITED inf."""
+    """The seconds of a text as "1 hour 30 minutes"; inf of UNLIMITED."""
     if "UNLIMITED" in text.upper():
         return inf
     return float(sum(int(n) * SECONDS[unit] for n, unit in SPAN.findall(text)))

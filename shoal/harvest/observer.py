@@ -44,7 +44,7 @@ class PilotOrders:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Decides from what is seen and remembered alone.
+    """Decides which pilots begin and end, from what is seen and remembered alone.
 
     `min_ticks`: looks in a row in which a node must be idle before it is taken. `most`: pilots at
     once; None: no limit. `longest`, `shortest`: minutes of a pilot. `yields`: the batch system does

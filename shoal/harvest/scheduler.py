@@ -95,7 +95,7 @@ class Site:
     gpus: bool = False
 
     def matters(self, partition: str) -> bool:
-        """Whether jobs that wait there matter."""
+        """Whether jobs that wait in this partition matter."""
         return not self.watched or partition in (self.partition, *self.watched)
 
 

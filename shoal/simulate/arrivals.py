@@ -65,17 +65,12 @@ def arrivals_of(kinds: Sequence[Fields], shards: Shards, seed: int) -> tuple[Arr
     arrivals: list[Arrival] = []
     for number, kind in enumerate(kinds):
         kind.only(TRIALS)
-        prefix = _prefix(number, len(kinds))
+        # Names begin with a letter, if there are enough letters.
+        few = len(kinds) <= len(ascii_lowercase)
+        prefix = ascii_lowercase[number] if few else f"k{number:03d}-"
         arrivals += _arrivals(kind, prefix, shards, seed + number)
     arrivals.sort(key=lambda arrival: arrival[0])
     return tuple(arrivals)
-
-
-def _prefix(number: int, kinds: int) -> str:
-    """How the names of a kind's trials begin: with a letter, if there are enough letters."""
-    if kinds <= len(ascii_lowercase):
-        return ascii_lowercase[number]
-    return f"k{number:03d}-"
 
 
 def _arrivals(kind: Fields, prefix: str, shards: Shards, seed: int) -> list[Arrival]:

@@ -116,14 +116,10 @@ class Fields:
 
     def numbers(self, key: str, least: float = -inf, above: float = -inf) -> list[float]:
         """A list of at least one number."""
-        return [self._number(key, value, least, above, inf) for value in self._list(key)]
-
-    def _list(self, key: str) -> list[Any]:
-        """A list of at least one value."""
-        value = self.get(key)
-        if not value or not isinstance(value, list):
-            raise self.must_be(key, "a list of numbers", value)
-        return value
+        values = self.get(key)
+        if not values or not isinstance(values, list):
+            raise self.must_be(key, "a list of numbers", values)
+        return [self._number(key, value, least, above, inf) for value in values]
 
     def text(self, key: str, default: Any = NONE) -> str:
         """A text; a default is taken as it is."""

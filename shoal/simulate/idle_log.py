@@ -73,7 +73,8 @@ class IdleLog:
         `finish`: when it ends; None: with the last time in the fragments.
         """
         listed = sorted(fragments, key=lambda fragment: (fragment[1], fragment[0]))
-        numbers = _numbered(name for name, _, _ in listed)
+        names = tuple(dict.fromkeys(name for name, _, _ in listed))
+        numbers = {name: number for number, name in enumerate(names)}
         node = np.array([numbers[name] for name, _, _ in listed], np.int64)
         start = np.array([since for _, since, _ in listed], float)
         end = np.array([until for _, _, until in listed], float)
@@ -83,7 +84,6 @@ class IdleLog:
             finish = max(known, default=0.0)
 
         begin = float(start.min(initial=finish))
-        names = tuple(numbers)
         return cls(names, node, start, end, begin, float(finish), machine=len(names))
 
     @property
@@ -175,11 +175,6 @@ class IdleLog:
         ends = np.minimum(self.end, self.finish)
         starts = np.maximum(self.start, self.begin)
         return float(np.maximum(ends - starts, 0.0).sum())
-
-
-def _numbered(names: Iterable[str]) -> dict[str, int]:
-    """A number for each name, in the order in which they come."""
-    return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def _by_time(at: Times, node: Ids, seen: NDArray[np.bool_]) -> dict[float, Ids]:

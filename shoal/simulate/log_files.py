@@ -33,14 +33,6 @@ from shoal.harvest.hosts import hosts
 from shoal.simulate.idle_log import Fragment, IdleLog, TraceError
 
 
-def _number(value: Any) -> float:
-    """The value as a number; nan if it is none."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return nan
-
-
 @dataclass(frozen=True)
 class TraceSource:
     """A log being read: its file, the names of all nodes if they are known, and how places count.
@@ -65,8 +57,11 @@ class TraceSource:
             raise self.wrong(1 if self.counts == "line" else None, rule)
 
     def number(self, line: int, name: str, value: Any) -> float:
-        """Seconds; an end may be infinite."""
-        number = _number(value)
+        """The value of this column as seconds; an end may be infinite."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = nan
         is_end = name == "end" and not isnan(number)
         if not isfinite(number) and not is_end:
             raise self.wrong(line, f"{name} must be a number of seconds; got {value!r}")
@@ -245,7 +240,7 @@ def _intervals(source: TraceSource, rows: Iterable[Row]) -> IdleLog:
 
 
 def _interval(source: TraceSource, line: int, row: Mapping[str, Any]) -> Fragment:
-    """One row; an empty end means still idle."""
+    """The fragment of a row; an empty end means still idle."""
     name = source.node(line, row["node"])
     start = source.number(line, "start", row["start"])
     if row["end"] in ("", None):
@@ -308,7 +303,7 @@ class _Events:
         self._since[name] = now
 
     def fragments(self) -> list[Fragment]:
-        """All fragments that last, those without an end too."""
+        """All fragments with a length, those without an end too."""
         fragments = list(self._ended)
         for name, start in self._since.items():
             fragments.append((name, start, inf))

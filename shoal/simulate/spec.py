@@ -106,7 +106,10 @@ def load_spec(path: str | Path) -> Spec:
     seed = top.whole("seed", 0)
     data_table = top.table("data") if "data" in top else None
     shards, replicas = shards_of(data_table, slots, speeds)
-    arrivals = arrivals_of(_some(top, "trials"), shards, seed)
+    kinds = top.tables("trials")
+    if not kinds:
+        raise top.wrong("", "it needs trials, as [[trials]]")
+    arrivals = arrivals_of(kinds, shards, seed)
     profile = _profile(top, speeds)
     _check(top, profile, arrivals, all_slots)
     return Spec(
@@ -155,14 +158,6 @@ def _rows(top: Fields, hop: Fields) -> list[Row]:
         path = top.file.parent / top.text("profile")
         return list(top.build("profile", lambda: _table_in(path)).rows)
     return [row_of(row, hop) for row in top.tables("profile")]
-
-
-def _some(top: Fields, key: str) -> list[Fields]:
-    """The tables of an array, of which there must be one at least."""
-    tables = top.tables(key)
-    if not tables:
-        raise top.wrong("", f"it needs {key}, as [[{key}]]")
-    return tables
 
 
 def _check(
@@ -438,7 +433,11 @@ def row_of(table: Fields, hop: Fields) -> Row:
         hop.only(("latency", "bandwidth"))
         latency = hop.number("latency", 0.0, least=0)
         costs["switch"] = latency + state / hop.number("bandwidth", 1.0, above=0)
-    config = _config(table)
+    # The values of the trials for which the figures hold.
+    config = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in table.table("config", {}).data.items()
+    }
     rates = _rates(table)
     if "packing" in table:
         packing = _packing(table.table("packing"), table, rates)
@@ -450,14 +449,6 @@ def row_of(table: Fields, hop: Fields) -> Row:
 def _numbers(table: Fields, names: Sequence[str]) -> dict[str, Any]:
     """The fields of these names that are there."""
     return {name: table.number(name, least=0) for name in names if name in table}
-
-
-def _config(table: Fields) -> dict[str, Any]:
-    """The values of the trials for which the figures hold."""
-    config = table.table("config", {}).data
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
-    }
 
 
 # -- rates -----------------------------------------------------------------------------------------
@@ -484,7 +475,7 @@ def _rates(table: Fields) -> Rates | None:
 
 
 def _packing(table: Fields, beside: Fields, rates: Rates | None) -> Packing:
-    """What packing saves.
+    """The packing of a [[profile]]: what it saves.
 
     Either `share`, the part of a step that all models of a pack have in common, or what the parts
     of a step take in seconds. `beside`: the table that [packing] belongs to.

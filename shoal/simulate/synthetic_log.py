@@ -64,7 +64,7 @@ class Machine:
 
 
 def synthetic(machine: Machine, hours: float, seed: int = 0) -> IdleLog:
-    """A log of so many hours, a function of its arguments alone."""
+    """A made-up log of so many hours, a function of its arguments alone."""
     nodes = _Nodes(machine, seed)
     ticks = int(hours * 3600 / machine.tick)
     fragments: list[Fragment] = []
@@ -101,7 +101,7 @@ class _Nodes:
     # -- nodes leave -------------------------------------------------------------------------------
 
     def leave(self, now: Seconds) -> list[Fragment]:
-        """Some idle nodes leave; the intervals that end with that."""
+        """Have some idle nodes leave. Returns the intervals that end with that."""
         idle = self._idle()
         first = self._first(idle, now)
         if not len(first):
@@ -123,7 +123,7 @@ class _Nodes:
         return first
 
     def _along(self, idle: Ids, first: Ids) -> Ids:
-        """Idle nodes that those take along, the nearer the likelier."""
+        """Idle nodes that the `first` ones take along, the nearer the likelier."""
         chance = self._together[first][:, idle]
         taken = self._rng.random((len(first), len(idle))) < chance
         along: Ids = idle[taken.any(0)]
@@ -132,7 +132,7 @@ class _Nodes:
     # -- nodes become idle -------------------------------------------------------------------------
 
     def fill(self, now: Seconds) -> None:
-        """As many nodes as are idle on average become so at once."""
+        """Make as many nodes idle at once as are so on average."""
         self._release(now, int(self._wanted))
 
     def release(self, now: Seconds) -> None:

@@ -203,7 +203,7 @@ def parse_config(typed: list[str]) -> dict[str, Any]:
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
-    """Numbers with commas between them.
+    """The whole numbers in a text with commas between them.
 
     Raises:
         ValueError: not of that form.

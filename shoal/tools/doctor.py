@@ -215,7 +215,7 @@ def disk(folder: Path) -> dict[str, Any]:
 
 
 def _speed(file: Path) -> float:
-    """MiB/s of a large file."""
+    """MiB/s at which a large file is written and made durable."""
     block = os.urandom(MIB)
     since = perf_counter()
     with file.open("wb") as out:

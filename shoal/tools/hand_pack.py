@@ -289,7 +289,7 @@ class HandModels:
                 self._rewind(name, deepcopy(self.state(name)))
 
     def place(self, names: Iterable[TrialId]) -> None:
-        """Have these models on the device.
+        """Put these models on the device.
 
         Raises:
             TrialError: a recipe raised.

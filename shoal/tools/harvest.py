@@ -132,7 +132,7 @@ class HarvestRequest:
         return Site(self.partition, watched, tuple(options), threads, self.gpu_nodes)
 
     def batch_system(self, threads: int, names: PilotNames) -> Scheduler:
-        """The batch system.
+        """The scheduler of the batch system, for jobs of these names.
 
         Raises:
             SchedulerError: a command of it is not installed here.
@@ -337,7 +337,7 @@ def harvesting(folder: Folder, request: HarvestRequest, threads: int) -> Iterato
 
 @contextmanager
 def _alone(folder: Folder, place: Path) -> Iterator[None]:
-    """Hold the harvest alone.
+    """Hold the lock of the study's harvest.
 
     Raises:
         StudyError: another process harvests for this study, or runs it.

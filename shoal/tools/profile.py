@@ -219,7 +219,7 @@ class _Measured:
     def give(
         self, kinds: Sequence[Kind], device: str, threads: int, say: Callable[[str], None]
     ) -> None:
-        """Have the kinds take it over.
+        """Have the kinds take the measurements over.
 
         Nothing if the run had another number of threads, or another kind of device. What a hop
         costs is taken from a run on Ray only: elsewhere states have no way to go.
