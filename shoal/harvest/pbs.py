@@ -59,7 +59,7 @@ class Pbs:
     def __init__(self, site: Site, names: PilotNames) -> None:
         self.site = site
         self.names = names
-        self._has: dict[str, str] = {}  # what the job of a whole node asks for, by node
+        self._selections: dict[str, str] = {}  # what the job of a whole node asks for, by node
         check_commands("PBS", COMMANDS)
 
     def check(self) -> None:
@@ -91,7 +91,7 @@ class Pbs:
         options = [
             *("-N", self.names.job),
             *("-q", self.site.partition),
-            *("-l", f"select=1:{self._has.get(node, f'host={node}')}"),
+            *("-l", f"select=1:{self._selections.get(node, f'host={node}')}"),
             *("-l", "place=exclhost"),
             *("-l", f"walltime={minutes // 60:02d}:{minutes % 60:02d}:00"),
             *("-j", "oe"),
@@ -155,9 +155,9 @@ class Pbs:
         for name, parts in hosts.items():
             cpus = sum(_count(part, "ncpus") for part in parts)
             gpus = sum(_count(part, "ngpus") for part in parts)
-            self._has[name] = f"host={name}:ncpus={max(1, cpus)}"
+            self._selections[name] = f"host={name}:ncpus={max(1, cpus)}"
             if gpus:
-                self._has[name] += f":ngpus={gpus}"
+                self._selections[name] += f":ngpus={gpus}"
             usable = cpus >= self.site.least_cpus and (gpus or not self.site.gpus)
             if usable and all(map(self._is_idle, parts)):
                 idle[name] = IdleNode(name, windows.get(name, inf))

@@ -116,7 +116,6 @@ def _times(kind: Fields, seed: int) -> list[Seconds]:
     way = kind.one_of("every", "poisson", "at")
     begin = kind.number("begin", 0.0, least=0)
     if way == "at":
-        # The times that the spec lists.
         times = kind.numbers("at", least=0)
         if kind.whole("count", len(times)) != len(times):
             wanted = f"a time for each of the {kind.data['count']} trials"

@@ -394,11 +394,10 @@ def _gaps(spans: list[Span], first: float, finish: float) -> Iterator[Span]:
 
 
 def _moment(source: TraceSource, line: int, name: str, text: str) -> float:
-    """A time in seconds since 1970."""
+    """A time in seconds since 1970; one without a zone is in UTC."""
     if text in NEVER and name == "End":
         return inf  # still running
     try:
-        # Seconds since 1970; a time without a zone is in UTC.
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)

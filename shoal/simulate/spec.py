@@ -346,13 +346,12 @@ def log_of(table: Fields) -> tuple[IdleLog, Speeds]:
     if table.one_of("file", "synthetic") == "synthetic":
         log = _synthetic_log(table.table("synthetic"))
     else:
-        # The log in a file, beside the spec.
-        beside = table.file.parent
+        folder = table.file.parent
         names = None
         if "nodes" in table:
-            path = beside / table.text("nodes")
+            path = folder / table.text("nodes")
             names = table.build("nodes", lambda: _node_names(path))
-        log = read_log(beside / table.text("file"), names)
+        log = read_log(folder / table.text("file"), names)
     log = _some_nodes(table, log)
     begin, finish = _span(table, log)
     return log.window(begin, finish), _node_speeds(table, log)

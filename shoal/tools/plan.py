@@ -285,14 +285,11 @@ def forecast_lines(figures: Figures) -> list[str]:
 # A signature, and what was measured for it by name.
 Measurement = tuple[str, Mapping[str, Any]]
 
-
 # At most so many trials of one form are probed in fused steps.
 MOST_TOGETHER = 32
 
-
 # About how long the fused probe of a form may take.
 LONGEST: Seconds = 5.0
-
 
 # Steps that it takes of each trial: six alone and six in each width, rarely more than four widths.
 STEPS = 30

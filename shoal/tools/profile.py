@@ -319,9 +319,8 @@ def trials_of(
     if values:
         space = study.setup.space or {}
         recipe = values.get(RECIPE)
-        if recipe is not None and recipe in parts_of(
-            study.recipe
-        ):  # of several: its part of the space
+        # One of several recipes has its own part of the space.
+        if recipe is not None and recipe in parts_of(study.recipe):
             space = {**space, RECIPE: grid({recipe: brought_by(space, recipe)})}
         config = {**first_config(space), **values}
         shards = frozenset(shards_of(data.sizes, config))
