@@ -9,7 +9,7 @@ import pytest
 from shoal.core.cluster import ShardId
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError
-from shoal.train.data.survey import Asked, Finding, Inspection
+from shoal.train.data.survey import Finding, Inspection, SurveyRequest
 from shoal.train.data.url_cache import UrlCache
 
 pytest.importorskip("ray", reason="the ray backend needs Ray")
@@ -57,7 +57,7 @@ class Nodes:
 
 
 def found(folder: Path, places: Any, begun: bool) -> list[Finding]:
-    asked = Asked(Catalogue(places), UrlCache(1.0, str(folder)))
+    asked = SurveyRequest(Catalogue(places), UrlCache(1.0, str(folder)))
     return node_survey.survey_nodes(asked, None, begun)
 
 

@@ -23,7 +23,7 @@ from shoal.backend.ray import cluster
 from shoal.core.errors import warn
 from shoal.train.data.columns import DataError
 from shoal.train.data.node_shards import Survey
-from shoal.train.data.survey import SHOWN, Asked, Finding, Inspection, look, tasks_of
+from shoal.train.data.survey import SHOWN, Finding, Inspection, SurveyRequest, look, tasks_of
 from shoal.train.recipe.pickling import dumps
 
 # What Ray raises when a process or a node is lost: with the task, or with what it has answered.
@@ -50,7 +50,7 @@ def survey_of(address: str | None, begun: bool) -> Survey:
     return Survey(surveyor=surveyor, names=())
 
 
-def survey_nodes(asked: Asked, address: str | None, begun: bool) -> list[Finding]:
+def survey_nodes(asked: SurveyRequest, address: str | None, begun: bool) -> list[Finding]:
     """Have each node that the catalogue names look at its files, all of them at the same time.
 
     Raises:
@@ -66,7 +66,7 @@ def survey_nodes(asked: Asked, address: str | None, begun: bool) -> list[Finding
         cluster.leave(own=False, joined=True)
 
 
-def _surveyed(asked: Asked, begun: bool) -> list[Finding]:
+def _surveyed(asked: SurveyRequest, begun: bool) -> list[Finding]:
     """What the nodes of the cluster find that this process has joined."""
     there = _nodes_by_name()
     away = [node for node in asked.catalogue.nodes if node not in there]
@@ -107,7 +107,9 @@ def _nodes_by_name() -> dict[str, str]:
     return found
 
 
-def _check_away(away: Sequence[str], asked: Asked, there: Mapping[str, str], begun: bool) -> None:
+def _check_away(
+    away: Sequence[str], asked: SurveyRequest, there: Mapping[str, str], begun: bool
+) -> None:
     """Warn of nodes that are away, if the study goes on and the others hold all shards.
 
     Raises:
@@ -128,7 +130,7 @@ def _check_away(away: Sequence[str], asked: Asked, there: Mapping[str, str], beg
     )
 
 
-def _begin(task: Inspection, node: str, asked: Asked, recipe: bytes) -> Any:
+def _begin(task: Inspection, node: str, asked: SurveyRequest, recipe: bytes) -> Any:
     """References to what the node finds, part by part.
 
     Ray tries nothing again by itself: it would do so for ever if memory runs out.

@@ -93,7 +93,7 @@ class ClusterHolders:
     def _reference(self, source: PlacedFiles) -> Any:
         """A reference to the pickled source, which is sent once."""
         if id(source) not in self._sent:
-            recipe = getattr(source.own, "__self__", None)  # its reader's code goes along
+            recipe = getattr(source.user_reader, "__self__", None)  # its reader's code goes along
             self._sent[id(source)] = source, ray.put(dumps((source.at(()), recipe)))
         return self._sent[id(source)][1]
 

@@ -20,7 +20,7 @@ from shoal.train.rng import Rng
 By = str | int | Callable[[Any], float]
 DRAWN = 3  # tells these draws from those of orders and of collate
 COUNTS, CHOSEN = 21, 22  # tell these draws from all others
-KEPT = 2  # shards whose rows are kept at hand
+KEPT = 2  # shards of which a deal's pieces are kept at hand
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def stable(shard: ShardId) -> int:
 
 
 class SampleDraws(Protocol):
-    """SampleDraws the samples of each pass."""
+    """Draws the samples of each pass."""
 
     def order(self, shard: ShardId, seed: int, turn: int) -> Index:
         """The places in the shard of the samples of one pass, as many as the shard has."""
@@ -67,10 +67,10 @@ class Weighted:
 
     def order(self, shard: ShardId, seed: int, turn: int) -> Index:
         """See `SampleDraws`."""
-        drawn = np.random.default_rng([DRAWN, seed, stable(shard), turn])
+        rng = np.random.default_rng([DRAWN, seed, stable(shard), turn])
         weights = self.weights[shard]
         count = len(weights)
-        return drawn.choice(count, count, p=weights / weights.sum())
+        return rng.choice(count, count, p=weights / weights.sum())
 
 
 def checked_weights(weights: Any, count: int) -> Array:
@@ -121,8 +121,8 @@ class Sampled:
             DataError: the sampler gives other samples than those of the shard.
         """
         count = len(self.places)
-        drawn = np.random.SeedSequence([DRAWN, seed, stable(shard), turn])
-        with Rng(int(drawn.generate_state(1)[0]), torch.device("cpu")):
+        sequence = np.random.SeedSequence([DRAWN, seed, stable(shard), turn])
+        with Rng(int(sequence.generate_state(1)[0]), torch.device("cpu")):
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(turn)
             numbers = np.fromiter((int(n) for n in self.sampler), np.int64)
@@ -140,7 +140,7 @@ def sampler_name(sampler: Any) -> str:
 
 
 def check_sampler(draws: Sampled, shard: ShardId) -> None:
-    """Draw one order twice.
+    """Draw one order twice, and compare.
 
     Raises:
         DataError: the orders differ, or as `Sampled.order`.
@@ -167,7 +167,7 @@ def streams(count: int, size: int) -> Index:
     return np.concatenate([rows, np.arange(length * size, count)])
 
 
-def bucketed(lengths: Array, group: int, drawn: np.random.Generator) -> Index:
+def bucketed(lengths: Array, group: int, rng: np.random.Generator) -> Index:
     """Places such that samples of similar lengths stand together.
 
     The samples are sorted by length and cut in groups, which come in a random order. A smaller last
@@ -176,7 +176,7 @@ def bucketed(lengths: Array, group: int, drawn: np.random.Generator) -> Index:
     places = np.argsort(lengths, kind="stable")
     whole = len(places) // group
     cut = whole * group
-    groups = places[:cut].reshape(whole, group)[drawn.permutation(whole)]
+    groups = places[:cut].reshape(whole, group)[rng.permutation(whole)]
     return np.concatenate([groups.reshape(-1), places[cut:]])
 
 
@@ -187,7 +187,7 @@ def bucketed(lengths: Array, group: int, drawn: np.random.Generator) -> Index:
 class Folds:
     """The rows of each fold. All folds leave equally many rows to train on.
 
-    `rows`: in a random order. `fold`: the number of each one's fold.
+    `rows`: in a random order. `fold`: the number of each row's fold.
     """
 
     count: int
@@ -211,7 +211,7 @@ class Folds:
         return -(-len(self.rows) // self.count)
 
 
-def made_folds(
+def divide_folds(
     count: int, rows: Index, labels: Array | None, seed: int, shards: int, row_bytes: float
 ) -> Folds:
     """Divide rows in `count` folds; `labels`: of the rows, whose shares each fold has, too.
@@ -247,7 +247,7 @@ class Deal:
     """Which samples each shard holds in one epoch; sizes stay.
 
     It depends on the study's seed, the epoch and the sizes alone, and all deals are equally likely.
-    `sizes`: samples of each training shard as it was made. Its samples then are called its own.
+    `sizes`: samples of each training shard as it was made; those samples are called its own.
     """
 
     seed: int
@@ -255,26 +255,26 @@ class Deal:
     sizes: Mapping[ShardId, int]
 
     def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """(homes, shards): how many of each shard's own samples each shard gets."""
-        drawn = np.random.default_rng([COUNTS, self.seed, self.epoch])
+        """How many of each shard's own samples each shard gets: (homes, shards)."""
+        rng = np.random.default_rng([COUNTS, self.seed, self.epoch])
         room = np.array(list(self.sizes.values()), np.int64)
-        made = []
+        counts = []
         for size in self.sizes.values():
-            made.append(drawn.multivariate_hypergeometric(room, size))
-            room = room - made[-1]
-        return np.stack(made)
+            counts.append(rng.multivariate_hypergeometric(room, size))
+            room = room - counts[-1]
+        return np.stack(counts)
 
     def pieces(self, shard: ShardId) -> list[Piece]:
         """What the shard holds, by where it comes from."""
         counts = self.counts()
-        to = list(self.sizes).index(shard)
-        found = []
+        place = list(self.sizes).index(shard)
+        pieces = []
         for home, row in zip(self.sizes, counts, strict=True):
-            start = int(row[:to].sum())
-            drawn = np.random.default_rng([CHOSEN, self.seed, self.epoch, stable(home)])
-            order = drawn.permutation(self.sizes[home])  # in which they are dealt out
-            found.append(Piece(home, np.sort(order[start : start + int(row[to])])))
-        return found
+            start = int(row[:place].sum())
+            rng = np.random.default_rng([CHOSEN, self.seed, self.epoch, stable(home)])
+            order = rng.permutation(self.sizes[home])  # in which they are dealt out
+            pieces.append(Piece(home, np.sort(order[start : start + int(row[place])])))
+        return pieces
 
 
 @dataclass(slots=True)
@@ -304,14 +304,14 @@ class DealtRows:
         ends = np.cumsum([len(piece.rows) for piece in pieces])
         which = np.searchsorted(ends, index, side="right")
         order = np.argsort(which, kind="stable")
-        found = []
+        columns = []
         for number in np.unique(which).tolist():
-            home, own = pieces[number]
-            places = index[which == number] - (ends[number] - len(own))
-            found.append(self.source.rows(home, own[places]))
-        back = np.empty(len(index), np.int64)
-        back[order] = np.arange(len(index))
-        return cols.apply(cols.combine(found, joined_rows), lambda column: column[back])
+            home, rows = pieces[number]
+            places = index[which == number] - (ends[number] - len(rows))
+            columns.append(self.source.rows(home, rows[places]))
+        inverse = np.empty(len(index), np.int64)
+        inverse[order] = np.arange(len(index))
+        return cols.apply(cols.combine(columns, joined_rows), lambda column: column[inverse])
 
 
 class Exchange(Protocol):

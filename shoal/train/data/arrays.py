@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shoal.core.cluster import ShardId
 from shoal.engine.files import whole
 from shoal.engine.small import gunzip
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.files import check_ends
 from shoal.train.data.parts import (
+    DividedSource,
     Division,
-    Index,
     Parts,
     alike,
     as_array,
@@ -34,33 +33,10 @@ _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0
 
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
+class Arrays(DividedSource):
     """Columns in memory, and which rows make up each part."""
 
-    training: Columns
-    validation: Columns
-    # rows of `training`, or of `validation` for the parts in `apart`
-    index: Mapping[ShardId, Index]
-    apart: frozenset[ShardId]
     serial: bool = False
-
-    def read(self, part: ShardId) -> Columns:
-        """All samples of the part."""
-        return self._taken(part, self.index[part])
-
-    def rows(self, part: ShardId, index: Index) -> Columns:
-        """These samples of the part."""
-        return self._taken(part, self.index[part][index])
-
-    def divided(self, index: Mapping[ShardId, Index]) -> Arrays:
-        """The same training columns, divided otherwise; nothing else is validated on."""
-        return replace(self, index=index, apart=frozenset())
-
-    def _taken(self, part: ShardId, chosen: Index) -> Columns:
-        columns = self.training
-        if part in self.apart:
-            columns = self.validation
-        return cols.apply(columns, lambda column: column[chosen])
 
 
 def from_arrays(
@@ -70,46 +46,35 @@ def from_arrays(
     stratify: int | str | Array | None,
     how: Division,
 ) -> Parts:
-    """See `Data.arrays`. `stratify`: a column, or the values whose shares are kept."""
+    """The data of `Data.arrays`. `stratify`: a column, or the values whose shares are kept."""
     check_stratify(stratify, validation, how)
-    training = _given_columns(columns, named)
+    training = _training_columns(columns, named)
     count = cols.rows(training)
-    order = how.order(count)
-    train = order
-    test = order[:0]
-    others = training
-    if is_fraction(validation):
-        labels = _labels(training, stratify)
-        train, test = how.aside(order, float(validation), labels)
-    elif validation is not None:
+    labels = _labels(training, stratify)
+    scored = training
+    if validation is not None and not is_fraction(validation):
         if isinstance(training, dict):
-            others = _like_named(training, validation)
+            scored = _like_named(training, validation)
         else:
-            others = _like_placed(training, validation)
-        if not cols.rows(others):
+            scored = _like_placed(training, validation)
+        if not cols.rows(scored):
             raise DataError(
                 "validation data needs at least one sample; got none: give None to do without"
             )
-        alike(training, others, "training", "validation")
-        test = np.arange(cols.rows(others))
+        alike(training, scored, "training", "validation")
+    train, test = how.split(count, validation, cols.rows(scored), labels)
 
     row_bytes = cols.nbytes(training) / max(1, count)
     rows = divide(train, test, how, row_bytes)
-    apart: frozenset[ShardId] = frozenset()
-    if others is not training:
-        apart = rows.validation
-    contents = [*cols.parts(training), *cols.parts(others)]
-    return Parts(
-        source=Arrays(training, others, rows.index, apart),
-        training=rows.of("s"),
-        validation=rows.of("v"),
-        row_bytes=max(1, int(row_bytes)),
-        sequential=how.sequential,
-        fingerprint=fingerprint(contents, rows.index),
-    )
+    hashed = blake2b(digest_size=16)
+    contents = [*cols.parts(training), *cols.parts(scored)]
+    for array in {id(array): array for array in contents}.values():
+        hash_array(hashed, array)
+    source = Arrays(training, scored, rows.index, rows.apart(validation))
+    return rows.parts(source, row_bytes, hashed, sequential=how.sequential)
 
 
-def _given_columns(columns: tuple[Any, ...], named: Mapping[str, Any]) -> Columns:
+def _training_columns(columns: tuple[Any, ...], named: Mapping[str, Any]) -> Columns:
     """The training columns that the user gave, as arrays."""
     if columns and named:
         raise DataError(
@@ -121,20 +86,8 @@ def _given_columns(columns: tuple[Any, ...], named: Mapping[str, Any]) -> Column
     return tuple(as_array(column, str(i)) for i, column in enumerate(columns))
 
 
-def fingerprint(arrays: list[Array], index: Mapping[ShardId, Index]) -> str:
-    """A hash of the arrays' contents, each array once, and of their division."""
-    hashed = blake2b(digest_size=16)
-    different = {id(array): array for array in arrays}
-    for array in different.values():
-        hash_array(hashed, array)
-    for part, rows in index.items():
-        hashed.update(part.encode())
-        hashed.update(rows.astype("<i8").data)
-    return hashed.hexdigest()
-
-
 def _labels(training: Columns, stratify: int | str | Array | None) -> Array | None:
-    """The values that are to keep their shares; None: none.
+    """The values that are to keep their shares in the fraction set aside; None: none are.
 
     Raises:
         DataError: there is no such column, or it has several values per sample.
@@ -156,6 +109,7 @@ def _labels(training: Columns, stratify: int | str | Array | None) -> Array | No
 
 
 def _like_named(training: Mapping[str, Any], validation: Any) -> Columns:
+    """The validation columns, by the names of the training columns."""
     got = type(validation).__name__
     if isinstance(validation, Mapping):
         got = ", ".join(validation)
@@ -165,6 +119,7 @@ def _like_named(training: Mapping[str, Any], validation: Any) -> Columns:
 
 
 def _like_placed(training: tuple[Any, ...], validation: Any) -> Columns:
+    """The validation columns, as many as there are training columns."""
     if isinstance(validation, tuple | list) and len(validation) == len(training):
         return tuple(as_array(column, str(i)) for i, column in enumerate(validation))
     raise DataError(
@@ -179,7 +134,7 @@ def _like_placed(training: tuple[Any, ...], validation: Any) -> Columns:
 def from_idx(
     images: Path, labels: Path, validation: Any, stratify: int | str | None, how: Division
 ) -> Parts:
-    """See `Data.idx`."""
+    """The data of `Data.idx`."""
     if isinstance(validation, tuple | list):
         if len(validation) != 2:
             raise DataError(
@@ -210,8 +165,8 @@ def _read_idx(path: Path) -> Array:
         )
     axes = content[3]
     start = 4 + 4 * axes
-    there = min(axes, (size - 4) // 4)  # lengths of axes that are in the file
-    shape = np.frombuffer(content, ">u4", there, offset=4)
+    lengths = min(axes, (size - 4) // 4)  # of axes, that are in the file
+    shape = np.frombuffer(content, ">u4", lengths, offset=4)
     kind = np.dtype(_IDX_TYPES[content[2]])
     needed = start + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     broken = len(shape) < axes or axes > MOST_AXES or 0 in shape[1:].tolist()
@@ -241,18 +196,17 @@ def _idx_content(path: Path) -> bytes:
 
 
 def from_sequence(values: Any, window: int, validation: Any, shards: int | None) -> Parts:
-    """See `Data.sequence`."""
+    """The data of `Data.sequence`."""
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise DataError(f"window must be a whole number >= 1; got {window!r}")
-    others = validation
     if validation is not None and not is_fraction(validation):
-        others = _windows(validation, window)
+        validation = _windows(validation, window)
     how = Division(0, shards, sequential=True)
-    return from_arrays(_windows(values, window), {}, others, None, how)
+    return from_arrays(_windows(values, window), {}, validation, None, how)
 
 
 def _windows(values: Any, window: int) -> tuple[Array, Array]:
-    """The windows, and those one step later; both are views.
+    """The windows of the values, and the windows one step later; both are views.
 
     Raises:
         DataError: there are too few values.

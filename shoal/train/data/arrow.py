@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from shoal.engine.files import whole
 from shoal.train.data.columns import Array, Columns, DataError
-from shoal.train.data.files import list_files, looked_at_file
+from shoal.train.data.files import file_fingerprint, list_files
 from shoal.train.data.images import picture, stack_arrays
 from shoal.train.data.parts import Division, Index, Parts, check_stratify, from_table, is_fraction
 from shoal.train.data.table_files import array_of, checked_numbers, label_numbers, no_column
@@ -61,41 +62,41 @@ class ArrowRows:
         ends = self._opened()[1]
         which = np.searchsorted(ends, numbers, side="right")
         by_batch = np.argsort(which, kind="stable")
-        found, begins = np.unique(which[by_batch], return_index=True)
+        batches, begins = np.unique(which[by_batch], return_index=True)
         groups: list[Group] = []
-        for at, places in zip(found.tolist(), np.split(by_batch, begins[1:]), strict=True):
-            start = ends[at - 1] if at else 0
-            groups.append((at, places, numbers[places] - start))
+        for batch, places in zip(batches.tolist(), np.split(by_batch, begins[1:]), strict=True):
+            start = ends[batch - 1] if batch else 0
+            groups.append((batch, places, numbers[places] - start))
         return {name: self._gathered(name, len(numbers), groups) for name in self.names}
 
     def _gathered(self, name: str, count: int, groups: Sequence[Group]) -> Array:
         """A column of so many rows, out of several batches."""
-        made: Array | None = None
-        for at, places, rows in groups:
+        values: Array | None = None
+        for batch, places, rows in groups:
             if name in self.decoders:
-                column = self._decoded(at, name, rows)
+                column = self._decoded(batch, name, rows)
                 rows = np.arange(len(rows))
             else:
-                column = self._view(at, name)
-            if made is None:
-                made = np.empty((count, *column.shape[1:]), column.dtype)
-            if column.shape[1:] != made.shape[1:]:
+                column = self._view(batch, name)
+            if values is None:
+                values = np.empty((count, *column.shape[1:]), column.dtype)
+            if column.shape[1:] != values.shape[1:]:
                 raise DataError(
-                    f"lists of column {name} must be equally long; got shapes {made.shape[1:]} and "
-                    f"{column.shape[1:]}: for unequal ones give the rows to "
+                    f"lists of column {name} must be equally long; got shapes {values.shape[1:]} "
+                    f"and {column.shape[1:]}: for unequal ones give the rows to "
                     "Data.dataset(…, collate=…)"
                 )
-            _copy_rows(made, places, column, rows)
-        assert made is not None, "a chunk has rows"
-        return made
+            _copy_rows(values, places, column, rows)
+        assert values is not None, "a chunk has rows"
+        return values
 
-    def _decoded(self, at: int, name: str, rows: Index) -> Array:
+    def _decoded(self, batch: int, name: str, rows: Index) -> Array:
         """These rows of a batch's column, decoded.
 
         Raises:
             DataError: they are missing, no numbers, or of unequal shapes.
         """
-        column = _whole(name, self._opened()[0][at].column(name))
+        column = _whole(name, self._opened()[0][batch].column(name))
         decoder = self.decoders[name]
         values = []
         for row in rows.tolist():
@@ -105,22 +106,22 @@ class ArrowRows:
             values.append(np.asarray(decoder(value)))
         return checked_numbers(name, stack_arrays(values, name, "decode to one shape"))
 
-    def _view(self, at: int, name: str) -> Array:
+    def _view(self, batch: int, name: str) -> Array:
         """A batch's column as an array of numbers that lies in the file.
 
         Raises:
             DataError: values are missing, no numbers, or of unequal shapes.
         """
-        if (at, name) not in self._views:
-            column = _whole(name, self._opened()[0][at].column(name))
-            self._views[at, name] = checked_numbers(name, array_of(name, column))
-        return self._views[at, name]
+        if (batch, name) not in self._views:
+            column = _whole(name, self._opened()[0][batch].column(name))
+            self._views[batch, name] = checked_numbers(name, array_of(name, column))
+        return self._views[batch, name]
 
     def _opened(self) -> tuple[Sequence[Any], Array]:
         """The table's batches, and the row at which each ends."""
         if self._batches is None:
             batches = _batches(self.source, self.names)
-            self._batches = batches, np.cumsum([each.num_rows for each in batches])
+            self._batches = batches, np.cumsum([batch.num_rows for batch in batches])
         opened: tuple[Sequence[Any], Array] = self._batches
         return opened
 
@@ -141,7 +142,7 @@ def _whole(name: str, column: Any) -> Any:
     """The column, if it lacks no values.
 
     Raises:
-        DataError: it does.
+        DataError: it lacks some.
     """
     if column.null_count:
         raise DataError(f"column {name} lacks values: fill them in, or leave the rows out")
@@ -153,7 +154,7 @@ def _batches(source: Any, names: Sequence[str]) -> list[Any]:
     if is_dataset(source):
         batches: list[Any] = source.data.table.select(list(names)).to_batches()
         return batches
-    return [each for file in source for each in _mapped(file, names)]
+    return [batch for file in source for batch in _mapped(file, names)]
 
 
 def _mapped(file: Path, names: Sequence[str]) -> list[Any]:
@@ -162,12 +163,7 @@ def _mapped(file: Path, names: Sequence[str]) -> list[Any]:
     Raises:
         DataError: it is no Arrow file, or lacks a column.
     """
-    try:
-        table = _open(file)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{file} cannot be read as Arrow ({type(error).__name__}: {error})"
-        ) from error
+    table = _open(file)
     lacks = [name for name in names if name not in table.schema.names]
     if lacks:
         raise DataError(
@@ -179,11 +175,19 @@ def _mapped(file: Path, names: Sequence[str]) -> list[Any]:
 
 
 def _open(file: Path) -> Any:
-    """The table, mapped: a file of either of Arrow's two formats."""
+    """The table, mapped: a file of either of Arrow's two formats.
+
+    Raises:
+        DataError: it is no Arrow file.
+    """
     try:
-        return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
-    except pa.ArrowInvalid:
+        with suppress(pa.ArrowInvalid):  # it may be a stream
+            return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
         return pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{file} cannot be read as Arrow ({type(error).__name__}: {error})"
+        ) from error
 
 
 def from_arrow(
@@ -194,7 +198,7 @@ def from_arrow(
     how: Division,
     stratify: str | None,
 ) -> Parts:
-    """See `Data.arrow`."""
+    """The data of `Data.arrow`."""
     check_stratify(stratify, validation, how)
     table = _rows(source, columns, decode)
     about = _about(table)
@@ -210,7 +214,7 @@ def from_arrow(
 def _labels(source: Any, name: str) -> Array:
     """The values of a column by number, for each row."""
     rows = _rows(source, [name], None)
-    column = pa.chunked_array([each.column(0) for each in _batches(rows.source, [name])])
+    column = pa.chunked_array([batch.column(0) for batch in _batches(rows.source, [name])])
     numbers = label_numbers(name, column)
     return numbers if rows.chosen is None else numbers[rows.chosen]
 
@@ -228,7 +232,7 @@ def _rows(
         names = tuple(columns or _shown(source))
     else:
         source = tuple(_arrow_files(source))
-        schema = _schema(source[0])
+        schema = _open(source[0]).schema
         names = tuple(columns or schema.names)
     lacks = [name for name in names if name not in schema.names]
     if lacks:
@@ -241,20 +245,11 @@ def _rows(
     return ArrowRows(source, names, decoders, bool(decode), chosen)
 
 
-def _schema(file: Path) -> Any:
-    try:
-        return _open(file).schema
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{file} cannot be read as Arrow ({type(error).__name__}: {error})"
-        ) from error
-
-
 def _arrow_files(source: Any) -> list[Path]:
     """The files of a path, a folder, a pattern or a list."""
     if isinstance(source, str | os.PathLike) and whole(source).is_dir():
-        there = (file for kind in KINDS for file in sorted(whole(source).glob(kind)))
-        files = [file for file in there if file.is_file()]
+        paths = (path for kind in KINDS for path in sorted(whole(source).glob(kind)))
+        files = [path for path in paths if path.is_file()]
         if not files:
             raise DataError(f"{source} has no files {', '.join(KINDS)}")
         return files
@@ -283,8 +278,9 @@ def _shown(source: Any) -> Sequence[str]:
 
 
 def _about(table: ArrowRows) -> str:
+    """What belongs into the fingerprint: the files, columns and decoders."""
     paths = table.source
     if is_dataset(paths):
-        paths = [Path(each["filename"]) for each in table.source.cache_files]
-    files = [looked_at_file(file) for file in paths]
+        paths = [Path(file["filename"]) for file in table.source.cache_files]
+    files = [file_fingerprint(file) for file in paths]
     return repr((files, table.names, sorted(table.decoders)))

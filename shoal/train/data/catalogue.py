@@ -80,13 +80,13 @@ class Catalogue:
 
     def at(self, names: Collection[str]) -> dict[ShardId, Place]:
         """The place of each part that lies at the node with these names."""
-        found = {}
+        place_of = {}
         for part, places in self.parts.items():
             for node, path in places.items():
                 if node in names or node == EVERYWHERE:
-                    found[part] = Place(node, path)
+                    place_of[part] = Place(node, path)
                     break
-        return found
+        return place_of
 
     def shards_at(self, names: Collection[str]) -> frozenset[ShardId]:
         """The training shards that lie at the node with these names."""
@@ -121,7 +121,7 @@ class Catalogue:
         return Catalogue(parts["train"], parts["valid"])
 
     def staged(self) -> Catalogue:
-        """The same, but each node fetches what lies everywhere, as it does with a URL."""
+        """The catalogue with what lies everywhere as URLs, so that each node fetches it."""
         return Catalogue(*(_staged(parts) for parts in (self.train, self.valid)))
 
     def text(self) -> str:
@@ -170,30 +170,30 @@ def read_catalogue(file: Path) -> Catalogue:
         DataError: there is no such file, it is no TOML, or no catalogue.
     """
     try:
-        found = tomllib.loads(read_named(file).decode())
+        tables = tomllib.loads(read_named(file).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"the catalogue {file} cannot be read ({type(error).__name__}: {error})"
         ) from error
-    wrong = sorted(set(found) - set(TABLES))
+    wrong = sorted(set(tables) - set(TABLES))
     if wrong:
         raise DataError(
             f"the catalogue {file} has tables [train.ID] and [valid.ID]; got {', '.join(wrong)}"
         )
     folder = file.resolve().parent
-    return Catalogue(*(_parts(name, found.get(name, {}), folder) for name in TABLES))
+    return Catalogue(*(_parts(name, tables.get(name, {}), folder) for name in TABLES))
 
 
-def _parts(table: str, given: Any, folder: Path | None) -> Parts:
-    """The places of the parts of a table.
+def _parts(table: str, entries: Any, folder: Path | None) -> Parts:
+    """The places of the parts in one of a catalogue's tables.
 
     Raises:
-        DataError: this is not what a catalogue holds.
+        DataError: `entries` is not what a catalogue holds.
     """
-    if not isinstance(given, Mapping):
-        raise DataError(f"{table}: {FORM}; got {type(given).__name__}")
+    if not isinstance(entries, Mapping):
+        raise DataError(f"{table}: {FORM}; got {type(entries).__name__}")
     parts: dict[ShardId, Places] = {}
-    for part, places in given.items():
+    for part, places in entries.items():
         if not isinstance(part, str) or not part or not isinstance(places, Mapping):
             raise DataError(f"{table}: {FORM}; got {part!r}: {places!r}")
         parts[ShardId(part)] = {

@@ -46,8 +46,8 @@ class Collator:
             container = tuple(lot.values())
         items = self._form.of(container).items(lot)
         if self.may_draw:
-            drawn = np.random.SeedSequence([DRAW, self._seed, *lot.place, lot.at])
-            with Rng(int(drawn.generate_state(1)[0]), torch.device("cpu")):
+            sequence = np.random.SeedSequence([DRAW, self._seed, *lot.place, lot.start])
+            with Rng(int(sequence.generate_state(1)[0]), torch.device("cpu")):
                 batch = self._collate(items)
         else:
             batch = self._collate(items)
@@ -105,22 +105,22 @@ def check_collate(
     Raises:
         DataError: that does not work.
     """
-    tried = list(items[:TRIED])
+    first = list(items[:TRIED])
     with Rng(0, torch.device("cpu")):
         try:
-            (collate or default_collate)(tried)
+            (collate or default_collate)(first)
         except Exception as error:
-            said = _refusal(tried, collate, error)
+            text = _refusal(first, collate, error)
             if beside:
-                said = (
-                    f"{said}. These are items to validate on; those to train on are "
+                text = (
+                    f"{text}. These are items to validate on; those to train on are "
                     f"{_shapes(beside)}: give validation= a DataLoader with a collate_fn of its own"
                 )
-            raise DataError(said) from error
+            raise DataError(text) from error
 
 
 def _refusal(items: Sequence[Any], collate: Collate | None, error: Exception) -> str:
-    """What to tell the user whose items make no batch."""
+    """The error's text for a user whose items make no batch."""
     name = "torch's default collate"
     if collate is not None:
         name = getattr(collate, "__qualname__", type(collate).__name__)
@@ -133,14 +133,15 @@ def _refusal(items: Sequence[Any], collate: Collate | None, error: Exception) ->
 
 
 def _shapes(items: Sequence[Any]) -> str:
-    """What the items are, in short."""
-    different = dict.fromkeys(map(_shape, items))
-    return " and ".join(list(different)[:3])
+    """The shapes of the items, in short."""
+    shapes = dict.fromkeys(map(_shape, items))
+    return " and ".join(list(shapes)[:3])
 
 
 def _shape(value: Any) -> str:
+    """The value's shape or type, in short."""
     if isinstance(value, Mapping):
-        inner = [f"{name}: {_shape(each)}" for name, each in value.items()]
+        inner = [f"{name}: {_shape(item)}" for name, item in value.items()]
         return "{" + ", ".join(inner) + "}"
     if isinstance(value, tuple):
         return "(" + ", ".join(map(_shape, value)) + ")"
@@ -149,6 +150,6 @@ def _shape(value: Any) -> str:
     return type(value).__name__
 
 
-def as_lot(columns: Columns, maker: Collator, place: tuple[int, int], at: int) -> Lot:
+def as_lot(columns: Columns, maker: Collator, place: tuple[int, int], start: int) -> Lot:
     """The columns as a lot, whose first sample is at that place of the pass."""
-    return Lot(cols.named(columns), maker, place, at)
+    return Lot(cols.named(columns), maker, place, start)

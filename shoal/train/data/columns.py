@@ -16,8 +16,8 @@ import numpy as np
 # What the values are: arrays, arrays that were tensors, text, bytes, or any other object.
 Kind = Literal["array", "tensor", "text", "bytes", "object"]
 BYTES = np.dtype(np.uint8)
-PIECE = 2**16  # bytes of a place that a fingerprint looks at
-PLACES = 64  # that it looks at
+PIECE = 2**16  # bytes that a fingerprint looks at in each of some places of a file
+PLACES = 64  # of a file that a fingerprint looks at
 Array = np.ndarray[Any, Any]
 # NumPy arrays, tensors or `Ragged`, whose first axis is samples.
 Columns = tuple[Any, ...] | dict[str, Any]
@@ -25,10 +25,10 @@ LONGEST_ERROR = 4000  # characters
 
 
 def apply(columns: Columns, function: Callable[[Any], Any]) -> Columns:
-    """The same form with the function's results for its columns."""
+    """The function's results for the columns, under the same names or places."""
     if isinstance(columns, dict):
-        made = {name: function(column) for name, column in columns.items()}
-        return columns.like(made) if isinstance(columns, Lot) else made
+        results = {name: function(column) for name, column in columns.items()}
+        return columns.like(results) if isinstance(columns, Lot) else results
     return tuple(function(column) for column in columns)
 
 
@@ -48,9 +48,10 @@ def combine(columns: list[Columns], function: Callable[[list[Any]], Any]) -> Col
     """One set of columns out of several of the same form; `function` joins each column's parts."""
     first = columns[0]
     if isinstance(first, dict):
-        made = {name: function([c[name] for c in columns if isinstance(c, dict)]) for name in first}
-        return first.like(made) if isinstance(first, Lot) else made
-    return tuple(function([parts(c)[i] for c in columns]) for i in range(len(first)))
+        dicts = [each for each in columns if isinstance(each, dict)]
+        joined = {name: function([each[name] for each in dicts]) for name in first}
+        return first.like(joined) if isinstance(first, Lot) else joined
+    return tuple(function([parts(each)[i] for each in columns]) for i in range(len(first)))
 
 
 def rows(columns: Columns) -> int:
@@ -78,7 +79,7 @@ def described(columns: Columns) -> dict[Any, str]:
 
 
 def _kind(column: Any) -> str:
-    """The type and shape of an array; what a ragged column's values are."""
+    """The type and shape of an array, or the kind of a ragged column's values, in words."""
     if isinstance(column, Ragged):
         return f"{column.kind}, of unequal lengths"
     return f"{column.dtype} ({', '.join(['n', *map(str, column.shape[1:])])})"
@@ -102,10 +103,10 @@ def form(columns: Any) -> Columns:
 
 
 def cut(columns: Columns, start: int, stop: int) -> Columns:
-    """These rows, as views."""
+    """Rows start … stop of the columns, as views."""
     if isinstance(columns, dict):
-        made = {name: column[start:stop] for name, column in columns.items()}
-        return columns.like(made, start) if isinstance(columns, Lot) else made
+        rows = {name: column[start:stop] for name, column in columns.items()}
+        return columns.like(rows, start) if isinstance(columns, Lot) else rows
     return tuple([column[start:stop] for column in columns])
 
 
@@ -120,15 +121,15 @@ class DataError(ValueError):
 
     part = ""
 
-    def __init__(self, said: str = "") -> None:
+    def __init__(self, text: str = "") -> None:
         # A file may hold a name of a million letters.
-        super().__init__(said if len(said) <= LONGEST_ERROR else said[:LONGEST_ERROR] + " …")
+        super().__init__(text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + " …")
 
 
 class ShardError(DataError):
     """A part cannot be read at a node: it is gone, cut short, damaged, or lies elsewhere only.
 
-    Another node may hold a good copy. `part`, `node`, `why`: of it.
+    Another node may hold a good copy. `why`: what is wrong with the one at `node`.
     """
 
     def __init__(self, part: str, node: str, why: str) -> None:
@@ -236,19 +237,19 @@ class Ragged(Sequence[Any]):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the numbers; bytes for kinds that are no arrays."""
+        """The type of the numbers; bytes for kinds that are no arrays."""
         dtype: np.dtype[Any] = self.values.dtype
         return dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values and of what says where they begin."""
+        """Bytes of the values, offsets and shapes."""
         shapes = 0 if self.shapes is None else self.shapes.nbytes
         return int(self.values.nbytes + self.offsets.nbytes + shapes)
 
     @property
     def lengths(self) -> Array:
-        """(n,) the first axis of each array, the values of each list, the bytes of each text.
+        """The lengths of the values, (n,): an array's first axis, a text's bytes, a list's items.
 
         Raises:
             ValueError: an object has no length.
@@ -277,11 +278,11 @@ class Ragged(Sequence[Any]):
         shape = np.array(array.shape[1:], np.int64)
         shapes = np.broadcast_to(shape, (len(array), len(shape)))
         sizes = np.full(len(array), shape.prod(dtype=np.int64))
-        return cls.made(array.reshape(-1), sizes, shapes, "array")
+        return cls.of_sizes(array.reshape(-1), sizes, shapes, "array")
 
     @classmethod
-    def made(cls, values: Array, sizes: Array, shapes: Array | None, kind: Kind) -> Ragged:
-        """A column of values of these sizes, which lie one after the other."""
+    def of_sizes(cls, values: Array, sizes: Array, shapes: Array | None, kind: Kind) -> Ragged:
+        """A column of values that lie one after the other, each with its size."""
         return cls(values, _offsets(sizes), shapes, kind)
 
     @staticmethod
@@ -313,6 +314,7 @@ class Ragged(Sequence[Any]):
 
 
 def _offsets(sizes: Any) -> Array:
+    """Where values of these sizes begin, and the end."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
@@ -381,9 +383,9 @@ class MappedArray:
         """
         end = self.offset + self.nbytes
         with suppress(FileNotFoundError):  # what is mapped stays as long as it is mapped
-            there = os.stat(self.path).st_size
-            if there < end:
-                raise OSError(f"{self.path} has {there} bytes, and had {end} or more")
+            size = os.stat(self.path).st_size
+            if size < end:
+                raise OSError(f"{self.path} has {size} bytes, and had {end} or more")
         if self._mapped is None:
             options: dict[str, Any] = {"offset": self.offset, "shape": self.shape}
             options["order"] = self.order
@@ -397,10 +399,10 @@ class MappedArray:
         return self.shape[0]
 
     def __getitem__(self, chosen: Any) -> Any:
-        taken = self.array[chosen]
-        if isinstance(taken, np.memmap):
-            return np.array(taken)
-        return np.asarray(taken)  # rows by number are in memory of their own already
+        rows = self.array[chosen]
+        if isinstance(rows, np.memmap):
+            return np.array(rows)
+        return np.asarray(rows)  # rows by number are in memory of their own already
 
     @property
     def ndim(self) -> int:
@@ -412,11 +414,11 @@ class MappedArray:
         """Bytes in the file."""
         return self.dtype.itemsize * prod(self.shape)
 
-    def looked_at(self) -> bytes:
-        """Some of its contents, spread over the file, for a fingerprint."""
+    def some_bytes(self) -> bytes:
+        """Some of the array's contents, spread over the file, for a fingerprint."""
         raw = np.memmap(self.path, np.uint8, mode="r", offset=self.offset, shape=(self.nbytes,))
         places = np.linspace(0, max(0, self.nbytes - PIECE), PLACES).astype(int)
-        return b"".join(raw[at : at + PIECE].tobytes() for at in np.unique(places))
+        return b"".join(raw[place : place + PIECE].tobytes() for place in np.unique(places))
 
 
 # -- samples that collate makes a batch of -----------------------------------------------------
@@ -438,30 +440,30 @@ class Lot(dict[Any, Any]):
     """Columns of samples that `collate` has still to make a batch of.
 
     The keys are names, or places where the data's columns have no names. `place`: what its random
-    numbers depend on, (shard, turn); `at`: the first sample's place in the pass. Lanes that train
-    on the same lot share its batch.
+    numbers depend on, (shard, turn); `start`: the first sample's place in the pass. Lanes that
+    train on the same lot share its batch.
     """
 
     def __init__(
-        self, columns: Mapping[Any, Any], maker: BatchMaker, place: tuple[int, int], at: int
+        self, columns: Mapping[Any, Any], maker: BatchMaker, place: tuple[int, int], start: int
     ) -> None:
         super().__init__(columns)
         self.maker = maker
         self.place = place
-        self.at = at
+        self.start = start
         self.versions: list[int] = []  # how often each tensor of the batch was written to
         self._batch: Any = None
-        self._made = False
+        self._is_made = False
 
     def like(self, columns: Mapping[Any, Any], skipped: int = 0) -> Lot:
-        """Other columns, for the same maker; they begin so many samples later."""
-        return Lot(columns, self.maker, self.place, self.at + skipped)
+        """A lot of other columns for the same maker, which begins so many samples later."""
+        return Lot(columns, self.maker, self.place, self.start + skipped)
 
     def batch(self) -> Any:
         """The batch; made once."""
-        if not self._made:
+        if not self._is_made:
             self._batch = self.maker.make(self)
-            self._made = True
+            self._is_made = True
         return self._batch
 
     def check(self) -> None:
@@ -473,7 +475,7 @@ class Lot(dict[Any, Any]):
         try:
             self.maker.check(self._batch, self)
         except ValueError:
-            self._made = False
+            self._is_made = False
             raise
 
 
@@ -487,11 +489,11 @@ def step_batch(batch: Any) -> Any:
 # -- the layout of arrays on their way to another process --------------------------------------
 
 
-# An array's numbers in the order of memory, its shape, and its strides; or a ragged column.
-Laid = tuple[Any, tuple[int, ...], tuple[int, ...]] | Ragged
+# An array's numbers in the order of memory, its shape, and its strides; or a `Ragged` column.
+PackedColumn = tuple[Any, tuple[int, ...], tuple[int, ...]] | Ragged
 
 
-def pack_layout(array: Any) -> Laid:
+def pack_layout(array: Any) -> PackedColumn:
     """The array in a form that keeps its layout if arrays are made contiguous on the way.
 
     The layout matters, for the rounding of sums over the array depends on it.
@@ -516,7 +518,7 @@ def _is_dense(array: Array) -> bool:
     return span == array.nbytes
 
 
-def unpack_layout(form: Laid) -> Any:
+def unpack_layout(form: PackedColumn) -> Any:
     """The array again, in memory of its own."""
     if isinstance(form, Ragged):
         return form.copy()

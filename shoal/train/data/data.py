@@ -30,7 +30,7 @@ from shoal.train.data.arrangement import (
     Weighted,
     balancing,
     checked_weights,
-    made_folds,
+    divide_folds,
 )
 from shoal.train.data.arrays import Arrays, from_arrays, from_idx, from_sequence
 from shoal.train.data.catalogue import Catalogue
@@ -81,9 +81,8 @@ class Data:
 
     # Old pickles lack these.
     arrangement = Arrangement()
-    # what items are made of, and what makes a batch of them
-    form: Any = None
-    collate: Any = None
+    form: Any = None  # what items are made of
+    collate: Any = None  # what makes a batch of items
     scored_collate: Any = None  # for validation, where that is another one
     collates = False  # whether batches are made of items, by `collate` or else torch's default
     # whether items draw random numbers, so that each training pass reads them anew
@@ -220,15 +219,15 @@ class Data:
             check_left_out(collate=collate, order=order, shard_weights=shard_weights)
             return Data.loader(dataset, validation, shards, seed, samples)
         how = Division(seed, shards, shard_weights, is_sequential(order))
-        scored = None
+        scored_by = None
         if isinstance(validation, DataLoader):
-            scored = scored_collate(validation, collate)
+            scored_by = scored_collate(validation, collate)
             validation = scored_items(validation)
         if isinstance(dataset, IterableDataset):
             data = Data(from_iterable(dataset, validation, how, collate, samples))
         else:
             data = Data(from_dataset(dataset, validation, how, collate))
-        return data if scored is None else data.scored_collated(scored)
+        return data if scored_by is None else data.scored_collated(scored_by)
 
     @staticmethod
     def loader(
@@ -414,10 +413,10 @@ class Data:
             raise DataError(
                 "encode goes with data out of CSV and Parquet files; this data was made otherwise"
             )
-        made = self.table.encode(paths, columns)
-        if isinstance(made, dict):
-            return {name: torch.from_numpy(column) for name, column in made.items()}
-        return torch.from_numpy(made)
+        batch = self.table.encode(paths, columns)
+        if isinstance(batch, dict):
+            return {name: torch.from_numpy(column) for name, column in batch.items()}
+        return torch.from_numpy(batch)
 
     @staticmethod
     def arrow(
@@ -442,8 +441,7 @@ class Data:
         """
         arrow = reader("arrow", "Data.arrow", "pyarrow", "pillow")
         how = Division(seed, shards)
-        made = arrow.from_arrow(source, columns, decode, validation, how, stratify)
-        return Data(made)
+        return Data(arrow.from_arrow(source, columns, decode, validation, how, stratify))
 
     @staticmethod
     def images(
@@ -467,8 +465,7 @@ class Data:
         """
         images = reader("images", "Data.images", "pillow")
         how = Division(seed, shards)
-        made = images.from_images(whole(root), size, validation, how, stratify)
-        return Data(made)
+        return Data(images.from_images(whole(root), size, validation, how, stratify))
 
     @staticmethod
     def tar(
@@ -592,8 +589,8 @@ class Data:
         ]
         if self.by_rows and self.is_here(self.shards[0]):
             first = self.rows(self.shards[0], np.arange(min(LOOKED_AT, self.size(self.shards[0]))))
-            about = cols.described(first)
-            lines += [f"  {name}: {kind}{self._meaning(name)}" for name, kind in about.items()]
+            kinds = cols.described(first)
+            lines += [f"  {name}: {kind}{self._meaning(name)}" for name, kind in kinds.items()]
         if self.collates:
             lines.append("  collate makes batches of these")
         if self.anew:
@@ -603,16 +600,16 @@ class Data:
     def _meaning(self, name: Any) -> str:
         """Which columns of a table the column is made of, and the texts behind its numbers."""
         label = self.table and self.table.label
-        said = ""
+        meaning = ""
         if label is not None:  # the columns are the inputs, and the label
             if name == 0:
                 return ": " + _some(self.table.inputs)
-            said = f", the label {label}"
+            meaning = f", the label {label}"
             name = label
         texts = self.names.get(str(name))
         if texts is not None:
-            said += ": " + _some([f"{n} {text}" for n, text in enumerate(texts)])
-        return said
+            meaning += ": " + _some([f"{n} {text}" for n, text in enumerate(texts)])
+        return meaning
 
     def read(self, part: ShardId) -> Columns:
         """All samples of a training shard or validation part.
@@ -635,8 +632,7 @@ class Data:
         """
         source = self._source
         if not isinstance(source, RowSource):
-            whole = self.read(part)
-            return cols.apply(whole, lambda column: column[index])
+            return cols.apply(self.read(part), lambda column: column[index])
         with _reading(part):
             columns = source.rows(part, index)
             size = cols.rows(columns)
@@ -649,12 +645,12 @@ class Data:
         index = getattr(self._source, "index", None)
         if index is not None:
             return {shard: index[shard] for shard in self.shards}
-        found = {}
+        numbers = {}
         start = 0
         for shard, size in self.sizes.items():
-            found[shard] = np.arange(start, start + size)
+            numbers[shard] = np.arange(start, start + size)
             start += size
-        return found
+        return numbers
 
     def _column(self, by: str | int) -> dict[ShardId, Array]:
         """A column of each training shard.
@@ -684,12 +680,11 @@ class Data:
         Raises:
             DataError: another number of weights, or one that is no such number.
         """
-        numbers = self.numbers()
         apart = getattr(self._source, "apart", frozenset(self.validation))
         aside = [part for part in self.validation if part not in apart]
         count = sum(self._sizes[part] for part in [*self.shards, *aside])
-        checked = checked_weights(weights, count)
-        return self._with_weights({part: checked[at] for part, at in numbers.items()})
+        weights = checked_weights(weights, count)
+        return self._with_weights({part: weights[rows] for part, rows in self.numbers().items()})
 
     def balanced(self, by: str | int) -> Data:
         """The data, of which each pass draws samples of all labels equally often.
@@ -742,9 +737,8 @@ class Data:
             labels = np.concatenate(list(self._column(stratify).values()))
         rows = np.concatenate(list(numbers.values()))
         shards = len(self.shards)
-        made = made_folds(count, rows, labels, seed, shards, self._row_bytes)
-        of_first = self._arranged(f"{count} folds {seed} {stratify}", folds=made)
-        return of_first.of_fold(0)
+        folds = divide_folds(count, rows, labels, seed, shards, self._row_bytes)
+        return self._arranged(f"{count} folds {seed} {stratify}", folds=folds).of_fold(0)
 
     def reshuffle(self, how: str = "across") -> Data:
         """The data, whose samples are dealt anew between the training shards in each epoch.
@@ -774,39 +768,40 @@ class Data:
 
         `workers`: how many it would like for a study that does not say.
         """
-        other = copy(self)
+        data = copy(self)
         defaults = {**self.arrangement.defaults, **values}
-        other.arrangement = replace(self.arrangement, defaults=defaults, workers=workers)
-        return other
+        data.arrangement = replace(self.arrangement, defaults=defaults, workers=workers)
+        return data
 
     def _with_weights(self, weights: Mapping[ShardId, Array]) -> Data:
-        empty = [shard for shard, own in weights.items() if not own.sum() > 0]
+        empty = [shard for shard, array in weights.items() if not array.sum() > 0]
         if empty:
             raise DataError(
                 f"a shard needs a sample with a weight > 0; none in {', '.join(empty[:5])}"
             )
         hashed = blake2b(digest_size=8)
-        for own in weights.values():
-            hashed.update(own.astype("<f8").tobytes())
-        what = f"weighted {hashed.hexdigest()}"
-        return self._arranged(what, draws=Weighted(weights))
+        for array in weights.values():
+            hashed.update(array.astype("<f8").tobytes())
+        return self._arranged(f"weighted {hashed.hexdigest()}", draws=Weighted(weights))
 
-    def _arranged(self, what: str, **changes: Any) -> Data:
-        """A copy with another arrangement, which is part of the fingerprint.
+    def _arranged(self, name: str, **changes: Any) -> Data:
+        """A copy with another arrangement, whose name is part of the fingerprint.
 
         Raises:
             DataError: its samples cannot be dealt so.
         """
-        other = copy(self)
-        arranged = replace(self.arrangement, **changes)
-        if arranged.reshuffles and (arranged.draws or arranged.folds or arranged.sequential):
+        data = copy(self)
+        arrangement = replace(self.arrangement, **changes)
+        if arrangement.reshuffles and (
+            arrangement.draws or arrangement.folds or arrangement.sequential
+        ):
             raise DataError(
                 "reshuffle deals samples at random, each once in an epoch: it does not go with "
                 "weights, samplers, folds or data in its own order"
             )
-        other.arrangement = arranged
-        other.fingerprint = f"{self.fingerprint}-{what}"
-        return other
+        data.arrangement = arrangement
+        data.fingerprint = f"{self.fingerprint}-{name}"
+        return data
 
     def of_fold(self, fold: Any) -> Data:
         """The data of trials with this fold.
@@ -841,17 +836,17 @@ class Data:
         """The data as it is dealt in that epoch of a study with that seed."""
         assert isinstance(self._source, RowSource), "reshuffle asks for it"
         deal = Deal(seed, epoch, self.sizes)
-        other = copy(self)
-        other._source = DealtRows(self._source, deal)
+        data = copy(self)
+        data._source = DealtRows(self._source, deal)
         if self.exchange is not None:
-            other._source = ExchangedRows(self.exchange, deal)
-        return other
+            data._source = ExchangedRows(self.exchange, deal)
+        return data
 
     def exchanging(self, exchange: Exchange) -> Data:
         """The data as a process reads it at whose node some of the shards do not lie."""
-        other = copy(self)
-        other.exchange = exchange
-        return other
+        data = copy(self)
+        data.exchange = exchange
+        return data
 
     def bytes_dealt(self) -> int:
         """Bytes of samples that came from other nodes since this was asked last."""
@@ -859,20 +854,20 @@ class Data:
 
     def few(self, index: Mapping[ShardId, Index]) -> Data:
         """These rows of these parts alone, as data without weights and folds, to try code with."""
-        other = self._of_parts(FewRows(self, index), index)
-        other.arrangement = replace(self.arrangement, draws=None, folds=None, reshuffles=False)
-        other.anew = False
-        return other
+        data = self._of_parts(FewRows(self, index), index)
+        data.arrangement = replace(self.arrangement, draws=None, folds=None, reshuffles=False)
+        data.anew = False
+        return data
 
     def _of_parts(self, source: Source, index: Mapping[ShardId, Index]) -> Data:
         """A copy that has these rows of the source, by part."""
-        other = copy(self)
-        other._source = source
-        other._sizes = {part: len(rows) for part, rows in index.items()}
-        other.sizes = {p: n for p, n in other._sizes.items() if p in self.shards}
-        other.shards = tuple(other.sizes)
-        other.validation = tuple(part for part in index if part not in self.shards)
-        return other
+        data = copy(self)
+        data._source = source
+        data._sizes = {part: len(rows) for part, rows in index.items()}
+        data.sizes = {p: n for p, n in data._sizes.items() if p in self.shards}
+        data.shards = tuple(data.sizes)
+        data.validation = tuple(part for part in index if part not in self.shards)
+        return data
 
     def of_recipe(self, name: str) -> Data:
         """The data of the recipe with this name; this data, if it is that of a single one."""
@@ -893,23 +888,23 @@ class Data:
                 "collate puts items together, and this data has columns; "
                 "use Data.dataset(…), or leave collate out"
             )
-        other = self._of_items()
-        other.collate = collate
-        return other
+        data = self._of_items()
+        data.collate = collate
+        return data
 
     def scored_collated(self, collate: Callable[[list[Any]], Any]) -> Data:
         """The data, whose batches of validation are made of items by this function."""
-        other = self._of_items()
-        other.scored_collate = collate
-        return other
+        data = self._of_items()
+        data.scored_collate = collate
+        return data
 
     def _of_items(self) -> Data:
         """A copy whose batches are made of items, which are kept as they are."""
-        other = copy(self)
+        data = copy(self)
         if not self.collates:
-            other._source = self._source.collated()  # type: ignore[attr-defined]
-            other.collates = True
-        return other
+            data._source = self._source.collated()  # type: ignore[attr-defined]
+            data.collates = True
+        return data
 
     def check(self) -> None:
         """Make a batch of the first items, if batches are made of items.
@@ -939,10 +934,10 @@ class Data:
 
         `alone`: as of `PlacedFiles.at`.
         """
-        other = copy(self)
+        data = copy(self)
         if isinstance(self._source, PlacedFiles):
-            other._source = self._source.at(names, alone)
-        return other
+            data._source = self._source.at(names, alone)
+        return data
 
     def is_here(self, part: ShardId) -> bool:
         """Whether this process may read the part."""
@@ -962,11 +957,11 @@ class Data:
         source = self._source
         if not isinstance(source, PlacedFiles):
             return {}
-        found = source.damaged()
+        reasons = source.damaged()
         for part in self.validation:
-            if part in found:
-                return dict.fromkeys(filter(self.is_here, self.shards), found[part])
-        return found
+            if part in reasons:
+                return dict.fromkeys(filter(self.is_here, self.shards), reasons[part])
+        return reasons
 
 
 def chunk_rows(row_bytes: int) -> int:
@@ -983,16 +978,16 @@ def _reading(part: ShardId) -> Iterator[None]:
     except ShardError:
         raise
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}"
         if isinstance(error, DataError):
-            what = str(error)
-        unread = DataError(f"{part} cannot be read ({what}); bring it back, then resume")
-        unread.part = part
-        raise unread from error
+            why = str(error)
+        part_error = DataError(f"{part} cannot be read ({why}); bring it back, then resume")
+        part_error.part = part
+        raise part_error from error
 
 
 def _some(words: Sequence[str]) -> str:
-    """The first ones, and how many there are more."""
+    """The first words, and how many more there are."""
     listed = ", ".join(words[:LISTED])
     if len(words) > LISTED:
         listed += f" and {len(words) - LISTED} more"
@@ -1054,7 +1049,7 @@ class DataByName:
     @property
     def serial(self) -> bool:
         """Whether some of the data must not be read beside training."""
-        return any(each.serial for each in self.data.values())
+        return any(data.serial for data in self.data.values())
 
     def read(self, part: ShardId) -> Columns:
         """All samples of the part."""
@@ -1068,40 +1063,40 @@ class DataByName:
         return self.data[part.partition(OF_RECIPE)[0]]
 
 
-def join_data(of: Mapping[str, Data]) -> Data:
+def join_data(by_recipe: Mapping[str, Data]) -> Data:
     """The data of several recipes in one study, each part under its recipe's name.
 
-    `of`: that of each, by the recipe's name.
+    `by_recipe`: the data of each, by the recipe's name.
 
     Raises:
         DataError: some of it lies at nodes, or is dealt anew in each epoch.
     """
-    for name, data in of.items():
+    for name, data in by_recipe.items():
         if data.catalogue is not None or data.arrangement.reshuffles:
             raise DataError(
                 f"recipe {name!r}: Data.shards that lie at nodes, and reshuffle, are for studies "
                 "of one recipe: give the others a study of their own"
             )
     hashed = blake2b(digest_size=16)
-    for name, data in of.items():
+    for name, data in by_recipe.items():
         hashed.update(f"{name}\0{data.fingerprint}\0".encode())
-    made = Data(
+    joined = Data(
         Parts(
-            source=DataByName(of),
-            training=_sizes(of, "shards"),
-            validation=_sizes(of, "validation"),
-            row_bytes=int(max(data.row_bytes for data in of.values())),
+            source=DataByName(by_recipe),
+            training=_sizes(by_recipe, "shards"),
+            validation=_sizes(by_recipe, "validation"),
+            row_bytes=int(max(data.row_bytes for data in by_recipe.values())),
             fingerprint=hashed.hexdigest(),
         )
     )
-    made.of = dict(of)
-    return made
+    joined.of = dict(by_recipe)
+    return joined
 
 
-def _sizes(of: Mapping[str, Data], kind: str) -> dict[ShardId, int]:
+def _sizes(by_recipe: Mapping[str, Data], kind: str) -> dict[ShardId, int]:
     """Samples in each shard, or validation part, of all the data."""
-    found = {}
-    for name, data in of.items():
+    sizes = {}
+    for name, data in by_recipe.items():
         for part in getattr(data, kind):
-            found[of_recipe(name, part)] = data.size(part)
-    return found
+            sizes[of_recipe(name, part)] = data.size(part)
+    return sizes

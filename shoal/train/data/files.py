@@ -22,7 +22,7 @@ from shoal.train.data.parts import (
     as_array,
     is_fraction,
     named_parts,
-    of_letter,
+    parts_of,
     seed_of_rows,
 )
 from shoal.train.rng import Rng
@@ -57,7 +57,7 @@ def list_files(paths: Any, pattern: str) -> list[Path]:
 
 
 def check_ends(path: Path) -> None:
-    """See that what is at the path has an end, if anything is there; links may lead to it.
+    """Check that what is at the path, if anything is, has an end; links may lead to it.
 
     Raises:
         DataError: it is a FIFO, a device or a socket.
@@ -98,7 +98,7 @@ def files_aside(files: Sequence[Path], fraction: float, seed: int) -> tuple[list
     return train, [files[number] for number in sorted(chosen)]
 
 
-def looked_at_file(path: Path) -> str:
+def file_fingerprint(path: Path) -> str:
     """A hash of the file's name, size, and both ends."""
     size = path.stat().st_size
     hashed = blake2b(f"{path.name} {size}".encode(), digest_size=16)
@@ -128,17 +128,17 @@ class OwnFiles:
 
 
 def from_files(paths: Any, read: Read, validation: Any, seed: int) -> Parts:
-    """See `Data.files`."""
+    """The data of `Data.files`."""
     if not callable(read):
         raise DataError(f"read must be a function of a path; got {read!r}")
     train, test = divide_files(paths, "*", validation, seed)
-    named = named_parts(train, test)
-    source = OwnFiles(named, read, seed)
+    files = named_parts(train, test)
+    source = OwnFiles(files, read, seed)
     sizes: dict[ShardId, int] = {}
     total = 0
     first: Columns | None = None
-    for part, path in named.items():
-        columns = _tried(source, part)
+    for part, path in files.items():
+        columns = _read_part(source, part)
         if first is None:
             first = cols.apply(columns, lambda column: column[:1].copy())
         unlike = isinstance(first, dict) != isinstance(columns, dict)
@@ -151,18 +151,12 @@ def from_files(paths: Any, read: Read, validation: Any, seed: int) -> Parts:
         alike(first, columns, "the first file", path.name)
         sizes[part] = cols.rows(columns)
         total += cols.nbytes(columns)
-    about = [(part, looked_at_file(path), sizes[part]) for part, path in named.items()]
-    hashed = blake2b(repr(about).encode(), digest_size=16)
-    return Parts(
-        source=source,
-        training=of_letter("s", sizes),
-        validation=of_letter("v", sizes),
-        row_bytes=max(1, total // max(1, sum(sizes.values()))),
-        fingerprint=hashed.hexdigest(),
-    )
+    contents = [(part, file_fingerprint(path), sizes[part]) for part, path in files.items()]
+    hashed = blake2b(repr(contents).encode(), digest_size=16)
+    return parts_of(source, sizes, total // max(1, sum(sizes.values())), hashed)
 
 
-def _tried(source: OwnFiles, part: ShardId) -> Columns:
+def _read_part(source: OwnFiles, part: ShardId) -> Columns:
     """The part's columns. Raises DataError if they cannot be read."""
     try:
         return source.read(part)

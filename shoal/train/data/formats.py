@@ -24,7 +24,7 @@ from shoal.train.rng import Rng
 Size = int | tuple[int, int] | None
 Read = Callable[[Path], Any]  # the user's reader of a file
 ONLY = ShardId("s000")  # what readers call the only shard of a file
-# What to do about a table that is no numbers.
+# What an error proposes for a table whose columns cannot become numbers.
 OF_TABLES = (
     "a shard's table must be of numbers, without gaps: write it so, or "
     "give the recipe a method read(self, path) that returns its columns as numbers"
@@ -81,12 +81,12 @@ def parts_of_file(path: Path) -> Parts:
     return _read_as(kind, [path], f"a shard {path.name}")
 
 
-def _read_as(kind: str, files: Sequence[Path], what: str, size: Size = None) -> Parts:
-    """What the reader of this kind of files makes of them: of each tar or .npz file a shard.
+def _read_as(kind: str, files: Sequence[Path], user: str, size: Size = None) -> Parts:
+    """The files as data, by the reader of this kind: each tar or .npz file is a shard.
 
-    `what` needs the reader's library, as an error says it. `size`: of pictures.
+    `user`: what needs the reader's library, as the error calls it. `size`: of pictures.
     """
-    made: Parts
+    parts: Parts
     if kind == "npz":
         return of_files(files, [])
     if kind == "npy":
@@ -94,19 +94,19 @@ def _read_as(kind: str, files: Sequence[Path], what: str, size: Size = None) -> 
         array = np.load(files[0], mmap_mode="r", allow_pickle=False)
         return from_arrays((array,), {}, None, None, IN_ORDER)
     if kind == "pictures":
-        images = reader("images", what, "pillow")
-        made = images.from_images(files[0], size, None, IN_ORDER, False)
+        images = reader("images", user, "pillow")
+        parts = images.from_images(files[0], size, None, IN_ORDER, False)
     elif kind == "arrow":
-        arrow = reader("arrow", what, "pyarrow", "pillow")
-        made = arrow.from_arrow(files[0], None, None, None, IN_ORDER, None)
+        arrow = reader("arrow", user, "pyarrow", "pillow")
+        parts = arrow.from_arrow(files[0], None, None, None, IN_ORDER, None)
     elif kind == "tar":
-        tar = reader("tar", what, "pillow")
-        made = tar.from_tars(files, None, None, size, None, 0)
+        tar = reader("tar", user, "pillow")
+        parts = tar.from_tars(files, None, None, size, None, 0)
     else:
-        tables = reader("tables", what, "pyarrow")
+        tables = reader("tables", user, "pyarrow")
         setup = tables.TableSetup(remedy=OF_TABLES)
-        made = tables.from_tables(files[0], kind, setup, None, IN_ORDER)
-    return made
+        parts = tables.from_tables(files[0], kind, setup, None, IN_ORDER)
+    return parts
 
 
 def _check_header(path: Path) -> None:
@@ -151,18 +151,19 @@ def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
         source = parts.source
         if isinstance(source, RowSource) and not isinstance(source, Arrays):
             rows = parts.training[ONLY]
-            found = _form(source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial)
-            return replace(found, rows=rows)
+            form = _form(source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial)
+            return replace(form, rows=rows)
         return _form(source.read(ONLY), by_rows=path.suffix == ".npy", serial=source.serial)
 
 
 def _form(columns: Columns, by_rows: bool, serial: bool) -> PartForm:
+    """The form of a part with these columns."""
     rows = cols.rows(columns)
-    about = tuple(
+    described = tuple(
         (str(name), str(column.dtype), tuple(column.shape[1:]))
         for name, column in cols.named(columns).items()
     )
-    return PartForm(rows, max(1, cols.nbytes(columns) // max(1, rows)), about, by_rows, serial)
+    return PartForm(rows, max(1, cols.nbytes(columns) // max(1, rows)), described, by_rows, serial)
 
 
 # -- rows, some at a time ----------------------------------------------------------------------
@@ -210,7 +211,7 @@ def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
 
 
 class RowBatches(Protocol):
-    """Rows, some at a time."""
+    """The rows of a source, in batches."""
 
     @property
     def nbytes(self) -> int:
@@ -264,8 +265,8 @@ class ArrayRows:
         arrays = tuple(np.load(file, mmap_mode="r") for file in files)
         lengths = {file.name: array.shape[:1] for file, array in zip(files, arrays, strict=True)}
         if len(set(lengths.values())) > 1 or () in lengths.values():
-            found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-            raise DataError(f"columns must have the same number of samples; got {found}")
+            listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            raise DataError(f"columns must have the same number of samples; got {listed}")
         rows = len(arrays[0])
         row_bytes = max(1, sum(array.nbytes for array in arrays) // max(1, rows))
         return cls(files, rows, row_bytes, max(1, most // row_bytes))
@@ -293,16 +294,16 @@ def _kind(paths: Any) -> str:
     """
     if isinstance(paths, str | Path) and Path(paths).is_dir():
         files = Path(paths).iterdir()
-        found = {_kind_of(file) for file in files} & {*KINDS.values()}
+        kinds = {_kind_of(file) for file in files} & {*KINDS.values()}
         pictures = (p.suffix.lower() in PICTURES for p in Path(paths).glob("*/*"))
-        if not found and any(pictures):
+        if not kinds and any(pictures):
             return "pictures"
     else:
-        found = {_kind_of(file) for file in list_files(paths, "*")}
-    if len(found) != 1 or not found <= {*KINDS.values()}:
-        named = ", ".join(sorted(found)) or "none"
-        raise DataError(f"{paths} must be {READABLE}, of one kind; found {named}")
-    return found.pop()
+        kinds = {_kind_of(file) for file in list_files(paths, "*")}
+    if len(kinds) != 1 or not kinds <= {*KINDS.values()}:
+        listed = ", ".join(sorted(kinds)) or "none"
+        raise DataError(f"{paths} must be {READABLE}, of one kind; found {listed}")
+    return kinds.pop()
 
 
 def _kind_of(file: Path) -> str:

@@ -36,14 +36,14 @@ class Pictures:
         return len(self.files)
 
     def take(self, numbers: Index) -> Columns:
-        """(pictures (n, 3, height, width) uint8, labels int64)."""
-        made = [picture(self.files[number], self.size) for number in numbers]
-        column = stack_arrays(made, "0 (pictures)", "give size=(height, width)")
+        """The pictures, (n, 3, height, width) uint8, and their labels, int64."""
+        pictures = [picture(self.files[number], self.size) for number in numbers]
+        column = stack_arrays(pictures, "0 (pictures)", "give size=(height, width)")
         return column, self.labels[numbers]
 
     @property
     def about(self) -> str:
-        """The names and sizes of the files."""
+        """What belongs into the fingerprint: the names and sizes of the files."""
         hashed = blake2b(digest_size=16)
         for file in self.files:
             hashed.update(f"{file.parent.name}/{file.name} {file.stat().st_size}\n".encode())
@@ -51,19 +51,19 @@ class Pictures:
 
 
 def from_images(root: Path, size: Any, validation: Any, how: Division, stratify: bool) -> Parts:
-    """See `Data.images`."""
+    """The data of `Data.images`."""
     check_size(size)
     names = _classes(root)
     table = _pictures(root, names, size)
     about = table.about
     if validation is not None and not is_fraction(validation):
-        other = whole(validation)
-        if _classes(other) != names:
+        folder = whole(validation)
+        if _classes(folder) != names:
             raise DataError(
                 f"both folders must have the same classes; {root} has {', '.join(names)}, "
-                f"{other} has {', '.join(_classes(other))}"
+                f"{folder} has {', '.join(_classes(folder))}"
             )
-        validation = _pictures(other, names, size)
+        validation = _pictures(folder, names, size)
         about += validation.about
     labels = table.labels if stratify else None
     classes = {"1": names}
@@ -78,7 +78,7 @@ def _classes(root: Path) -> list[str]:
     """
     if not root.is_dir():
         raise DataError(f"{root} must be a folder with a folder for each class; no such folder")
-    folders = [each.name for each in root.iterdir() if each.is_dir()]
+    folders = [path.name for path in root.iterdir() if path.is_dir()]
     names = sorted(name for name in folders if not name.startswith("."))
     if not names:
         raise DataError(
@@ -97,11 +97,11 @@ def _pictures(root: Path, names: Sequence[str], size: Size) -> Pictures:
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        found = sorted(file for file in (root / name).iterdir() if file.suffix.lower() in SUFFIXES)
-        if not found:
+        paths = sorted(file for file in (root / name).iterdir() if file.suffix.lower() in SUFFIXES)
+        if not paths:
             raise DataError(f"{root / name} has no pictures ({', '.join(SUFFIXES)})")
-        files += found
-        labels += [label] * len(found)
+        files += paths
+        labels += [label] * len(paths)
     return Pictures(tuple(files), np.array(labels, np.int64), size)
 
 
@@ -122,7 +122,7 @@ def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
             source = io.BytesIO(content.read_bytes())
         elif isinstance(content, bytes):
             source = io.BytesIO(content)
-        return _read(source, _wanted(size))
+        return _read(source, _pillow_size(size))
     except Exception as error:  # Pillow has many names for what is damaged or too large
         name = content if isinstance(content, Path) else "a picture"
         raise DataError(
@@ -131,21 +131,22 @@ def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
         ) from error
 
 
-def _read(source: Any, wanted: tuple[int, int] | None) -> Array:
+def _read(source: Any, size: tuple[int, int] | None) -> Array:
+    """The picture as an array, resized to (width, height) if that is given."""
     with Image.open(source, formats=FORMATS) as image:
-        if wanted is not None:
-            image.draft("RGB", wanted)  # a JPEG is decoded at a smaller scale at once
-        shown: Any = image
+        if size is not None:
+            image.draft("RGB", size)  # a JPEG is decoded at a smaller scale at once
+        rgb: Any = image
         if image.mode.startswith("I"):  # 16 bits of grey, of which Pillow would clip
-            shown = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        shown = shown.convert("RGB")
-        if wanted is not None and shown.size != wanted:
-            shown = shown.resize(wanted, Image.Resampling.BILINEAR)
-        return np.ascontiguousarray(np.asarray(shown).transpose(2, 0, 1))
+            rgb = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        rgb = rgb.convert("RGB")
+        if size is not None and rgb.size != size:
+            rgb = rgb.resize(size, Image.Resampling.BILINEAR)
+        return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
 
 
-def _wanted(size: Size) -> tuple[int, int] | None:
-    """(width, height)."""
+def _pillow_size(size: Size) -> tuple[int, int] | None:
+    """The size as Pillow takes it: (width, height)."""
     if size is None:
         return None
     if isinstance(size, int):

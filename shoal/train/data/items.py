@@ -22,6 +22,7 @@ from shoal.core.errors import warn
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError, Ragged
 from shoal.train.data.parts import (
+    DividedSource,
     Division,
     Index,
     Parts,
@@ -37,9 +38,10 @@ NUMBERS: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float6
 LARGEST_INT = 2**63
 PROBES = 64  # items that a fingerprint looks at
 TWICE = 8  # items that are read twice, to find random transforms
-# What ends the fingerprint of a dataset whose items are random: former versions read them once.
+# What ends the fingerprint of a dataset whose items are random. Former versions read these once,
+# as is still done where two reads under one seed differ (`DRAWN_BY_ROWS`).
 READ_ANEW = "-anew"
-DRAWN_BY_ROWS = "-rows"  # still so, where each read gives others, whatever the seed
+DRAWN_BY_ROWS = "-rows"
 DEEP = 6  # how far within a dataset random generators are looked for
 FEW = 100  # larger lists, say of samples, are not looked into
 MOST = 2000  # objects that are looked into
@@ -47,7 +49,7 @@ GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.G
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class Items(DividedSource):
     """Which items of which dataset make up each part.
 
     Reading runs the user's code: under a seed, and never beside training. `whole`: items are kept
@@ -56,10 +58,6 @@ class Items:
     of the pass, where the items of each pass draw numbers of their own.
     """
 
-    training: Any
-    validation: Any
-    index: Mapping[ShardId, Index]
-    apart: frozenset[ShardId]  # parts that index `validation`
     seed: int
     serial: bool = True
     form: ItemForm | None = None  # of the items read first
@@ -75,27 +73,19 @@ class Items:
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
-    def read(self, part: ShardId) -> Columns:
-        """All items of the part."""
-        return self.rows(part, np.arange(len(self.index[part])))
-
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These items of the part, read under a seed that is theirs."""
-        dataset, form = self.training, self.form
+        form = self.form
         if part in self.apart:
-            dataset, form = self.validation, self.scored_form or self.form
+            form = self.scored_form or form
         numbers = self.index[part][index].tolist()
         place = part if self.drawn is None else f"{part} {self.drawn}"
         seed = seed_of_rows(self.seed, place, index)
-        return read(dataset, numbers, seed, form, self.whole)
+        return read(self.data_of(part), numbers, seed, form, self.whole)
 
     def drawn_in(self, seed: int, turn: int) -> Items:
         """The same source, whose items draw the numbers of that pass of a study with that seed."""
         return replace(self, drawn=(seed, turn))
-
-    def divided(self, index: Mapping[ShardId, Index]) -> Items:
-        """The same training items, divided otherwise; nothing else is validated on."""
-        return replace(self, index=index, apart=frozenset())
 
     def collated(self) -> Items:
         """The same source, whose items are kept as they are."""
@@ -103,68 +93,58 @@ class Items:
 
 
 def from_dataset(dataset: Any, validation: Any, how: Division, collate: Any = None) -> Parts:
-    """See `Data.dataset`."""
+    """The data of `Data.dataset`."""
     seed = how.seed
     count = _length(dataset, "the dataset")
     probed = _items(dataset, _spread(dataset, PROBES), seed)
     columns, form = columns_of(probed)
     whole = collate is not None or not is_plain(columns)
-    order = how.order(count)
-    train = order
-    test = order[:0]
-    others = dataset
+    scored = dataset
+    scored_count = 0
     scored_form: ItemForm | None = None
-    scored: list[Any] = []
-    if is_fraction(validation):
-        train, test = how.aside(order, float(validation), None)
-    elif validation is not None:
-        others = validation
-        test = np.arange(_length(others, "the validation dataset"))
-        scored = _items(others, _spread(others, PROBES), seed)
-        scored_columns, other_form = columns_of(scored)
+    scored_probed: list[Any] = []
+    if validation is not None and not is_fraction(validation):
+        scored = validation
+        scored_count = _length(scored, "the validation dataset")
+        scored_probed = _items(scored, _spread(scored, PROBES), seed)
+        scored_columns, scored_form = columns_of(scored_probed)
         whole = whole or not is_plain(scored_columns)
-        if not form.fits(other_form):
-            scored_form = other_form
+        if form.fits(scored_form):
+            scored_form = None
+    train, test = how.split(count, validation, scored_count)
 
     row_bytes = cols.nbytes(columns) / len(probed)
     rows = divide(train, test, how, row_bytes)
-    # Also a validation dataset that is the training dataset itself has numbers of its own.
-    apart: frozenset[ShardId] = frozenset()
-    if not is_fraction(validation):
-        apart = rows.validation
     items = Items(
-        dataset, others, rows.index, apart, seed, form=form, whole=whole, scored_form=scored_form
+        dataset,
+        scored,
+        rows.index,
+        rows.apart(validation),
+        seed,
+        form=form,
+        whole=whole,
+        scored_form=scored_form,
     )
-    fingerprint = _divided_fingerprint(items)
-    random_items = _draws(dataset, seed)
-    anew = random_items and _repeats(dataset, seed)
-    if random_items:
-        fingerprint += READ_ANEW if anew else DRAWN_BY_ROWS
-    return Parts(
-        source=items,
-        training=rows.of("s"),
-        validation=rows.of("v"),
-        row_bytes=max(1, int(row_bytes)),
+    hashed = blake2b(_fingerprint(dataset, seed), digest_size=16)
+    if scored is not dataset:
+        hashed.update(_fingerprint(scored, seed))
+    is_random = _draws(dataset, seed)
+    parts = rows.parts(
+        items,
+        row_bytes,
+        hashed,
         sequential=how.sequential,
-        fingerprint=fingerprint,
         form=form,
         collate=collate,
         tried=probed[:TWICE],
         scored_form=scored_form,
-        scored_tried=scored[:TWICE],
-        anew=anew,
+        scored_tried=scored_probed[:TWICE],
+        anew=is_random and _repeats(dataset, seed),
     )
-
-
-def _divided_fingerprint(items: Items) -> str:
-    """A hash of the datasets and of their division."""
-    seed = items.seed
-    hashed = blake2b(_fingerprint(items.training, seed), digest_size=16)
-    if items.validation is not items.training:
-        hashed.update(_fingerprint(items.validation, seed))
-    for part, chosen in items.index.items():
-        hashed.update(part.encode() + chosen.astype("<i8").tobytes())
-    return hashed.hexdigest()
+    if not is_random:
+        return parts
+    ending = READ_ANEW if parts.anew else DRAWN_BY_ROWS
+    return replace(parts, fingerprint=parts.fingerprint + ending)
 
 
 def _length(dataset: Any, name: str) -> int:
@@ -212,7 +192,7 @@ def read(
     Raises:
         DataError: the items have unequal forms, or unequal shapes although they are not `whole`.
     """
-    columns, found = columns_of(_items(dataset, numbers, seed), form)
+    columns, read_form = columns_of(_items(dataset, numbers, seed), form)
     if whole:
         return columns
     if not is_plain(columns):
@@ -221,7 +201,7 @@ def read(
             "some of these have other shapes or kinds (None, say) than the items read first: "
             "give collate=, or pad, resize or leave them out"
         )
-    return narrow_floats(columns, found.kinds)
+    return narrow_floats(columns, read_form.kinds)
 
 
 def _is_of_tensors(dataset: Any) -> bool:
@@ -243,8 +223,8 @@ def _fingerprint(dataset: Any, seed: int) -> bytes:
     name = f"{type(dataset).__qualname__}/{len(dataset)}"
     hashed = blake2b(name.encode(), digest_size=16)
     if _is_of_tensors(dataset):
-        for each in dataset.tensors:
-            hash_array(hashed, as_array(each, "of the dataset"))
+        for tensor in dataset.tensors:
+            hash_array(hashed, as_array(tensor, "of the dataset"))
         return hashed.digest()
     items = _items(dataset, _spread(dataset, PROBES), seed)
     columns, form = columns_of(items)
@@ -290,8 +270,8 @@ def _global_states() -> tuple[Any, ...]:
 def _repeats(dataset: Any, seed: int) -> bool:
     """Whether the items are the same under the same seed; if not, the user is warned."""
     numbers = _spread(dataset, TWICE)
-    one, other = (_items(dataset, numbers, seed) for _ in range(2))
-    for number, first, second in zip(numbers, one, other, strict=True):
+    first_read, second_read = (_items(dataset, numbers, seed) for _ in range(2))
+    for number, first, second in zip(numbers, first_read, second_read, strict=True):
         if _digest(first) != _digest(second):
             warn(
                 f"two reads of item {number} of the dataset differ whatever the seed, so that "
@@ -308,25 +288,26 @@ def _generators_in(thing: Any, deep: int, seen: set[int]) -> Iterator[Any]:
     if isinstance(thing, GENERATORS):
         yield thing
         return
-    passed = id(thing) in seen or not deep or len(seen) > MOST
-    if passed or isinstance(thing, type | ModuleType):
+    is_passed = id(thing) in seen or not deep or len(seen) > MOST
+    if is_passed or isinstance(thing, type | ModuleType):
         return
     if hasattr(type(thing), "configure_optimizers"):  # it trains, and is no data
         return
     seen.add(id(thing))
-    parts: Iterable[Any] = ()
+    children: Iterable[Any] = ()
     if isinstance(thing, dict):  # other mappings may read their values from files
-        parts = list(thing.values()) if len(thing) <= FEW else ()
+        children = list(thing.values()) if len(thing) <= FEW else ()
     elif isinstance(thing, list | tuple):
-        parts = thing if len(thing) <= FEW else ()
+        children = thing if len(thing) <= FEW else ()
     elif not isinstance(thing, torch.Tensor):
         with suppress(TypeError):  # it has none
-            parts = list(vars(thing).values())
-    for part in parts:
-        yield from _generators_in(part, deep - 1, seen)
+            children = list(vars(thing).values())
+    for child in children:
+        yield from _generators_in(child, deep - 1, seen)
 
 
 def _digest(item: Any) -> bytes:
+    """A hash of the item's contents."""
     hashed = blake2b(digest_size=16)
     hash_value(hashed, item)
     return hashed.digest()
@@ -390,19 +371,17 @@ def columns_of(items: Sequence[Any], like: ItemForm | None = None) -> tuple[Colu
     names: list[Any] = list(range(len(first)))
     if container == "dict":
         names = list(first)
-    made = {}
+    columns: dict[Any, Any] = {}
+    kinds = {}
     for name in names:
         values = [item[name] for item in items]
-        made[name] = column_of(values, name, before.get(name))
-    form = ItemForm(container, {name: kind for name, (_, kind) in made.items()})
-    columns: dict[Any, Any] = {name: column for name, (column, _) in made.items()}
-    if container == "dict":
-        return columns, form
-    return tuple(columns.values()), form
+        columns[name], kinds[name] = column_of(values, name, before.get(name))
+    form = ItemForm(container, kinds)
+    return columns if container == "dict" else tuple(columns.values()), form
 
 
 def _container(item: Any) -> Any:
-    """What holds the values of an item."""
+    """What holds the values of an item, as `ItemForm.container` says it."""
     if isinstance(item, Mapping):
         return "dict"
     if isinstance(item, tuple) and hasattr(item, "_fields"):
@@ -434,6 +413,7 @@ def _check_form(first: Any, item: Any) -> None:
 
 
 def _described(item: Any) -> str:
+    """The item's form in words, for an error."""
     if isinstance(item, Mapping):
         return f"a dict of {', '.join(map(str, item))}"
     if isinstance(item, tuple | list):
@@ -442,7 +422,7 @@ def _described(item: Any) -> str:
 
 
 def column_of(values: Sequence[Any], name: Any, before: str | None = None) -> tuple[Any, str]:
-    """The values as a column, and what they are. `before`: what other values of the column were.
+    """The values as a column, and their kind. `before`: the kind of values read before.
 
     Numbers, and arrays of equal shapes, make a plain array. Arrays of unequal shapes, texts and
     other objects make a `Ragged` column.
@@ -473,14 +453,14 @@ def column_of(values: Sequence[Any], name: Any, before: str | None = None) -> tu
 
 
 def as_column(column: Any, name: Any) -> Any:
-    """What a recipe's hook returned as a column: lists of values become one."""
+    """What a recipe's hook returned for a column: a list of values becomes a column."""
     if isinstance(column, list):
         return column_of(column, name)[0]
     return column
 
 
 def _kind(value: Any) -> str:
-    """What a value of an item is."""
+    """The kind of an item's value: "tensor", "array", "int", "text", …; "object" for all else."""
     if isinstance(value, Tensor):
         return "tensor" if _is_plain(value) else "object"
     if isinstance(value, np.ndarray | np.generic):
@@ -506,6 +486,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _array(value: Any) -> Any:
+    """The tensor's or array's numbers as an array."""
     if isinstance(value, Tensor):
         return value.detach().cpu().resolve_conj().resolve_neg().numpy()
     return np.asarray(value)
@@ -551,8 +532,8 @@ def _values(column: Any, kind: str) -> list[Any]:
             return [np.array(value) for value in column]
         return [torch.from_numpy(np.array(value)) for value in column]
     if kind in NUMBERS and column.ndim == 1:
-        listed: list[Any] = column.tolist()
-        return listed
+        numbers: list[Any] = column.tolist()
+        return numbers
     if kind == "array":
         return list(np.array(column))
     return list(torch.from_numpy(np.array(column)).unbind())
@@ -565,11 +546,11 @@ def is_plain(columns: Columns) -> bool:
 
 def narrow_floats(columns: Columns, kinds: Mapping[Any, str]) -> Columns:
     """The columns, those of Python's floats as float32."""
-    made = {
+    narrowed = {
         name: column.astype(np.float32) if kinds[name] == "float" else column
         for name, column in cols.named(columns).items()
     }
-    return made if isinstance(columns, dict) else tuple(made.values())
+    return narrowed if isinstance(columns, dict) else tuple(narrowed.values())
 
 
 def hash_value(hashed: blake2b, value: Any) -> None:
@@ -579,13 +560,13 @@ def hash_value(hashed: blake2b, value: Any) -> None:
     type counts: other objects have no contents that are the same in every process.
     """
     if isinstance(value, Mapping):
-        for name, each in value.items():
+        for name, inner in value.items():
             hashed.update(repr(name).encode())
-            hash_value(hashed, each)
+            hash_value(hashed, inner)
     elif isinstance(value, tuple | list):
         hashed.update(f"{len(value)} values".encode())
-        for each in value:
-            hash_value(hashed, each)
+        for inner in value:
+            hash_value(hashed, inner)
     elif _kind(value) in ("array", "tensor"):
         hash_array(hashed, _array(value))
     elif isinstance(value, bool | int | float | str | bytes):

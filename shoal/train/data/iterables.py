@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError, Kind, Ragged
 from shoal.train.data.items import ItemForm, columns_of, hash_value, is_plain, narrow_floats
-from shoal.train.data.parts import Division, Index, Parts, divide, is_fraction
+from shoal.train.data.parts import DividedSource, Division, Parts, divide, is_fraction
 from shoal.train.rng import Rng
 
 AT_ONCE = 256  # items that are made columns together
@@ -26,31 +25,14 @@ TRIED = 8  # items that are kept to try collate with
 
 
 @dataclass(frozen=True, slots=True)
-class StoredItems:
-    """Items that were read once, and which of them make up each part."""
+class StoredItems(DividedSource):
+    """Items that were read once, as columns, and which of them make up each part.
 
-    columns: Columns
-    others: Columns  # of the validation dataset
-    index: Mapping[ShardId, Index]
-    apart: frozenset[ShardId]
+    `whole`: collate puts the items together.
+    """
+
     whole: bool
     serial: bool = False
-
-    def read(self, part: ShardId) -> Columns:
-        """All samples of the part."""
-        return self._taken(part, self.index[part])
-
-    def rows(self, part: ShardId, index: Index) -> Columns:
-        """These samples of the part."""
-        return self._taken(part, self.index[part][index])
-
-    def _taken(self, part: ShardId, chosen: Index) -> Columns:
-        columns = self.others if part in self.apart else self.columns
-        return cols.apply(columns, lambda column: column[chosen])
-
-    def divided(self, index: Mapping[ShardId, Index]) -> StoredItems:
-        """The same training items, divided otherwise; nothing else is validated on."""
-        return replace(self, index=index, apart=frozenset())
 
     def collated(self) -> StoredItems:
         """The same source, whose items collate puts together."""
@@ -60,34 +42,26 @@ class StoredItems:
 def from_iterable(
     dataset: Any, validation: Any, how: Division, collate: Any, samples: int | None
 ) -> Parts:
-    """See `Data.dataset`."""
-    read = ReadItems(dataset, how.seed, samples)
-    order = how.order(read.count)
-    train = order
-    test = order[:0]
-    others = read
-    if is_fraction(validation):
-        train, test = how.aside(order, float(validation), None)
-    elif validation is not None:
-        others = ReadItems(validation, how.seed, None)
-        test = np.arange(others.count)
-    rows = divide(train, test, how, read.row_bytes)
-    apart = frozenset[ShardId]() if others is read else rows.validation
-    whole = collate is not None or not (read.is_plain and others.is_plain)
-    hashed = blake2b(read.digest + others.digest, digest_size=16)
-    for part, chosen in rows.index.items():
-        hashed.update(part.encode() + chosen.astype("<i8").tobytes())
-    return Parts(
-        source=StoredItems(read.kept(whole), others.kept(whole), rows.index, apart, whole),
-        training=rows.of("s"),
-        validation=rows.of("v"),
-        row_bytes=max(1, int(read.row_bytes)),
-        fingerprint=hashed.hexdigest(),
-        form=read.form,
+    """The data of `Data.dataset` out of an IterableDataset."""
+    items = ReadItems(dataset, how.seed, samples)
+    scored: ReadItems | None = None  # items of the validation dataset
+    if validation is not None and not is_fraction(validation):
+        scored = ReadItems(validation, how.seed, None)
+    others = scored or items
+    train, test = how.split(items.count, validation, others.count)
+    rows = divide(train, test, how, items.row_bytes)
+    whole = collate is not None or not (items.is_plain and others.is_plain)
+    return rows.parts(
+        StoredItems(
+            items.columns(whole), others.columns(whole), rows.index, rows.apart(validation), whole
+        ),
+        items.row_bytes,
+        blake2b(items.digest + others.digest, digest_size=16),
+        form=items.form,
         collate=collate,
-        tried=read.first,
-        scored_form=None if others is read else others.form,
-        scored_tried=[] if others is read else others.first,
+        tried=items.first,
+        scored_form=scored and scored.form,
+        scored_tried=scored.first if scored else [],
         sequential=how.sequential,
     )
 
@@ -122,6 +96,7 @@ class ReadItems:
         self._columns = joined if self._named else tuple(joined.values())
 
     def _add(self, items: list[Any]) -> None:
+        """Append some items to the columns."""
         columns, form = columns_of(items, self.form)
         if self.form is None:
             self.form = form
@@ -144,7 +119,7 @@ class ReadItems:
         """Bytes of an item, in the mean."""
         return max(1.0, cols.nbytes(self._columns) / self.count)
 
-    def kept(self, whole: bool) -> Columns:
+    def columns(self, whole: bool) -> Columns:
         """The columns; those of Python's floats as float32, unless collate puts items together."""
         columns = self._columns
         if whole or self.form is None:
@@ -156,7 +131,7 @@ def _items_in(dataset: Any, samples: int | None) -> Iterator[Any]:
     """The items, or the first ones.
 
     Raises:
-        DataError: the number is none, or these are no items.
+        DataError: `samples` is not a whole number >= 1, or the dataset cannot be iterated over.
     """
     if samples is None:
         is_iterable = isinstance(dataset, IterableDataset)
@@ -184,7 +159,7 @@ class Spool:
     def __init__(self, name: Any) -> None:
         self._name = name
         self._pieces: list[Array] = []
-        self._held = 0  # bytes in memory
+        self._bytes = 0  # bytes in memory
         self._file: Any = None
         self._sizes: list[Array] = []
         self._shapes: list[Array] = []
@@ -209,8 +184,8 @@ class Spool:
         if piece.shapes is not None:
             self._shapes.append(piece.shapes)
         self._pieces.append(piece.values)
-        self._held += piece.values.nbytes
-        if self._held > SPILL_BYTES:
+        self._bytes += piece.values.nbytes
+        if self._bytes > SPILL_BYTES:
             self._spill()
 
     def _spill(self) -> None:
@@ -220,7 +195,7 @@ class Spool:
         for piece in self._pieces:
             self._file.write(np.ascontiguousarray(piece).data)
         self._pieces = []
-        self._held = 0
+        self._bytes = 0
 
     def column(self) -> Any:
         """All values: an array if they have one shape."""
@@ -235,8 +210,8 @@ class Spool:
         sizes = np.concatenate(self._sizes)
         kind: Kind = self._kinds.pop()  # type: ignore[assignment]
         if not self._shapes:
-            return Ragged.made(values, sizes, None, kind)
+            return Ragged.of_sizes(values, sizes, None, kind)
         shapes = np.concatenate(self._shapes)
         if (shapes == shapes[0]).all():
             return values.reshape(len(shapes), *shapes[0].tolist())
-        return Ragged.made(values, sizes, shapes, kind)
+        return Ragged.of_sizes(values, sizes, shapes, kind)

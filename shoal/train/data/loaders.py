@@ -46,18 +46,18 @@ class LoaderParts:
     scored: Any = None
     workers: int = 0
 
-    def shards(self, asked: int | None) -> int | None:
-        """The number of shards.
+    def shards(self, count: int | None) -> int | None:
+        """The number of shards, of which the user asked for `count`.
 
         Raises:
             DataError: several, where a sampler orders all of the data.
         """
         if self.sampler is None:
-            return asked
-        if asked not in (None, 1):
+            return count
+        if count not in (None, 1):
             raise DataError(
                 f"{sampler_name(self.sampler)} orders all samples, so that there is one shard; "
-                f"got shards={asked!r}"
+                f"got shards={count!r}"
             )
         return 1
 
@@ -207,13 +207,13 @@ class BatchesInOrder:
         rest = self._filled - len(numbers)
         if rest > 0:
             taken = set(numbers)
-            left = (each for each in range(self._filled) if each not in taken)
-            numbers += islice(left, rest)
+            left_out = (number for number in range(self._filled) if number not in taken)
+            numbers += islice(left_out, rest)
         return iter(numbers)
 
 
 def _take_batches(parts: LoaderParts, batches: Any) -> Any:
-    """Note how large batches are; returns the sampler of their samples.
+    """Note how large the loader's batches are; returns the sampler of their samples.
 
     Raises:
         DataError: batches of several sizes.

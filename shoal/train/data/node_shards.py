@@ -16,11 +16,11 @@ from shoal.train.data.columns import Columns, DataError, ShardError
 from shoal.train.data.formats import ONLY, Read, parts_of_file, read_whole
 from shoal.train.data.parts import Index, Parts, RowSource
 from shoal.train.data.survey import (
-    Asked,
     Content,
     Finding,
     Stamp,
     Surveyor,
+    SurveyRequest,
     check,
     content_of,
     local_file,
@@ -98,16 +98,16 @@ class FromShards(Generic[D]):
             DataError: no catalogue, a shard without a holder, a file that is missing, copies that
                 differ, shards of unlike columns.
         """
-        how = current_survey()
-        limit = UrlCache(cache_gb, None if cache is None else str(cache))
+        survey = current_survey()
+        url_cache = UrlCache(cache_gb, None if cache is None else str(cache))
         catalogue = catalogue_of(train, valid)
         if stage:
             catalogue = catalogue.staged()
-        asked = Asked(catalogue, limit, how.recipe)
-        findings = how.surveyor(asked)
-        good = check(asked, findings)
+        request = SurveyRequest(catalogue, url_cache, survey.recipe)
+        findings = survey.surveyor(request)
+        good = check(request, findings)
         make: Any = self._kind
-        data: D = make(_parts(asked, findings, good, how))
+        data: D = make(_parts(request, findings, good, survey))
         return data
 
 
@@ -128,13 +128,16 @@ class ShardsOfData:
 
 
 def _parts(
-    asked: Asked, findings: Sequence[Finding], good: Mapping[ShardId, Finding], how: Survey
+    request: SurveyRequest,
+    findings: Sequence[Finding],
+    good: Mapping[ShardId, Finding],
+    survey: Survey,
 ) -> Parts:
-    """Data of what was found."""
-    catalogue = asked.catalogue
-    forms = {part: found.form for part, found in good.items() if found.form is not None}
-    contents = {part: found.content for part, found in good.items() if found.content}
-    about = [(part, content.size, content.digest) for part, content in contents.items()]
+    """The data that the findings tell of. `good`: one finding of each part, with its form."""
+    catalogue = request.catalogue
+    forms = {part: finding.form for part, finding in good.items() if finding.form is not None}
+    contents = {part: finding.content for part, finding in good.items() if finding.content}
+    fingerprints = [(part, content.size, content.digest) for part, content in contents.items()]
     kind = PlacedFiles
     if all(form.by_rows for form in forms.values()):
         kind = PlacedRows
@@ -142,18 +145,18 @@ def _parts(
         catalogue,
         contents,
         _stamps(catalogue, findings),
-        asked.cache,
+        request.cache,
         serial=any(form.serial for form in forms.values()),
-        own=asked.read,
-        names=how.names,
-        holders=how.holders,
+        user_reader=request.read,
+        names=survey.names,
+        holders=survey.holders,
     )
     return Parts(
         source=source,
         training={part: forms[part].rows for part in catalogue.train},
         validation={part: forms[part].rows for part in catalogue.valid},
         row_bytes=max(form.row_bytes for form in forms.values()),
-        fingerprint=blake2b(repr(about).encode(), digest_size=16).hexdigest(),
+        fingerprint=blake2b(repr(fingerprints).encode(), digest_size=16).hexdigest(),
     )
 
 
@@ -163,16 +166,16 @@ def _stamps(catalogue: Catalogue, findings: Sequence[Finding]) -> dict[tuple[Sha
     What a node found is of its own file only. A finding under another name than the catalogue's
     is of what lies everywhere, or of this machine under its other name.
     """
-    found = {}
-    for each in findings:
-        places = catalogue.parts[each.part]
-        if each.node in places:
-            found[each.part, each.node] = each.stamp
+    stamps = {}
+    for finding in findings:
+        places = catalogue.parts[finding.part]
+        if finding.node in places:
+            stamps[finding.part, finding.node] = finding.stamp
             continue
         for node, path in places.items():
-            if path == each.path:
-                found.setdefault((each.part, node), each.stamp)
-    return found
+            if path == finding.path:
+                stamps.setdefault((finding.part, node), finding.stamp)
+    return stamps
 
 
 # -- the files, as the processes of a node read them -------------------------------------------
@@ -198,8 +201,8 @@ class PlacedFiles:
     """Parts in files that lie at several nodes; each is read as a whole, where it lies.
 
     `contents`: what each part must hold. `stamps`: of the files that held just that, by part and
-    node. `names`: of the node that this process is on; none: it holds nothing. `own`: the user's
-    reader. `holders`: read what lies elsewhere for this process; None: nobody does.
+    node. `names`: of the node that this process is on; none: it holds nothing. `user_reader`:
+    the recipe's own. `holders`: read what lies elsewhere for this process; None: nobody does.
 
     Before a file is read, its size, its time of writing and its time of change are looked at. If
     they changed, its checksum is computed again.
@@ -210,19 +213,19 @@ class PlacedFiles:
     stamps: Mapping[tuple[ShardId, str], Stamp]
     cache: UrlCache
     serial: bool = False
-    own: Read | None = None
+    user_reader: Read | None = None
     names: tuple[str, ...] = ()
     holders: Holders | None = None
-    # What this process found out, which no other one gets.
-    _good: dict[ShardId, Stamp] = field(default_factory=dict, init=False, repr=False)
+    # What this process has looked up, which no other process gets.
+    _good_stamps: dict[ShardId, Stamp] = field(default_factory=dict, init=False, repr=False)
     _places: Mapping[ShardId, Place] | None = field(default=None, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = [getattr(self, each.name) for each in fields(self) if each.init]
-        return type(self), tuple(given)
+        values = [getattr(self, each.name) for each in fields(self) if each.init]
+        return type(self), tuple(values)
 
     def at(self, names: tuple[str, ...], alone: bool = True) -> Self:
-        """The same for a process at the node with these names, which reads what lies there.
+        """The source for a process at the node with these names, which reads what lies there.
 
         Unless it is `alone`, holders go on reading the rest for it.
         """
@@ -254,19 +257,19 @@ class PlacedFiles:
             return self.holders.read(self, part)
         file = self.file(part)
         with self._reading(part):
-            return read_whole(file, self.own, part)
+            return read_whole(file, self.user_reader, part)
 
     def damaged(self) -> dict[ShardId, str]:
         """Why each part that is to lie here cannot be read; URLs are not looked at."""
-        found = {}
+        reasons = {}
         for part, place in self.places.items():
             if is_url(place.path):
                 continue
             try:
                 self.file(part)
             except ShardError as error:
-                found[part] = str(error)
-        return found
+                reasons[part] = str(error)
+        return reasons
 
     def file(self, part: ShardId) -> Path:
         """The part's file here, which holds what it must.
@@ -280,8 +283,8 @@ class PlacedFiles:
             why = f"it lies at {holders}, and nobody but its holders reads it"
             raise ShardError(part, "this process", why)
         try:
-            file, stamp = self._found(place)
-            if stamp != self._good.get(part, self.stamps.get((part, place.node))):
+            file, stamp = self._local_file(place)
+            if stamp != self._good_stamps.get(part, self.stamps.get((part, place.node))):
                 file, stamp = self._verified(part, place, file)
         except FileNotFoundError as error:
             raise ShardError(part, place.node, f"{place.path} is gone") from error
@@ -290,10 +293,11 @@ class PlacedFiles:
                 raise
             why = f"{place.path} cannot be read ({type(error).__name__}: {error})"
             raise ShardError(part, place.node, why) from error
-        self._good[part] = stamp
+        self._good_stamps[part] = stamp
         return file
 
-    def _found(self, place: Place) -> tuple[Path, Stamp]:
+    def _local_file(self, place: Place) -> tuple[Path, Stamp]:
+        """The file at the place, fetched if it is a URL, and its stamp."""
         file = local_file(place.path, self._holder(place), self.cache)
         return file, stamp_of(file, place.path)
 
@@ -310,7 +314,7 @@ class PlacedFiles:
         content = content_of(file)
         if content != wanted and is_url(place.path):
             self.cache.forget(place.path, self._holder(place))
-            file, stamp = self._found(place)
+            file, stamp = self._local_file(place)
             content = content_of(file)
         if content != wanted:
             why = f"{place.path} holds {content}, and held {wanted} when the study began"
@@ -319,7 +323,7 @@ class PlacedFiles:
 
     @contextmanager
     def _reading(self, part: ShardId) -> Iterator[None]:
-        """What reading the part raises, as an error that names it."""
+        """Whatever reading the part raises becomes an error that names the part."""
         try:
             yield
         except ShardError:
@@ -345,9 +349,9 @@ class PlacedRows(PlacedFiles):
         file = self.file(part)
         with self._reading(part):
             stamp, parts = self._opened.get(part, ((0, 0, 0), None))
-            if parts is None or stamp != self._good[part]:
+            if parts is None or stamp != self._good_stamps[part]:
                 parts = parts_of_file(file)
-                self._opened[part] = self._good[part], parts
+                self._opened[part] = self._good_stamps[part], parts
             source = parts.source
             assert isinstance(source, RowSource), "the survey found that it is"
             return source.rows(ONLY, index)

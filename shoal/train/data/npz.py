@@ -17,11 +17,11 @@ from shoal.core.cluster import ShardId
 from shoal.engine.files import whole
 from shoal.train.data.columns import Array, Columns, DataError, MappedArray
 from shoal.train.data.files import files_aside
-from shoal.train.data.parts import Index, Parts, is_fraction, named_parts, of_letter
+from shoal.train.data.parts import Index, Parts, is_fraction, named_parts, parts_of
 
-# of a member of a zip archive; its last two numbers are the lengths of the name, and of what
-# follows it
 PACKED = 1100  # at most so many bytes are packed in one
+# Of a member of a zip archive; the last two numbers are the lengths of its name, and of what
+# follows the name.
 HEADER = struct.Struct("<4s5H3L2H")
 
 
@@ -46,7 +46,7 @@ class MappedFiles:
     columns: Mapping[ShardId, Mapping[str, MappedArray]] = field(default_factory=dict)
 
     def read(self, part: ShardId) -> Columns:
-        """As `Files.read`."""
+        """All samples of the part, as `Files.read` gives them."""
         return _read_file(self.paths[part])
 
     def rows(self, part: ShardId, index: Index) -> Columns:
@@ -55,13 +55,14 @@ class MappedFiles:
 
 
 def _read_file(path: Path) -> Columns:
+    """The file's arrays."""
     # NumPy leaves a file open that it opened itself and that is no archive.
     with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
         return _columns({name: file[name] for name in file.files})
 
 
 def _columns(named: dict[str, Any]) -> Columns:
-    """A tuple if the arrays were saved without names."""
+    """The arrays as columns: a tuple if they were saved without names."""
     unnamed = [f"arr_{i}" for i in range(len(named))]  # as numpy.savez names them
     if set(named) == set(unnamed):
         return tuple(named[name] for name in unnamed)
@@ -69,7 +70,7 @@ def _columns(named: dict[str, Any]) -> Columns:
 
 
 def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
-    """See `Data.folder`."""
+    """The data of `Data.folder`."""
     train = _npz_files(path, pattern)
     test: list[Path] = []
     if is_fraction(validation):
@@ -99,19 +100,13 @@ def of_files(train: Sequence[Path], test: Sequence[Path]) -> Parts:
     paths = named_parts(train, test)
     contents = [(part, headers[file].content) for part, file in paths.items()]
     hashed = blake2b(repr(contents).encode(), digest_size=16)
-    columns = headers[train[0]].columns
     source: Files | MappedFiles = Files(paths)
     arrays = {part: headers[file].arrays for part, file in paths.items()}
     if all(arrays.values()):
         source = MappedFiles(paths, columns=arrays)
     sizes = {part: headers[file].rows for part, file in paths.items()}
-    return Parts(
-        source=source,
-        training=of_letter("s", sizes),
-        validation=of_letter("v", sizes),
-        row_bytes=sum(column.row_bytes for column in columns),
-        fingerprint=hashed.hexdigest(),
-    )
+    row_bytes = sum(column.row_bytes for column in headers[first].columns)
+    return parts_of(source, sizes, row_bytes, hashed)
 
 
 def _npz_files(path: Path, pattern: str) -> list[Path]:
@@ -142,7 +137,7 @@ class FileColumn:
 
     @property
     def sample(self) -> tuple[str, str, tuple[int, ...]]:
-        """What must be equal in all files."""
+        """The name, type and shape of a sample, which must be equal in all files."""
         return self.name, self.dtype, self.shape[1:]
 
     @property
@@ -178,12 +173,12 @@ class FileHeader:
 
     @property
     def arrays(self) -> dict[str, MappedArray]:
-        """The columns where they lie, as the file has them; none if one is not to be mapped."""
-        mapped = {column.name: column.mapped for column in self.columns}
-        found = {name: array for name, array in mapped.items() if array is not None}
-        if len(found) < len(mapped):
+        """The columns where they lie, as the file has them; none if one cannot be mapped."""
+        columns = {column.name: column.mapped for column in self.columns}
+        mapped = {name: array for name, array in columns.items() if array is not None}
+        if len(mapped) < len(columns):
             return {}
-        return dict(sorted(found.items(), key=lambda item: item[1].offset))
+        return dict(sorted(mapped.items(), key=lambda item: item[1].offset))
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.columns))
@@ -199,7 +194,7 @@ def _header(path: Path) -> FileHeader:
         with zipfile.ZipFile(path) as archive:
             infos = sorted(archive.infolist(), key=lambda info: info.filename)
             columns = [_column(path, archive, info) for info in infos]
-    except Exception as error:  # there are many ways to be no such file
+    except Exception as error:  # zipfile and NumPy have many errors for a damaged file
         raise DataError(
             f"{path} cannot be read as .npz ({type(error).__name__}: {error})"
         ) from error
@@ -230,7 +225,7 @@ def _column(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> File
     with archive.open(info) as file:
         shape, is_fortran, dtype = npy_header(file)
         begin = file.tell()
-    offset = _start(path, info) + begin
+    offset = _content_start(path, info) + begin
     _check_sizes(info, begin + dtype.itemsize * prod(shape))
     mapped = None
     stored = info.compress_type == zipfile.ZIP_STORED and not dtype.hasobject
@@ -269,7 +264,7 @@ def _check_sizes(info: zipfile.ZipInfo, needed: int) -> None:
         )
 
 
-def _start(path: Path, info: zipfile.ZipInfo) -> int:
+def _content_start(path: Path, info: zipfile.ZipInfo) -> int:
     """Where the content of a member of the archive begins."""
     with path.open("rb") as file:
         file.seek(info.header_offset)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from importlib import import_module
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,12 +19,9 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError, MappedArray, Ragged
 from shoal.train.rng import Rng
 
-# Of the largest shard, if the user names no number of shards.
 T = TypeVar("T")
-SHARD_BYTES = 256 * 2**20
+SHARD_BYTES = 256 * 2**20  # of the largest shard, if the user names no number of shards
 Index = np.ndarray[Any, np.dtype[np.int64]]
-
-
 Order = Literal["random", "sequential"]  # in which shards take the samples
 LOOKED_AT = 16  # samples that a fingerprint looks at
 
@@ -71,7 +68,7 @@ class RowSource(Source, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Data as a reader found it."""
+    """Data as a reader gives it: where samples come from, and how they are divided."""
 
     source: Source
     training: Mapping[ShardId, int]  # samples of each training shard
@@ -83,13 +80,44 @@ class Parts:
     collate: Any = None
     tried: Sequence[Any] = ()  # the first items
     anew: bool = False  # items draw random numbers: training passes read them anew
-    # the same of the items to validate on, where these have a form of their own
+    # the form and the first items of those to validate on, where these have a form of their own
     scored_form: Any = None
     scored_tried: Sequence[Any] = ()
     sequential: bool = False  # the rows of the parts are in the order of the data
     # the texts or classes behind a column's numbers, by column
     names: dict[str, Sequence[str]] = field(default_factory=dict)
     table: Any = None  # a `TableForm`, of data out of CSV and Parquet files
+
+
+@dataclass(frozen=True)
+class DividedSource:
+    """A source whose parts are rows of data to train on, or of other data to validate on.
+
+    The data is columns; a subclass with other data has a method `rows` of its own.
+    """
+
+    __slots__ = ()  # subclasses have them for all fields
+    training: Any
+    validation: Any
+    index: Mapping[ShardId, Index]  # the rows of each part
+    apart: frozenset[ShardId]  # parts that are rows of `validation`
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of the part."""
+        return self.rows(part, np.arange(len(self.index[part])))
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of the part, in this order."""
+        rows = self.index[part][index]
+        return cols.apply(self.data_of(part), lambda column: column[rows])
+
+    def data_of(self, part: ShardId) -> Any:
+        """The data of which the part is rows."""
+        return self.validation if part in self.apart else self.training
+
+    def divided(self, index: Mapping[ShardId, Index]) -> Self:
+        """The same training data, divided otherwise; nothing else is validated on."""
+        return replace(self, index=index, apart=frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +135,20 @@ class Division:
             return np.arange(count)
         return np.random.default_rng(self.seed).permutation(count)
 
-    def aside(self, order: Index, fraction: float, labels: Array | None) -> tuple[Index, Index]:
-        """Training and validation rows; see `set_aside`."""
+    def split(
+        self, rows: int, validation: Any, scored: int = 0, labels: Array | None = None
+    ) -> tuple[Index, Index]:
+        """Which of so many rows are trained on, and which rows are validated on.
+
+        `validation`: the fraction that is set aside, in which `labels` keep their shares; other
+        data, of `scored` rows; or None.
+        """
+        order = self.order(rows)
+        if not is_fraction(validation):
+            return order, np.arange(0 if validation is None else scored)
         if not self.sequential:
-            return set_aside(order, fraction, labels)
-        train, test = set_aside(order[::-1], fraction, None)
+            return set_aside(order, float(validation), labels)
+        train, test = set_aside(order[::-1], float(validation), None)
         return train[::-1], test[::-1]
 
 
@@ -125,28 +162,49 @@ class Rows:
 
     index: Mapping[ShardId, Index]
 
-    def of(self, letter: str) -> dict[ShardId, int]:
-        """Samples of the training shards ("s") or of the validation parts ("v")."""
-        return {part: len(rows) for part, rows in of_letter(letter, self.index).items()}
+    def apart(self, validation: Any) -> frozenset[ShardId]:
+        """The validation parts, if `validation` is data whose rows they are, and no fraction."""
+        return frozenset() if is_fraction(validation) else frozenset(of_letter("v", self.index))
 
-    @property
-    def validation(self) -> frozenset[ShardId]:
-        """The names of the validation parts."""
-        return frozenset(self.of("v"))
+    def parts(self, source: Source, row_bytes: float, hashed: blake2b, **fields: Any) -> Parts:
+        """The source's data, divided so. For the arguments see `parts_of`."""
+        sizes = {part: len(rows) for part, rows in self.index.items()}
+        for part, rows in self.index.items():
+            hashed.update(part.encode())
+            hashed.update(rows.astype("<i8").tobytes())
+        return parts_of(source, sizes, row_bytes, hashed, **fields)
+
+
+def parts_of(
+    source: Source, sizes: Mapping[ShardId, int], row_bytes: float, hashed: blake2b, **fields: Any
+) -> Parts:
+    """The source's data, with so many samples in each part.
+
+    `row_bytes`: of one sample, in the mean. `hashed`: of contents and division, for the
+    fingerprint. `fields`: more of `Parts`.
+    """
+    return Parts(
+        source=source,
+        training=of_letter("s", sizes),
+        validation=of_letter("v", sizes),
+        row_bytes=max(1, int(row_bytes)),
+        fingerprint=hashed.hexdigest(),
+        **fields,
+    )
 
 
 def part_names(letter: str, count: int) -> tuple[ShardId, ...]:
-    """s000, s001, … (or v000, …)."""
+    """The names of so many parts: s000, s001, … (or v000, …)."""
     return tuple(ShardId(f"{letter}{i:03d}") for i in range(count))
 
 
-def of_letter(letter: str, sizes: Mapping[ShardId, T]) -> dict[ShardId, T]:
-    """What belongs to the training shards ("s") or to the validation parts ("v")."""
-    return {part: each for part, each in sizes.items() if part.startswith(letter)}
+def of_letter(letter: str, by_part: Mapping[ShardId, T]) -> dict[ShardId, T]:
+    """The values of the training shards ("s") or of the validation parts ("v")."""
+    return {part: value for part, value in by_part.items() if part.startswith(letter)}
 
 
 def named_parts(train: Sequence[T], test: Sequence[T]) -> dict[ShardId, T]:
-    """These as the training shards, and then those as the validation parts, by name."""
+    """The values of the training shards, then those of the validation parts, by name."""
     training = zip(part_names("s", len(train)), train, strict=True)
     return dict(training) | dict(zip(part_names("v", len(test)), test, strict=True))
 
@@ -157,7 +215,7 @@ def is_fraction(validation: Any) -> bool:
 
 
 def check_stratify(stratify: object, validation: Any, how: Division) -> None:
-    """Raise DataError unless a fraction is set aside at random, if labels are to keep shares."""
+    """Raise DataError if labels are to keep their shares and no fraction is drawn at random."""
     if stratify is not None and (how.sequential or not is_fraction(validation)):
         raise DataError(
             "stratify= keeps labels' shares in the fraction that is set aside at random: give "
@@ -186,9 +244,9 @@ def set_aside(order: Index, fraction: float, labels: Array | None) -> tuple[Inde
     test = order[chosen]
     train = order[~chosen]
     if not len(test) or not len(train):
-        each = "" if labels is None else f", taken from each of {len(groups)} labels,"
+        detail = "" if labels is None else f", taken from each of {len(groups)} labels,"
         raise DataError(
-            f"validation={fraction:g} of {len(order)} samples{each} leaves {len(train)} to train "
+            f"validation={fraction:g} of {len(order)} samples{detail} leaves {len(train)} to train "
             f"and {len(test)} to validate on; both need one"
         )
     return train, test
@@ -203,31 +261,31 @@ def divide(train: Index, test: Index, how: Division, row_bytes: float) -> Rows:
     if not len(train):
         raise DataError("data needs at least one training sample; got none")
     if how.weights is not None:
-        shards = _weighed(train, how.shards, how.weights)
+        shards = _weighted_shards(train, how.shards, how.weights)
     else:
-        shards = np.array_split(train, _number(len(train), how.shards, row_bytes))
+        shards = np.array_split(train, _shard_count(len(train), how.shards, row_bytes))
     names = part_names("s", len(shards))
     index = dict(zip(names, shards, strict=True))
     if len(test):
-        count = min(_needed(len(test), row_bytes), len(test))
+        count = min(_needed_parts(len(test), row_bytes), len(test))
         names = part_names("v", count)
         index |= dict(zip(names, np.array_split(test, count), strict=True))
     return Rows(index)
 
 
-def _needed(samples: int, row_bytes: float) -> int:
+def _needed_parts(samples: int, row_bytes: float) -> int:
     """How many parts keep each within `SHARD_BYTES`."""
     return max(1, -(-int(samples * row_bytes) // SHARD_BYTES))
 
 
-def _number(samples: int, shards: int | None, row_bytes: float) -> int:
+def _shard_count(samples: int, shards: int | None, row_bytes: float) -> int:
     """How many training shards there are to be.
 
     Raises:
         DataError: `shards` is not a whole number, or more than there are samples.
     """
     if shards is None:
-        return min(samples, _needed(samples, row_bytes))
+        return min(samples, _needed_parts(samples, row_bytes))
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= samples:
         raise DataError(
             f"shards must be a whole number between 1 and the {samples} training samples; "
@@ -236,22 +294,22 @@ def _number(samples: int, shards: int | None, row_bytes: float) -> int:
     return shards
 
 
-def _weighed(train: Index, shards: int | None, weights: Sequence[float]) -> list[Index]:
+def _weighted_shards(train: Index, shards: int | None, weights: Sequence[float]) -> list[Index]:
     """The rows in shards whose sizes are as their weights.
 
     Raises:
         DataError: the weights are not numbers > 0, one for each shard.
     """
     try:
-        given = [float(weight) for weight in weights]
-        sizes = proportional(len(train), given)
+        numbers = [float(weight) for weight in weights]
+        sizes = proportional(len(train), numbers)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"shard_weights must be a number > 0 for each shard; got {weights!r} ({error})"
         ) from error
-    if shards not in (None, len(given)):
+    if shards not in (None, len(numbers)):
         raise DataError(
-            f"shard_weights must be one for each of the {shards} shards; got {len(given)}"
+            f"shard_weights must be one for each of the {shards} shards; got {len(numbers)}"
         )
     return np.split(train, np.cumsum(sizes)[:-1])
 
@@ -285,9 +343,9 @@ def as_array(column: Any, name: str) -> Array:
             f"column {name} must have rows of one shape ({error}): give items of unequal shapes to "
             "Data.dataset(…, collate=…)"
         ) from error
-    checked = _check_samples(array, name)
-    _warn_of_missing(checked, name)
-    return checked
+    _check_samples(array, name)
+    _warn_of_missing(array, name)
+    return array
 
 
 def _check_dense(column: Any, name: str) -> None:
@@ -305,7 +363,7 @@ def _check_dense(column: Any, name: str) -> None:
 
 
 def _warn_of_missing(array: Array, name: str) -> None:
-    """Warn if there are values that are no numbers."""
+    """Warn if some values are NaN."""
     if array.dtype.kind not in "fc" or not array.size or not np.isnan(array.min()):
         return
     count = int(np.isnan(array).sum())
@@ -316,7 +374,11 @@ def _warn_of_missing(array: Array, name: str) -> None:
 
 
 def _check_samples(array: Any, name: str) -> Array:
-    """The array, if it has samples of numbers."""
+    """The array, if it has samples of numbers.
+
+    Raises:
+        DataError: it is a single value, or not numbers.
+    """
     if array.ndim == 0:
         raise DataError(
             f"column {name} must have samples along its first axis; got the single value {array}"
@@ -328,8 +390,8 @@ def _check_samples(array: Any, name: str) -> Array:
             "with both as a file to Data.csv(…, encode=…), and items of unequal lengths to "
             "Data.dataset"
         )
-    checked: Array = array
-    return checked
+    numbers: Array = array
+    return numbers
 
 
 def alike(first: Columns, second: Columns, one: str, other: str) -> None:
@@ -352,24 +414,26 @@ def alike(first: Columns, second: Columns, one: str, other: str) -> None:
 def hash_array(hashed: blake2b, array: Array) -> None:
     """Add the array's type, shape and contents to the hash; of one in a file, some contents."""
     if isinstance(array, MappedArray):
-        hashed.update(f"{array.dtype.str}{array.shape}".encode() + array.looked_at())
+        hashed.update(f"{array.dtype.str}{array.shape}".encode() + array.some_bytes())
         return
     flat = np.ascontiguousarray(array).reshape(-1)
     hashed.update(f"{array.dtype.str}{array.shape}".encode())
     hashed.update(flat.view(np.uint8).data)
 
 
-def reader(module: str, what: str, *needs: str) -> Any:
+def reader(module: str, user: str, *libraries: str) -> Any:
     """The module below `shoal.train.data` that reads a format, imported when it is needed.
 
+    `user`: what needs these libraries, as the error calls it.
+
     Raises:
-        DataError: a library that it needs is missing. `what` needs it, says the error.
+        DataError: one of the libraries is missing.
     """
     try:
         return import_module(f"shoal.train.data.{module}")
     except ImportError as error:
         raise DataError(
-            f"{what} needs {' and '.join(needs)}: {install(*needs)} ({error})"
+            f"{user} needs {' and '.join(libraries)}: {install(*libraries)} ({error})"
         ) from error
 
 
@@ -389,33 +453,19 @@ class SampleTable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TableRows:
+class TableRows(DividedSource):
     """Which samples of which table make up each part."""
 
-    training: SampleTable
-    validation: SampleTable
-    index: Mapping[ShardId, Index]
-    apart: frozenset[ShardId]  # parts that index `validation`
     seed: int
 
     @property
     def serial(self) -> bool:
         """Whether reading may draw on global state."""
-        return self.training.own_code
-
-    def divided(self, index: Mapping[ShardId, Index]) -> TableRows:
-        """The same training table, divided otherwise; nothing else is validated on."""
-        return replace(self, index=index, apart=frozenset())
-
-    def read(self, part: ShardId) -> Columns:
-        """All samples of the part."""
-        return self.rows(part, np.arange(len(self.index[part])))
+        return bool(self.training.own_code)
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of the part."""
-        table = self.training
-        if part in self.apart:
-            table = self.validation
+        table: SampleTable = self.data_of(part)
         take = partial(table.take, self.index[part][index])
         if not table.own_code:
             return take()
@@ -437,39 +487,21 @@ def from_table(
     `validation`: a fraction, another table, or None. `labels`: keep their shares in the fraction.
     `about`: what else belongs into the fingerprint.
     """
-    others = table
-    train = how.order(len(table))
-    test = train[:0]
-    if is_fraction(validation):
-        train, test = how.aside(train, float(validation), labels)
-    elif validation is not None:
-        others = validation
-        test = np.arange(len(others))
-    looked = [looked_at(each) for each in (table, others)]
-    alike(looked[0], looked[1], "training", "validation")
+    scored = table if validation is None or is_fraction(validation) else validation
+    train, test = how.split(len(table), validation, len(scored), labels)
+    some, some_scored = some_samples(table), some_samples(scored)
+    alike(some, some_scored, "training", "validation")
 
-    row_bytes = cols.nbytes(looked[0]) / cols.rows(looked[0])
+    row_bytes = cols.nbytes(some) / cols.rows(some)
     rows = divide(train, test, how, row_bytes)
-    apart: frozenset[ShardId] = frozenset()
-    if others is not table:
-        apart = rows.validation
-    hashed = blake2b(f"{len(table)} {len(others)} {about}".encode(), digest_size=16)
-    for columns in looked:
-        for column in cols.parts(columns):
-            hash_array(hashed, column)
-    for part, numbers in rows.index.items():
-        hashed.update(part.encode() + numbers.astype("<i8").tobytes())
-    return Parts(
-        source=TableRows(table, others, rows.index, apart, how.seed),
-        training=rows.of("s"),
-        validation=rows.of("v"),
-        row_bytes=max(1, int(row_bytes)),
-        fingerprint=hashed.hexdigest(),
-        names=dict(names or {}),
-    )
+    hashed = blake2b(f"{len(table)} {len(scored)} {about}".encode(), digest_size=16)
+    for column in [*cols.parts(some), *cols.parts(some_scored)]:
+        hash_array(hashed, column)
+    source = TableRows(table, scored, rows.index, rows.apart(validation), how.seed)
+    return rows.parts(source, row_bytes, hashed, names=dict(names or {}))
 
 
-def looked_at(table: SampleTable) -> Columns:
+def some_samples(table: SampleTable) -> Columns:
     """Some samples, spread over the table.
 
     Raises:

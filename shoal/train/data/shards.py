@@ -92,42 +92,42 @@ class ShardPlan:
         nodes = self.places
         return tuple(nodes[(number + copy) % len(nodes)] for copy in range(self.replicas))
 
-    def sizes(self, rows: int, what: str) -> tuple[int, ...]:
+    def sizes(self, rows: int, table: str) -> tuple[int, ...]:
         """Rows of each shard: equal, or as the mean speed of its holders.
 
         Raises:
             DataError: more shards than rows.
         """
         if rows < self.shards:
-            raise DataError(f"{self.shards} {what} shards need as many rows; got {rows}")
+            raise DataError(f"{self.shards} {table} shards need as many rows; got {rows}")
         weights = [1.0] * self.shards
         if self.speeds is not None:
-            held = [self.holders(number) for number in range(self.shards)]
-            weights = [sum(self.speeds[node] for node in some) / len(some) for some in held]
+            holders = [self.holders(number) for number in range(self.shards)]
+            weights = [sum(self.speeds[node] for node in nodes) / len(nodes) for nodes in holders]
         return proportional(rows, weights)
 
 
 def make_shards(source: Any, folder: Path, plan: ShardPlan, how: Reading) -> dict[str, Any]:
-    """Write shards and their catalogue; returns what was made. See `Data.make_shards`."""
+    """Write shards and their catalogue; returns what `Data.make_shards` does."""
     most = int(plan.memory_gb * 2**30) // PIECES
     rows = row_batches(source, how, most)
-    other = None
+    valid_rows = None
     if plan.validation is not None and not is_fraction(plan.validation):
-        other = row_batches(plan.validation, how, most)
+        valid_rows = row_batches(plan.validation, how, most)
     with _work_folder(folder) as work:
-        making = ShardMaking(folder, plan, most)
-        train = making.scattered(rows, work / "train", 0)
+        maker = ShardMaker(folder, plan, most)
+        train = maker.scattered(rows, work / "train", 0)
         aside = 0  # rows of these that become validation parts
-        if other is not None:
-            valid = making.scattered(other, work / "valid", 1)
+        if valid_rows is not None:
+            valid = maker.scattered(valid_rows, work / "valid", 1)
             if valid.form != train.form:
                 raise DataError("validation files must hold the same columns as the others")
-            making.write("valid", valid, 0, valid.rows)
+            maker.write("valid", valid, 0, valid.rows)
         elif plan.validation is not None:
             aside = round(train.rows * plan.validation)
-            making.write("valid", train, 0, aside)
-        making.write("train", train, aside, train.rows)
-        return making.catalogued()
+            maker.write("valid", train, 0, aside)
+        maker.write("train", train, aside, train.rows)
+        return maker.catalogued()
 
 
 @contextmanager
@@ -148,8 +148,8 @@ def _work_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-class ShardMaking:
-    """Shards under way. `most`: bytes of a bucket."""
+class ShardMaker:
+    """Writes shards and their catalogue. `most`: bytes of a bucket."""
 
     def __init__(self, folder: Path, plan: ShardPlan, most: int) -> None:
         self._folder = folder
@@ -163,11 +163,11 @@ class ShardMaking:
         """The rows in buckets below this folder."""
         work.mkdir()
         count = min(BUCKETS, max(1, ceil(rows.nbytes / self._most)))
-        made = RowBuckets(work, 2 * self._plan.seed + number, count)
-        made.scatter(rows)
-        if not made.rows:
+        buckets = RowBuckets(work, 2 * self._plan.seed + number, count)
+        buckets.scatter(rows)
+        if not buckets.rows:
             raise DataError("data needs at least one row; got none")
-        return made
+        return buckets
 
     def write(self, table: str, rows: RowBuckets, start: int, stop: int) -> None:
         """Write these rows of the random order as shards, each once for each of its holders."""
@@ -176,8 +176,9 @@ class ShardMaking:
         for number, name in enumerate(part_names(LETTERS[table], len(sizes))):
             end = start + sizes[number]
             nodes = self._plan.holders(number)
-            of_nodes = bool(self._plan.nodes)  # each has a folder then
-            paths = {n: str((folder / n if of_nodes else folder) / f"{name}.npz") for n in nodes}
+            # with nodes, each has a folder
+            folders = {node: folder / node if self._plan.nodes else folder for node in nodes}
+            paths = {node: str(path / f"{name}.npz") for node, path in folders.items()}
             self._write_shard([*paths.values()], rows, start, end)
             self._places[table][name] = paths
             self._rows[name] = sizes[number]
@@ -200,7 +201,7 @@ class ShardMaking:
         self._bytes += first.stat().st_size * len(paths)
 
     def catalogued(self) -> dict[str, Any]:
-        """Write the catalogue, last of all; returns what was made."""
+        """Write the catalogue, last of all; returns what `Data.make_shards` does."""
         path = self._folder / CATALOGUE
         catalogue = Catalogue(self._places["train"], self._places["valid"])
         path.write_text(catalogue.text(), encoding="utf-8")
@@ -209,12 +210,12 @@ class ShardMaking:
 
 @dataclass(slots=True)
 class RowBuckets:
-    """Rows in `count` buckets on disk, below `folder`. `held`: so many columns stay in memory."""
+    """Rows in `count` buckets on disk, below `folder`. `cached`: columns that stay in memory."""
 
     folder: Path
     seed: int
     count: int
-    held: int = 2
+    cached: int = 2
     form: RowForm | None = None
     counts: Array = field(init=False)  # rows of each bucket
     _read: OrderedDict[tuple[int, int], Array] = field(default_factory=OrderedDict, init=False)
@@ -233,7 +234,7 @@ class RowBuckets:
         Raises:
             DataError: the batches hold unlike columns, or no numbers.
         """
-        drawn = np.random.default_rng([SCATTER, self.seed])
+        rng = np.random.default_rng([SCATTER, self.seed])
         for batch in batches:
             form = RowForm.of(batch)
             self.form = self.form or form
@@ -241,9 +242,9 @@ class RowBuckets:
                 raise DataError(
                     f"all rows must hold the same columns; got {self.form} and later {form}"
                 )
-            to = drawn.integers(self.count, size=cols.rows(batch))
-            order = np.argsort(to, kind="stable")
-            counts = np.bincount(to, minlength=self.count)
+            buckets = rng.integers(self.count, size=cols.rows(batch))
+            order = np.argsort(buckets, kind="stable")
+            counts = np.bincount(buckets, minlength=self.count)
             for place, column in enumerate(cols.parts(batch)):
                 begin = 0
                 for bucket in np.flatnonzero(counts).tolist():
@@ -256,6 +257,7 @@ class RowBuckets:
             self.counts += counts
 
     def _file(self, bucket: int, place: int) -> Path:
+        """The file with a bucket's rows of one column."""
         return self.folder / f"{bucket}-{place}"
 
     def column(self, place: int, start: int, stop: int) -> Iterator[Array]:
@@ -271,13 +273,13 @@ class RowBuckets:
         """A bucket's column in its random order. The last few stay in memory."""
         key = (bucket, place)
         if key not in self._read:
-            while len(self._read) >= self.held:
+            while len(self._read) >= self.cached:
                 self._read.popitem(last=False)
             assert self.form is not None, "there are rows"
             flat = np.fromfile(self._file(bucket, place), self.form.dtypes[place])
             column = flat.reshape(int(self.counts[bucket]), *self.form.shapes[place])
-            drawn = np.random.default_rng([SHUFFLE, self.seed, bucket])
-            self._read[key] = column[drawn.permutation(len(column))]
+            rng = np.random.default_rng([SHUFFLE, self.seed, bucket])
+            self._read[key] = column[rng.permutation(len(column))]
         self._read.move_to_end(key)
         return self._read[key]
 

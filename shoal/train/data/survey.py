@@ -17,7 +17,8 @@ from shoal.train.data.formats import PartForm, Read, form_of
 from shoal.train.data.url_cache import UrlCache
 
 WHOLE = 64 * 2**20  # bytes up to which a checksum is of the whole file
-PIECE = 2**20  # bytes at a place that it is of else
+# Of a larger file, the checksum is of pieces of so many bytes at so many places.
+PIECE = 2**20
 PLACES = 64
 SHOWN = 6  # problems that an error lists
 # Bytes, when the newest file was written, and when one was last changed or replaced, both in ns.
@@ -37,9 +38,9 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the node found of a part. `why`: why it cannot be read; empty if it can.
+    """What a node found out about a part. `why`: why it cannot be read; empty if it can.
 
-    `form`: what is in it, where the node was to find that out.
+    `form`: what is in it, if the node was asked for that.
     """
 
     part: ShardId
@@ -61,8 +62,8 @@ class Inspection:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be looked at, how, and by the reader of which recipe (None: of none)."""
+class SurveyRequest:
+    """What the holders are to look at. `recipe`: whose own reader they use; None: no such one."""
 
     catalogue: Catalogue
     cache: UrlCache
@@ -74,7 +75,7 @@ class Asked:
         return getattr(self.recipe, "read", None)
 
 
-Surveyor = Callable[[Asked], Sequence[Finding]]  # has the holders look
+Surveyor = Callable[[SurveyRequest], Sequence[Finding]]  # has the holders look
 
 
 def local_file(path: str, node: str, cache: UrlCache) -> Path:
@@ -98,10 +99,10 @@ def stamp_of(file: Path, path: str) -> Stamp:
     Raises:
         OSError: it is not there.
     """
-    found = [each.stat() for each in _files(file)]
-    size = sum(each.st_size for each in found)
-    changed = 0 if is_url(path) else max(each.st_ctime_ns for each in found)
-    return size, max(each.st_mtime_ns for each in found), changed
+    stats = [each.stat() for each in _files(file)]
+    size = sum(stat.st_size for stat in stats)
+    changed = 0 if is_url(path) else max(stat.st_ctime_ns for stat in stats)
+    return size, max(stat.st_mtime_ns for stat in stats), changed
 
 
 def content_of(path: Path) -> Content:
@@ -120,6 +121,7 @@ def content_of(path: Path) -> Content:
 
 
 def _files(path: Path) -> list[Path]:
+    """The file, or all files of the folder."""
     if not path.is_dir():
         return [path]
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -147,17 +149,17 @@ def _hash_file(hashed: Any, file: Path) -> int:
 
 
 def look(task: Inspection, cache: UrlCache, read: Read | None) -> list[Finding]:
-    """What this node finds of its parts. An error is part of what it finds."""
-    found = []
+    """This node's finding of each of its parts; an error becomes a finding, too."""
+    findings = []
     for part, path in task.paths.items():
         try:
-            found.append(_inspect_file(task, part, path, cache, read))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            findings.append(_inspect(task, part, path, cache, read))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the finding says it
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, DataError):
                 why = str(error)
-            found.append(Finding(part, task.node, path, why=why))
-    return found
+            findings.append(Finding(part, task.node, path, why=why))
+    return findings
 
 
 def _absent(path: str) -> str:
@@ -169,9 +171,10 @@ def _absent(path: str) -> str:
     return "there is no such file"
 
 
-def _inspect_file(
+def _inspect(
     task: Inspection, part: ShardId, path: str, cache: UrlCache, read: Read | None
 ) -> Finding:
+    """The finding of one part. Raises DataError, or whatever reading raises."""
     try:
         file = local_file(path, task.node, cache)
         stamp = stamp_of(file, path)
@@ -206,28 +209,28 @@ def tasks_of(catalogue: Catalogue, nodes: Sequence[str], anywhere: str) -> list[
     return [Inspection(node, paths[node], frozenset(forms[node])) for node in paths if paths[node]]
 
 
-def survey_here(asked: Asked) -> list[Finding]:
+def survey_here(request: SurveyRequest) -> list[Finding]:
     """Look at what this machine holds, which must be all of the data.
 
     Raises:
         DataError: a part lies elsewhere only.
     """
     names = here()
-    held = asked.catalogue.at(names)
-    for part, places in asked.catalogue.parts.items():
-        if part not in held:
+    places = request.catalogue.at(names)
+    for part, holders in request.catalogue.parts.items():
+        if part not in places:
             raise DataError(
-                f"{part} lies at {', '.join(places)}, and this process is on the node "
+                f"{part} lies at {', '.join(holders)}, and this process is on the node "
                 f'"{names[0]}" alias "{names[1]}": only holders read a shard. Give its path at '
                 f'"{names[0]}" in the catalogue, or name the cluster of these nodes: address= '
                 '(--address), to train on them with backend="ray"'
             )
-    paths = {part: place.path for part, place in held.items()}
-    task = Inspection(names[0], paths, frozenset(held))
-    return look(task, asked.cache, asked.read)
+    paths = {part: place.path for part, place in places.items()}
+    task = Inspection(names[0], paths, frozenset(paths))
+    return look(task, request.cache, request.read)
 
 
-def check(asked: Asked, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
+def check(request: SurveyRequest, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
     """One good finding for each part, with its form.
 
     Raises:
@@ -236,7 +239,7 @@ def check(asked: Asked, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
     by_part: dict[ShardId, list[Finding]] = {}
     for finding in findings:
         by_part.setdefault(finding.part, []).append(finding)
-    problems = [*_problems(asked.catalogue, by_part)]
+    problems = [*_problems(request.catalogue, by_part)]
     good: dict[ShardId, Finding] = {}
     for finding in findings:
         if finding.form is not None:
@@ -250,33 +253,32 @@ def check(asked: Asked, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
             f"the catalogue does not fit what holders have: {listed}{rest}. Put the files "
             "right, or take these lines out of the catalogue: one copy of each part is enough"
         )
-    return {part: good[part] for part in asked.catalogue.parts}
+    return {part: good[part] for part in request.catalogue.parts}
 
 
-def _problems(catalogue: Catalogue, found: Mapping[ShardId, Sequence[Finding]]) -> Iterator[str]:
+def _problems(catalogue: Catalogue, by_part: Mapping[ShardId, Sequence[Finding]]) -> Iterator[str]:
     """What is wrong with single parts."""
     for part in catalogue.parts:
-        some = found.get(part, ())
-        if not some:
+        findings = by_part.get(part, ())
+        if not findings:
             yield f"{part} has no holder that is there"
-        for each in some:
-            if each.why:
-                yield f"{part} at {each.node}: {each.path}: {each.why}"
-            elif each.form is not None and each.form.rows < 1:
-                yield f"{part} at {each.node}: {each.path} has no samples"
-        contents = {each.content: each for each in some if each.content is not None}
+        for finding in findings:
+            if finding.why:
+                yield f"{part} at {finding.node}: {finding.path}: {finding.why}"
+            elif finding.form is not None and finding.form.rows < 1:
+                yield f"{part} at {finding.node}: {finding.path} has no samples"
+        contents = {finding.content: finding for finding in findings if finding.content is not None}
         if len(contents) > 1:
-            listed = " and ".join(
-                f"{content} at {each.node} ({each.path})" for content, each in contents.items()
-            )
+            copies = contents.values()
+            listed = " and ".join(f"{copy.content} at {copy.node} ({copy.path})" for copy in copies)
             yield f"the copies of {part} differ: {listed}"
 
 
 def _unlike(good: Mapping[ShardId, Finding]) -> Iterator[str]:
     """Which parts have other columns than the first one."""
     first: Finding | None = None
-    for part, each in good.items():
-        first = first or each
-        assert first.form is not None and each.form is not None, "a good finding has one"
-        if each.form.columns != first.form.columns:
-            yield f"{first.part} has the columns {first.form}, {part} has {each.form}"
+    for part, finding in good.items():
+        first = first or finding
+        assert first.form is not None and finding.form is not None, "a good finding has one"
+        if finding.form.columns != first.form.columns:
+            yield f"{first.part} has the columns {first.form}, {part} has {finding.form}"

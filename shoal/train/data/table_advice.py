@@ -39,8 +39,6 @@ WRITTEN = (
 )
 DAYS = "lambda _: lambda days: [day.toordinal() for day in days]"
 SETTINGS = ("encode", "fill", "dropna", "drop", "na_values", "decimal", "encoding")
-
-
 OTHERS = {  # what else there is, by the argument that an error proposes
     "encode": '; encode also takes "ordinal", "hash" or a function; drop=[…] leaves columns out',
     "fill": "; fill also takes values, and dropna=[…] leaves rows out",
@@ -80,7 +78,7 @@ class TableSetup:
             )
 
     def of(self, names: Collection[str], fills: Mapping[str, Any]) -> TableSetup:
-        """The same for new rows of these columns, none of which is a label.
+        """The setup for new rows of these columns, none of which is a label.
 
         `fills`: what takes the place of missing values, by column.
         """
@@ -162,38 +160,38 @@ def of_lists(kind: Any) -> bool:
     return inner is not kind and of_numbers(inner)
 
 
-def check_columns(opened: TableFiles, setup: TableSetup, new: bool = False) -> None:
+def check_columns(files: TableFiles, setup: TableSetup, new: bool = False) -> None:
     """Raise DataError, which lists them all, if columns cannot become numbers as they are.
 
     `new`: the rows are to be encoded as data that is there.
     """
     needs: list[_Need] = []
-    for name in setup.names(opened.table.schema.names):
-        needs += _needs(name, opened, setup)
+    for name in setup.names(files.table.schema.names):
+        needs += _needs(name, files, setup)
     if not needs:
         return
     remedy = setup.remedy
-    whys = [need.why if remedy else need.why + need.hint for need in needs[:SHOWN]]
+    reasons = [need.why if remedy else need.why + need.hint for need in needs[:SHOWN]]
     if len(needs) > SHOWN:
-        whys.append(f"and so on for {len(needs) - SHOWN} more")
+        reasons.append(f"and so on for {len(needs) - SHOWN} more")
     if remedy:
-        raise DataError("; ".join(whys) + f": {remedy}")
+        raise DataError("; ".join(reasons) + f": {remedy}")
     if new:
         raise DataError(
-            "; ".join(whys) + ": mend the new rows, or give fill= where the data is made"
+            "; ".join(reasons) + ": mend the new rows, or give fill= where the data is made"
         )
-    settings = _merged(needs, opened, setup)
+    settings = _merged(needs, files, setup)
     arguments = ", ".join(f"{key}={_source(value)}" for key, value in settings.items())
-    write = f": write {arguments}" if settings else ""
-    others = [said for key, said in OTHERS.items() if key in settings]
+    advice = f": write {arguments}" if settings else ""
+    hints = [text for key, text in OTHERS.items() if key in settings]
     if setup.label is not None and setup.label in settings.get("dropna", ()):
-        others.append(f"; fill={{{_source(setup.label)}: …}} would keep these rows")
-    raise DataError("; ".join(whys) + write + "".join(others))
+        hints.append(f"; fill={{{_source(setup.label)}: …}} would keep these rows")
+    raise DataError("; ".join(reasons) + advice + "".join(hints))
 
 
-def _needs(name: str, opened: TableFiles, setup: TableSetup) -> Iterator[_Need]:
+def _needs(name: str, files: TableFiles, setup: TableSetup) -> Iterator[_Need]:
     """What the column needs; nothing if it can become numbers."""
-    column = opened.table.column(name)
+    column = files.table.column(name)
     kind = column.type
     if column.null_count == len(column):
         if setup.fill_of(name, kind) is None or not setup.takes(name, kind):
@@ -201,19 +199,19 @@ def _needs(name: str, opened: TableFiles, setup: TableSetup) -> Iterator[_Need]:
             why = f"column {name} lacks {len(column)} of {len(column)} values"
             yield _Need(why, settings)
         return
-    if opened.kind == "csv" and pa.types.is_binary(kind):
+    if files.kind == "csv" and pa.types.is_binary(kind):
         yield _Need(f"column {name} is not written in UTF-8", {"encoding": "latin-1"})
         return
     unread = None
     if not setup.takes(name, kind) and not of_lists(kind):
-        unread = _of_text(name, column, opened)
+        unread = _of_text(name, column, files)
         yield unread
     if column.null_count or (unread and "na_values" in unread.settings):
         yield from _of_missing(name, column, setup, unread)
 
 
 def _of_missing(name: str, column: Any, setup: TableSetup, unread: _Need | None) -> Iterator[_Need]:
-    """What the column's missing values need."""
+    """What the column's missing values need, if anything."""
     kind = column.type
     how = setup.encode.get(name)
     if unread is not None:
@@ -249,11 +247,11 @@ def _remedy(name: str, column: Any, kind: Any, setup: TableSetup, how: Any) -> d
     return {"fill": {name: filling}}
 
 
-def _of_text(name: str, column: Any, opened: TableFiles) -> _Need:
-    """What a column needs that holds no numbers."""
+def _of_text(name: str, column: Any, files: TableFiles) -> _Need:
+    """The need of a column that holds no numbers."""
     kind = column.type
-    if pa.types.is_string(kind) and opened.kind == "csv":
-        nearly = _nearly_numbers(name, column, opened)
+    if pa.types.is_string(kind) and files.kind == "csv":
+        nearly = _nearly_numbers(name, column, files)
         if nearly:
             return nearly
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -267,33 +265,33 @@ def _of_text(name: str, column: Any, opened: TableFiles) -> _Need:
     return _Need(f"column {name} holds {kind}{shown}, no numbers", {"encode": {name: how}})
 
 
-def _nearly_numbers(name: str, column: Any, opened: TableFiles) -> _Need | None:
-    """What a column of text needs most of whose values are numbers; None: it is another one."""
+def _nearly_numbers(name: str, column: Any, files: TableFiles) -> _Need | None:
+    """The need of a column of text, if most of its values are numbers; else None."""
     texts = column.to_pylist()
-    given = [text for text in texts if text is not None]
-    commas = [text for text in given if COMMA.fullmatch(text)]
-    plain = all(COMMA.fullmatch(text) or is_float(text) for text in given)
-    if commas and plain and not all(map(WRITTEN[0][0].fullmatch, given)):
+    present = [text for text in texts if text is not None]
+    commas = [text for text in present if COMMA.fullmatch(text)]
+    plain = all(COMMA.fullmatch(text) or is_float(text) for text in present)
+    if commas and plain and not all(map(WRITTEN[0][0].fullmatch, present)):
         comma = commas[0]
         why = f"column {name} holds numbers with a comma, such as {comma!r}"
         return _Need(why, {"decimal": ","})
-    otherwise = _written_otherwise(name, given)
+    otherwise = _written_otherwise(name, present)
     if otherwise:
         return otherwise
-    others = {text for text in given if not is_float(text)}
-    wrong = [text for text in given if text in others]
-    if not wrong or len(wrong) * 2 > len(given) or len(others) > FEW // SHOWN:
+    odd_texts = {text for text in present if not is_float(text)}
+    wrong = [text for text in present if text in odd_texts]
+    if not wrong or len(wrong) * 2 > len(present) or len(odd_texts) > FEW // SHOWN:
         return None
-    row = opened.place(texts.index(wrong[0]))
+    row = files.place(texts.index(wrong[0]))
     why = (
         f"{len(wrong)} of {len(texts)} values of column {name} are no numbers, "
         f"e.g. {wrong[0]!r} in {row}"
     )
-    return _Need(why, {"na_values": sorted(others)})
+    return _Need(why, {"na_values": sorted(odd_texts)})
 
 
 def _written_otherwise(name: str, texts: Sequence[str]) -> _Need | None:
-    """What a column of numbers needs that are all written in another way; None: it has others."""
+    """The need of a column whose numbers are all written in one other way; None: they are not."""
     for pattern, words, code, hint in WRITTEN:
         if all(map(pattern.fullmatch, texts)):
             why = f"column {name} holds {words.format(repr(texts[0]))}"
@@ -302,33 +300,33 @@ def _written_otherwise(name: str, texts: Sequence[str]) -> _Need | None:
     return None
 
 
-def _merged(needs: Sequence[_Need], opened: TableFiles, setup: TableSetup) -> dict[str, Any]:
+def _merged(needs: Sequence[_Need], files: TableFiles, setup: TableSetup) -> dict[str, Any]:
     """One value for each argument that needs one: what the user gave, and what is to be added."""
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "encode": dict(setup.encode),
-        "fill": _spelled(opened, setup),
+        "fill": _fill_by_column(files, setup),
         "dropna": list(setup.dropna),
         "drop": list(setup.drop),
         "na_values": list(setup.form.na_values),
     }
-    made: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for need in needs:
         for key, value in need.settings.items():
             if isinstance(value, dict):
-                made[key] = {**made.get(key, given[key]), **value}
+                merged[key] = {**merged.get(key, settings[key]), **value}
             elif isinstance(value, list):
-                before = made.get(key, given[key])
-                made[key] = list(dict.fromkeys([*before, *value]))
+                values = merged.get(key, settings[key])
+                merged[key] = list(dict.fromkeys([*values, *value]))
             else:
-                made[key] = value
-    return {key: made[key] for key in SETTINGS if key in made}
+                merged[key] = value
+    return {key: merged[key] for key in SETTINGS if key in merged}
 
 
-def _spelled(opened: TableFiles, setup: TableSetup) -> dict[str, Any]:
+def _fill_by_column(files: TableFiles, setup: TableSetup) -> dict[str, Any]:
     """`fill` by column, for the columns that it fills."""
     if isinstance(setup.fill, Mapping):
         return dict(setup.fill)
-    table = opened.table
+    table = files.table
     fills = {}
     for name in setup.names(table.schema.names):
         column = table.column(name)
@@ -344,7 +342,7 @@ def _source(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
-        pairs = [f"{_source(key)}: {_source(each)}" for key, each in value.items()]
+        pairs = [f"{_source(key)}: {_source(inner)}" for key, inner in value.items()]
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, Collection):
         return "[" + ", ".join(map(_source, value)) + "]"

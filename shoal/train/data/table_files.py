@@ -51,19 +51,19 @@ class TableFiles:
     kind: str  # "csv", "parquet" or "frame"
     files: Sequence[Path]
     counts: Sequence[int]  # rows of each file
-    kept: Index  # the table's rows by their numbers in the files
+    numbers: Index  # of the table's rows, in the files
 
     def without(self, names: Sequence[str]) -> TableFiles:
-        """Only rows that lack a value in none of these columns."""
+        """The files' rows that have a value in each of these columns."""
         keep = np.ones(len(self.table), bool)
         for name in names:
             keep &= self.table.column(name).is_valid().to_numpy()
         if keep.all():
             return self
-        return replace(self, table=self.table.filter(pa.array(keep)), kept=self.kept[keep])
+        return replace(self, table=self.table.filter(pa.array(keep)), numbers=self.numbers[keep])
 
     def of_kinds(self, like: Any) -> TableFiles:
-        """With columns that have no value at all as columns of the other table's kinds."""
+        """The files' rows; columns without any value become of the other table's kinds."""
         fields = []
         for each in self.table.schema:
             if pa.types.is_null(each.type) and each.name in like.schema.names:
@@ -73,7 +73,7 @@ class TableFiles:
 
     def place(self, row: int) -> str:
         """Where a row of the table stands, as a spreadsheet counts: the header is row 1."""
-        number = int(self.kept[row])
+        number = int(self.numbers[row])
         file = int(np.searchsorted(np.cumsum(self.counts), number, side="right"))
         number -= sum(self.counts[:file])
         header = self.kind == "csv"
@@ -142,11 +142,11 @@ def _differing(files: Sequence[Path], tables: Sequence[Any]) -> str:
         of_text = [number for number, kind in enumerate(kinds) if kind == pa.string()]
         if not of_text or len(of_text) == len(kinds):
             continue
-        at = of_text[0]
-        texts = tables[at].column(name).drop_null().to_pylist()
+        first = of_text[0]
+        texts = tables[first].column(name).drop_null().to_pylist()
         example = next((text for text in texts if not is_float(text)), texts[0])
         return (
-            f"column {name} is text in {files[at].name}, e.g. {example!r}, and not in all other "
+            f"column {name} is text in {files[first].name}, e.g. {example!r}, and not in all other "
             f"files; if this means a missing value, give na_values=[{example!r}]"
         )
     return ""
@@ -172,6 +172,7 @@ def _check_names(file: Path, names: Sequence[str]) -> None:
 
 
 def _read_file(file: Path, kind: str, form: CsvForm, types: Mapping[str, Any] | None) -> Any:
+    """The file's table. Raises DataError if it cannot be read."""
     try:
         if kind == "parquet":
             table = parquet.read_table(file)
@@ -240,14 +241,14 @@ class TableBatches:
     @property
     def nbytes(self) -> int:
         """Bytes of all numbers, about; rather too many."""
-        bytes_ = sum(file.stat().st_size for file in self.files)
+        stored = sum(file.stat().st_size for file in self.files)
         if self.kind != "parquet":
-            return PER_CHARACTER * bytes_
-        about = [parquet.read_metadata(file) for file in self.files]
-        whole = sum(
-            each.row_group(n).total_byte_size for each in about for n in range(each.num_row_groups)
-        )
-        return int(max(bytes_, 2 * whole))
+            return PER_CHARACTER * stored
+        unpacked = 0
+        for file in self.files:
+            about = parquet.read_metadata(file)
+            unpacked += sum(about.row_group(n).total_byte_size for n in range(about.num_row_groups))
+        return int(max(stored, 2 * unpacked))
 
     def __iter__(self) -> Iterator[Columns]:
         """Batches of rows.
@@ -333,12 +334,12 @@ def _arrow_batches(file: Path) -> Iterator[Any]:
 
 def _no_numbers(schema: Any) -> dict[str, Any]:
     """The columns that hold text or times, with their types."""
-    found = {}
+    kinds = {}
     for name, kind in zip(schema.names, schema.types, strict=True):
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if is_text or pa.types.is_temporal(kind):
-            found[name] = kind
-    return found
+            kinds[name] = kind
+    return kinds
 
 
 def _check_numbers(batch: Any, names: Sequence[str], file: Path) -> None:
@@ -347,13 +348,13 @@ def _check_numbers(batch: Any, names: Sequence[str], file: Path) -> None:
     wrong = [name for name in names if name in kinds]
     if not wrong:
         return
-    said = [
+    shown = [
         f"column {name} holds {kinds[name]}, such as {str(batch.column(name)[0])!r}"
         for name in wrong[:NAMED]
     ]
     more = f", and {len(wrong) - NAMED} others do" if len(wrong) > NAMED else ""
     raise DataError(
-        f"{file}: {', '.join(said)}{more}, no numbers: encode them first, or leave them out: all "
+        f"{file}: {', '.join(shown)}{more}, no numbers: encode them first, or leave them out: all "
         f"such columns with numeric_only, or those named with drop={wrong!r} (--numeric-only, or "
         f"--drop {','.join(wrong)})"
     )
@@ -386,10 +387,10 @@ def _plain(array: Array) -> Array:
 
 
 def array_of(name: str, values: Any) -> Array:
-    """Numbers, or lists of numbers that are equally long.
+    """The array of pyarrow's numbers, or of lists of numbers that are equally long.
 
     Raises:
-        DataError: they are something else.
+        DataError: the values are something else.
     """
     kind = values.type
     if isinstance(values, pa.ExtensionArray):
@@ -407,10 +408,10 @@ def array_of(name: str, values: Any) -> Array:
                 f"lists of column {name} must be equally long; got {lengths[0]} to {lengths[-1]} "
                 "values: for unequal ones give the rows to Data.dataset(…, collate=…)"
             )
-        inner = _within(name, values)
+        inner = _inner_values(name, values)
         return inner.reshape(len(values), int(lengths[0]), *inner.shape[1:])
     if pa.types.is_fixed_size_list(kind):
-        inner = _within(name, values)
+        inner = _inner_values(name, values)
         return inner.reshape(len(values), kind.list_size, *inner.shape[1:])
     if not (pa.types.is_primitive(kind) or pa.types.is_boolean(kind)):
         raise DataError(
@@ -421,8 +422,8 @@ def array_of(name: str, values: Any) -> Array:
     return array
 
 
-def _within(name: str, lists: Any) -> Array:
-    """What the lists hold, one after the other.
+def _inner_values(name: str, lists: Any) -> Array:
+    """The values of all lists, one after the other.
 
     Raises:
         DataError: as `array_of`, or a value is missing.
@@ -440,7 +441,7 @@ def checked_numbers(name: str, array: Array) -> Array:
     """The array, if it holds numbers.
 
     Raises:
-        DataError: it does not.
+        DataError: it holds something else.
     """
     if array.dtype.kind in "biufc":
         return array
@@ -471,16 +472,16 @@ def label_numbers(name: str, column: Any) -> Array:
 
 
 def no_column(wrong: Sequence[str], names: Sequence[str]) -> str:
-    """What to tell a user who names columns that there are not."""
+    """The error's text for a user who names columns that there are not."""
     near = [name for name in names if name.strip() == wrong[0].strip()]
     near = near or get_close_matches(wrong[0], names, cutoff=0.7)
-    shown = ", ".join(map(_shown, names[:LISTED]))
+    shown = ", ".join(map(_quoted, names[:LISTED]))
     if len(names) > LISTED:
         shown += f" and {len(names) - LISTED} more"
-    hint = f" (did you mean {_shown(near[0])}?)" if near else ""
-    return f"no column {', '.join(map(_shown, wrong))}{hint}; there are {shown}"
+    hint = f" (did you mean {_quoted(near[0])}?)" if near else ""
+    return f"no column {', '.join(map(_quoted, wrong))}{hint}; there are {shown}"
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     """The name; in quotes if it begins or ends with a space."""
     return name if name == name.strip() else repr(name)

@@ -42,7 +42,7 @@ EXACT = 2**24  # the whole numbers below are exact in float32
 
 
 def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: Division) -> Parts:
-    """See `Data.csv` and `Data.parquet`."""
+    """The data of `Data.csv`, `Data.parquet` and `Data.frame`."""
     first = _used_rows(paths, kind, setup)
     tables = [first.table]
     if validation is not None and not is_fraction(validation):
@@ -53,9 +53,7 @@ def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: 
     labels = None
     if setup.stratify is not None:
         labels = label_numbers(setup.stratify, first.table.column(setup.stratify))
-    rows = how.order(len(first.table))  # as `from_arrays` divides them
-    if is_fraction(validation):
-        rows, _ = how.aside(rows, float(validation), labels)
+    rows, _ = how.split(len(first.table), validation, labels=labels)  # as `from_arrays` does
     fills = _fillings(first.table, rows, setup)
     floating = frozenset(
         name
@@ -70,17 +68,17 @@ def from_tables(paths: Any, kind: str, setup: TableSetup, validation: Any, how: 
         for name, rule in setup.encode.items()
         if name in columns
     }
-    made = _numbers(columns, encoders)
-    shapes = {name: column.shape[1:] for name, column in made.items()}
-    for each in others:
-        validation = _numbers(each, encoders)
-    given: tuple[Array, ...] = ()
+    named = _numbers(columns, encoders)
+    shapes = {name: column.shape[1:] for name, column in named.items()}
+    for validation_columns in others:
+        validation = _numbers(validation_columns, encoders)
+    pair: tuple[Array, ...] = ()
     if setup.label is not None:
-        given = _pair(made, setup.label)
+        pair = _pair(named, setup.label)
         if isinstance(validation, dict):
             validation = _pair(validation, setup.label)
-        made = {}
-    parts = from_arrays(given, made, validation, labels, how)
+        named = {}
+    parts = from_arrays(pair, named, validation, labels, how)
     types = dict(zip(first.table.schema.names, first.table.schema.types, strict=True))
     form = TableForm(kind, setup, encoders, fills, floating, types, shapes)
     texts: dict[str, Sequence[str]] = {
@@ -99,28 +97,28 @@ def _used_rows(paths: Any, kind: str, setup: TableSetup, like: Any | None = None
     Raises:
         DataError: the files cannot be read, lack a column, or columns cannot become numbers.
     """
-    found = read_tables(paths, kind, setup.form)
-    _check_asked(found.table.schema.names, setup)
-    found = found.without(setup.dropna)
-    if not found.table.num_rows:
+    files = read_tables(paths, kind, setup.form)
+    _check_named(files.table.schema.names, setup)
+    files = files.without(setup.dropna)
+    if not files.table.num_rows:
         raise DataError(f"no row has a value in {', '.join(setup.dropna)}, of dropna")
     if like is not None:
-        wanted, got = setup.names(like.schema.names), setup.names(found.table.schema.names)
+        wanted, got = setup.names(like.schema.names), setup.names(files.table.schema.names)
         if wanted != got:
             raise DataError(
                 f"validation must have the columns {', '.join(wanted)}; got {', '.join(got)}"
             )
-        found = found.of_kinds(like)
-    check_columns(found, setup)
-    return found
+        files = files.of_kinds(like)
+    check_columns(files, setup)
+    return files
 
 
-def _check_asked(names: Sequence[str], setup: TableSetup) -> None:
-    """Raise DataError unless the table has all columns that are named."""
+def _check_named(names: Sequence[str], setup: TableSetup) -> None:
+    """Raise DataError unless the table has all columns that the setup names."""
     fills = setup.fill if isinstance(setup.fill, Mapping) else {}
-    asked = [*(setup.columns or ()), *setup.encode, *fills, *setup.drop, *setup.dropna]
-    asked += [name for name in (setup.label, setup.stratify) if name is not None]
-    wrong = [name for name in dict.fromkeys(asked) if name not in names]
+    named = [*(setup.columns or ()), *setup.encode, *fills, *setup.drop, *setup.dropna]
+    named += [name for name in (setup.label, setup.stratify) if name is not None]
+    wrong = [name for name in dict.fromkeys(named) if name not in names]
     if wrong:
         raise DataError(no_column(wrong, names))
     if setup.label in setup.drop:
@@ -131,19 +129,19 @@ def _columns(
     table: Any, setup: TableSetup, fills: Mapping[str, Any], floating: Collection[str]
 ) -> dict[str, Any]:
     """The columns: arrays of numbers, and lists of what has an encoder."""
-    made: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in setup.names(table.schema.names):
         column = table.column(name)
         filling = fills.get(name)
         if name in setup.encode:
             values = column.to_pylist()
-            made[name] = [filling if value is None else value for value in values]
+            columns[name] = [filling if value is None else value for value in values]
             continue
         column = _filled(column, filling)
         if name in floating:
             column = column.cast(pa.float64(), safe=False)
-        made[name] = _array(name, column)
-    return made
+        columns[name] = _array(name, column)
+    return columns
 
 
 def _fillings(table: Any, rows: Index, setup: TableSetup) -> dict[str, Any]:
@@ -154,7 +152,7 @@ def _fillings(table: Any, rows: Index, setup: TableSetup) -> dict[str, Any]:
     Raises:
         DataError: none of these rows has a value.
     """
-    made = {}
+    fillings = {}
     for name in setup.names(table.schema.names):
         column = table.column(name)
         filling = setup.fill_of(name, column.type)
@@ -169,8 +167,8 @@ def _fillings(table: Any, rows: Index, setup: TableSetup) -> dict[str, Any]:
                 )
             fit = np.mean if filling == "mean" else np.median
             filling = np.float64(fit(values.cast(pa.float64(), safe=False).to_numpy()))
-        made[name] = filling
-    return made
+        fillings[name] = filling
+    return fillings
 
 
 def _filled(column: Any, filling: Any) -> Any:
@@ -204,6 +202,7 @@ def _stays_whole(filling: Any) -> bool:
 
 
 def _numbers(columns: Mapping[str, Any], encoders: Mapping[str, Any]) -> dict[str, Array]:
+    """The columns as numbers, by their encoders."""
     return {
         name: encoded(name, encoders[name], column) if name in encoders else column
         for name, column in columns.items()
@@ -211,7 +210,7 @@ def _numbers(columns: Mapping[str, Any], encoders: Mapping[str, Any]) -> dict[st
 
 
 def _pair(columns: Mapping[str, Array], label: str) -> tuple[Array, ...]:
-    """(a row of float32 for each sample, its label)."""
+    """The columns beside the label as rows of float32, and the label."""
     rest = {name: column for name, column in columns.items() if name != label}
     if not rest:
         raise DataError(f"the table needs columns beside the label {label}")
@@ -222,7 +221,7 @@ def _pair(columns: Mapping[str, Array], label: str) -> tuple[Array, ...]:
 
 def _beside(columns: Mapping[str, Array]) -> Array:
     """The columns beside each other, float32 (n, k)."""
-    flat = [each.reshape(len(each), -1).astype(np.float32) for each in columns.values()]
+    flat = [array.reshape(len(array), -1).astype(np.float32) for array in columns.values()]
     return np.concatenate(flat, axis=1)
 
 
@@ -269,15 +268,15 @@ class TableForm:
     @property
     def inputs(self) -> list[str]:
         """The columns beside the label, and how many numbers each became, as "city (3)"."""
-        made = []
+        described = []
         for name, shape in self.shapes.items():
             many = f" ({math.prod(shape)})" if shape else ""
             if name != self.label:
-                made.append(name + many)
-        return made
+                described.append(name + many)
+        return described
 
     def encode(self, paths: Any, columns: Sequence[str] | None) -> Any:
-        """See `Data.encode`; arrays in place of tensors."""
+        """New rows as `Data.encode` gives them, but as arrays."""
         names = [name for name in self.shapes if name != self.label]
         if columns:
             names = list(columns)
@@ -286,15 +285,15 @@ class TableForm:
             raise DataError(no_column(wrong, list(self.shapes)))
         setup = self.setup.of(names, self.fills)
         texts = {name: self.types[name] for name in setup.encode}
-        found = read_tables(paths, self.kind, setup.form, texts)
-        _check_asked(found.table.schema.names, setup)
-        typed = {name: self._typed(name, found.table.column(name)) for name in names}
-        found = replace(found, table=pa.table(typed))
-        check_columns(found, setup, new=True)
-        read = _columns(found.table, setup, self.fills, self.floating)
-        self._warn_of_unknown(read)
-        made = _numbers(read, self.encoders)
-        for name, column in made.items():
+        files = read_tables(paths, self.kind, setup.form, texts)
+        _check_named(files.table.schema.names, setup)
+        typed = {name: self._typed(name, files.table.column(name)) for name in names}
+        files = replace(files, table=pa.table(typed))
+        check_columns(files, setup, new=True)
+        values = _columns(files.table, setup, self.fills, self.floating)
+        self._warn_of_unknown(values)
+        numbers = _numbers(values, self.encoders)
+        for name, column in numbers.items():
             shape = column.shape[1:]
             if shape != self.shapes[name]:
                 raise DataError(
@@ -302,8 +301,8 @@ class TableForm:
                     f"has; got {shape}"
                 )
         if self.label is not None and not columns:
-            return _beside(made)
-        return made
+            return _beside(numbers)
+        return numbers
 
     def _typed(self, name: str, column: Any) -> Any:
         """The new column, of the type that the data's column has."""
@@ -319,12 +318,12 @@ class TableForm:
                 f"they are encoded as ({error})"
             ) from error
 
-    def _warn_of_unknown(self, read: Mapping[str, Any]) -> None:
+    def _warn_of_unknown(self, columns: Mapping[str, Any]) -> None:
         """Warn of texts that become rows of 0."""
         for name, encoder in self.encoders.items():
-            if name not in read or not isinstance(encoder, Categories):
+            if name not in columns or not isinstance(encoder, Categories):
                 continue
-            unknown = encoder.unknown(read[name])
+            unknown = encoder.unknown(columns[name])
             if unknown and encoder.onehot:
                 warn(
                     f"column {name} has texts that the training part lacks "
@@ -348,7 +347,10 @@ class Categories:
         return sorted(map(str, set(values).difference(self.known)))
 
     def __call__(self, values: Sequence[Any]) -> Array:
-        """(n,) int64, or (n, categories) float32: all 0 for a value that training lacks."""
+        """The values as numbers: (n,) int64, or (n, categories) float32.
+
+        A row is all 0 for a value that the training part lacks.
+        """
         numbers = {value: number for number, value in enumerate(self.known)}
         unknown = self.unknown(values)
         if unknown and not self.onehot:
@@ -364,9 +366,9 @@ class Categories:
 
 
 def hashed(values: Sequence[Any]) -> Array:
-    """(n,) int64: numbers below `BUCKETS`, the same on every machine."""
+    """The values as numbers below `BUCKETS`, the same on every machine: (n,) int64."""
     digests = [blake2b(str(value).encode(), digest_size=8).digest() for value in values]
-    return np.array([int.from_bytes(each, "big") % BUCKETS for each in digests], np.int64)
+    return np.array([int.from_bytes(digest, "big") % BUCKETS for digest in digests], np.int64)
 
 
 def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
@@ -386,15 +388,16 @@ def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
             f"encode of column {column} must be one of {', '.join(KINDS)}, or a function of the "
             f"training values that returns a function of values; got {how!r}"
         )
-    own = _encode_by_function(column, how, training)
-    if not callable(own):
-        raise DataError(f"encode of column {column} must return a function of values; got {own!r}")
-    encoder: Encoder = own
+    encoder: Encoder = _encode_by_function(column, how, training)
+    if not callable(encoder):
+        raise DataError(
+            f"encode of column {column} must return a function of values; got {encoder!r}"
+        )
     return encoder
 
 
 def _encode_by_function(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> Any:
-    """What the encoder, or the user's function that fits one, gives.
+    """The result of the encoder, or of the user's function that fits one.
 
     Raises:
         DataError: it raised; the error names the line of the user's code.
@@ -404,10 +407,12 @@ def _encode_by_function(column: str, function: Callable[[Any], Any], values: Seq
     except DataError:
         raise
     except Exception as error:
-        places = [at for at in extract_tb(error.__traceback__) if at.filename != __file__]
+        frames = [each for each in extract_tb(error.__traceback__) if each.filename != __file__]
         written_in = getattr(getattr(function, "__code__", None), "co_filename", None)
-        own = [at for at in places if at.filename == written_in] or places
-        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        frames = [each for each in frames if each.filename == written_in] or frames
+        where = ""
+        if frames:
+            where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
         kinds = sorted({type(value).__name__ for value in values})
         raise DataError(
             f"encode of column {column} raised {type(error).__name__}: {error}"

@@ -19,10 +19,10 @@ import torch
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
-from shoal.train.data.files import divide_files, looked_at_file
+from shoal.train.data.files import divide_files, file_fingerprint
 from shoal.train.data.images import Size, check_size, picture, stack_arrays
 from shoal.train.data.npz import npy_header
-from shoal.train.data.parts import Index, Parts, named_parts, of_letter, seed_of_rows
+from shoal.train.data.parts import Index, Parts, named_parts, parts_of, seed_of_rows
 from shoal.train.rng import Rng
 
 Decoder = Callable[[bytes], Any]
@@ -55,20 +55,23 @@ class TarShards:
         """These samples of the part, in this order, read in that of the file."""
         with self.tars[part].path.open("rb") as file:
             if not self.serial:
-                return self._taken(file, self.tars[part].spans[index])
+                return self._columns(file, self.tars[part].spans[index])
             with Rng(seed_of_rows(self.seed, part, index), torch.device("cpu")):
-                return self._taken(file, self.tars[part].spans[index])
+                return self._columns(file, self.tars[part].spans[index])
 
-    def _taken(self, file: IO[bytes], spans: Array) -> Columns:
-        found: list[list[Any]] = [[None] * len(spans) for _ in self.names]
+    def _columns(self, file: IO[bytes], spans: Array) -> Columns:
+        """The samples whose members lie at these spans."""
+        values: list[list[Any]] = [[None] * len(spans) for _ in self.names]
         for row in np.argsort(spans[:, 0, 0], kind="stable"):
             for place, name in enumerate(self.names):
                 start, size = spans[row, place].tolist()
                 file.seek(start)
-                found[place][row] = self._decoded(name, file.read(size))
-        made = zip(self.names, found, strict=True)
+                values[place][row] = self._decoded(name, file.read(size))
         remedy = "give size=, or decode="
-        columns = {name: stack_arrays(values, name, remedy) for name, values in made}
+        columns = {
+            name: stack_arrays(arrays, name, remedy)
+            for name, arrays in zip(self.names, values, strict=True)
+        }
         if self.named:
             return columns
         return tuple(columns.values())
@@ -77,7 +80,7 @@ class TarShards:
         """The member as an array of numbers.
 
         Raises:
-            DataError: it is something else.
+            DataError: it cannot be decoded, or gives no numbers.
         """
         try:
             value = np.asarray(self.decoders[name](content))
@@ -105,7 +108,7 @@ def from_tars(
     validation: Any,
     seed: int,
 ) -> Parts:
-    """See `Data.tar`."""
+    """The data of `Data.tar`."""
     check_size(size)
     train, test = divide_files(paths, "*.tar", validation, seed)
     names = list(columns or _endings(train[0]))
@@ -115,26 +118,20 @@ def from_tars(
     source = TarShards(tars, names, columns is None, decoders, serial, seed)
 
     first = source.rows(ShardId("s000"), np.arange(1))
-    about = [(part, looked_at_file(tar.path), len(tar.spans)) for part, tar in tars.items()]
-    hashed = blake2b(repr([names, size, about]).encode(), digest_size=16)
+    contents = [(part, file_fingerprint(tar.path), len(tar.spans)) for part, tar in tars.items()]
+    hashed = blake2b(repr([names, size, contents]).encode(), digest_size=16)
     sizes = {part: len(tar.spans) for part, tar in tars.items()}
-    return Parts(
-        source=source,
-        training=of_letter("s", sizes),
-        validation=of_letter("v", sizes),
-        row_bytes=max(1, cols.nbytes(first)),
-        fingerprint=hashed.hexdigest(),
-    )
+    return parts_of(source, sizes, cols.nbytes(first), hashed)
 
 
-def _decoder(name: str, own: Mapping[str, Decoder], size: Size) -> Decoder:
-    """What makes numbers of members with this ending.
+def _decoder(name: str, decode: Mapping[str, Decoder], size: Size) -> Decoder:
+    """The decoder of members with this ending. `decode`: the user's decoders.
 
     Raises:
-        DataError: nobody knows.
+        DataError: there is none.
     """
-    if name in own:
-        return own[name]
+    if name in decode:
+        return decode[name]
     kind = name.rpartition(".")[2].lower()
     if kind in ("jpg", "jpeg", "png"):
         return partial(picture, size=size)
@@ -200,25 +197,25 @@ def _endings(path: Path) -> list[str]:
 
 
 def _tar_index(path: Path, names: Sequence[str]) -> Tar:
-    """Where the samples lie.
+    """The tar file, with the spans of its samples.
 
     Raises:
-        DataError: there are none, or one lacks a member.
+        DataError: there are no samples, or one lacks a member.
     """
     spans: dict[str, dict[str, tuple[int, int]]] = {}
-    there = path.stat().st_size
+    file_size = path.stat().st_size
     for key, ending, start, size in _members(path):
-        if size < 0 or start + size > there:
+        if size < 0 or start + size > file_size:
             raise DataError(f"{path} is cut short: {key.lstrip('/')}.{ending} ends beyond it")
         spans.setdefault(key, {})[ending] = (start, size)
     if not spans:
         raise DataError(f"{path} has no members")
-    for key, found in spans.items():
-        lacks = [name for name in names if name not in found]
+    for key, members in spans.items():
+        lacks = [name for name in names if name not in members]
         if lacks:
             raise DataError(
                 f"{path}: sample {key.lstrip('/')} must have the members {', '.join(names)}; "
                 f"it lacks {', '.join(lacks)}"
             )
-    rows = [[found[name] for name in names] for found in spans.values()]
+    rows = [[members[name] for name in names] for members in spans.values()]
     return Tar(path, np.array(rows, np.int64))

@@ -50,8 +50,8 @@ class UrlCache:
         with lock_file(place.with_name(f"{place.name}.lock")):
             if not place.exists():
                 self._fetch(url, place)
-        used = place.stat()
-        os.utime(place, ns=(time.time_ns(), used.st_mtime_ns))
+        stat = place.stat()
+        os.utime(place, ns=(time.time_ns(), stat.st_mtime_ns))
         return place
 
     def forget(self, url: str, node: str) -> None:
@@ -60,6 +60,7 @@ class UrlCache:
             self._place(url, node).unlink()
 
     def _place(self, url: str, node: str) -> Path:
+        """Where the file of the URL lies on this node, or will."""
         if self.folder is not None:
             folder = Path(self.folder)
         else:
@@ -89,6 +90,7 @@ class UrlCache:
         self._make_room(place)
 
     def _check(self, url: str, size: int) -> None:
+        """Raise DataError if the file is larger than the limit."""
         if size > self.limit_gb * 2**30:
             raise DataError(
                 f"{url} has {size / 2**30:.3g} GiB, more than cache_gb={self.limit_gb:g}: give "
@@ -97,13 +99,13 @@ class UrlCache:
 
     def _make_room(self, newest: Path) -> None:
         """Remove the files that were not used for longest, until the limit is kept."""
-        found = []
+        files = []
         for file in newest.parent.iterdir():
             with suppress(OSError):  # another process removed it
                 if file.suffix not in (".lock", PARTIAL):
-                    found.append((file == newest, file.stat().st_atime_ns, file))
-        total = sum(_size(file) for *_, file in found)
-        for _, _, file in sorted(found):
+                    files.append((file == newest, file.stat().st_atime_ns, file))
+        total = sum(_size(file) for *_, file in files)
+        for _, _, file in sorted(files):
             if total <= self.limit_gb * 2**30:
                 return
             total -= _size(file)
@@ -112,6 +114,7 @@ class UrlCache:
 
 
 def _size(file: Path) -> int:
+    """The file's bytes; 0 if it is gone."""
     with suppress(OSError):
         return file.stat().st_size
     return 0

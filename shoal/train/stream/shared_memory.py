@@ -32,10 +32,10 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Laid:
+class _PackedArray:
     """An array on its way, with its layout: see `columns.pack_layout`."""
 
-    form: cols.Laid
+    form: cols.PackedColumn
 
 
 def place(
@@ -44,7 +44,7 @@ def place(
     buffers: Sequence[pickle.PickleBuffer],
     free: list[SharedMemory] | None = None,
 ) -> tuple[Placed, SharedMemory]:
-    """Copy these to a new piece of shared memory, or to one of those that are free.
+    """Copy a pickle and its buffers to a new piece of shared memory, or to a free one.
 
     Whoever needs the piece last has to unlink it. A free piece is taken out of the list: one that
     is used again, or one that was too small and is removed.
@@ -59,7 +59,7 @@ def place(
         start = -(-end // ALIGN) * ALIGN
         end = start + piece.nbytes
         spans.append((start, end))
-    memory = _used_again(free or [], end)
+    memory = _reused(free or [], end)
     if memory is None:
         _check_room(end)
         memory = _piece(name, create=True, size=max(1, end))
@@ -70,14 +70,14 @@ def place(
 
 
 def _piece(name: str, **how: Any) -> SharedMemory:
-    """The piece of this name. To use one Python starts a process that removes what is left over."""
+    """The piece of this name; a process of Python's will remove it if nobody does."""
     if os.name == "posix":
         with away_from_folder():
             resource_tracker.ensure_running()
     return SharedMemory(name, **how)
 
 
-def _used_again(free: list[SharedMemory], size: int) -> SharedMemory | None:
+def _reused(free: list[SharedMemory], size: int) -> SharedMemory | None:
     """A free piece that holds so many bytes; the system need not make its pages anew."""
     for memory in free:
         if memory.size >= size:
@@ -105,10 +105,10 @@ def _check_room(size: int) -> None:
 def place_columns(
     name: str, columns: Columns, free: list[SharedMemory] | None = None
 ) -> tuple[Placed, SharedMemory]:
-    """As `place`, of a chunk's columns."""
+    """Copy a chunk's columns to a piece of shared memory: see `place`."""
     buffers: list[pickle.PickleBuffer] = []
-    laid = cols.apply(columns, _on_its_way)
-    pickled = pickle.dumps(laid, protocol=5, buffer_callback=buffers.append)
+    packed = cols.apply(columns, _packed)
+    pickled = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
     return place(name, pickled, buffers, free)
 
 
@@ -120,16 +120,16 @@ def take_columns(placed: Placed, last: bool = False) -> Columns:
     """
     memory = _piece(placed.name)
     try:
-        own = np.empty(placed.spans[-1][1] + ALIGN, np.uint8)
-        shift = -own.ctypes.data % ALIGN
-        own = own[shift : shift + placed.spans[-1][1]]
-        own[:] = np.frombuffer(_buffer(memory), np.uint8, count=len(own))
+        content = np.empty(placed.spans[-1][1] + ALIGN, np.uint8)
+        shift = -content.ctypes.data % ALIGN
+        content = content[shift : shift + placed.spans[-1][1]]
+        content[:] = np.frombuffer(_buffer(memory), np.uint8, count=len(content))
     finally:
         memory.close()
         if last:
             memory.unlink()
-    columns: Columns = _loaded(own.data, placed.spans)
-    return cols.apply(columns, _arrived)
+    columns: Columns = _loaded(content.data, placed.spans)
+    return cols.apply(columns, _unpacked)
 
 
 def open_piece(placed: Placed) -> tuple[Any, SharedMemory]:
@@ -156,19 +156,22 @@ def _loaded(view: memoryview, spans: Sequence[Span]) -> Any:
 
 
 def _buffer(memory: SharedMemory) -> memoryview:
+    """The content of a piece that is open."""
     view = memory.buf
     assert view is not None, "it is open"
     return view
 
 
-def _on_its_way(column: Any) -> Any:
+def _packed(column: Any) -> Any:
+    """The column for the way: an array with its layout."""
     if isinstance(column, np.ndarray):
-        return _Laid(cols.pack_layout(column))
+        return _PackedArray(cols.pack_layout(column))
     return column
 
 
-def _arrived(column: Any) -> Any:
-    if isinstance(column, _Laid):
+def _unpacked(column: Any) -> Any:
+    """The column as it was before `_packed`."""
+    if isinstance(column, _PackedArray):
         numbers, shape, strides = column.form
         return np.lib.stride_tricks.as_strided(numbers, shape, strides)
     return column

@@ -24,7 +24,15 @@ from shoal.train.data import node_shards as source
 from shoal.train.data.catalogue import Catalogue
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.node_shards import Survey, surveying
-from shoal.train.data.survey import Asked, Content, Finding, Inspection, content_of, look, tasks_of
+from shoal.train.data.survey import (
+    Content,
+    Finding,
+    Inspection,
+    SurveyRequest,
+    content_of,
+    look,
+    tasks_of,
+)
 from shoal.train.data.url_cache import UrlCache
 from shoal.train.recipe.recipe_data import bring
 
@@ -153,7 +161,7 @@ def test_a_node_reads_what_it_holds_and_holders_the_rest(tmp_path: Path) -> None
     places["c"] = {"*": places["a"]["local"]}
     holders = Remembering()
 
-    def found(asked: Asked) -> list[Finding]:
+    def found(asked: SurveyRequest) -> list[Finding]:
         tasks = tasks_of(asked.catalogue, asked.catalogue.nodes, "local")
         return [each for task in tasks for each in look(task, asked.cache, None)]
 
@@ -443,7 +451,7 @@ def test_each_holder_goes_by_the_time_of_its_own_file(
         taken.append(file)
         return content_of(file)
 
-    def found(asked: Asked) -> list[Finding]:
+    def found(asked: SurveyRequest) -> list[Finding]:
         task = Inspection("n0", {ShardId("a"): path}, frozenset({ShardId("a")}))
         here = look(task, asked.cache, None)
         return [*here, replace(here[0], node="n1", stamp=(1, 1, 1), form=None)]
