@@ -160,9 +160,9 @@ def alone(recipe: Pictures) -> tuple[float, float]:
     preparing, training = [], []
     for number in range(max(1, min(3, recipe.count // data.chunk))):
         begin = process_time()
-        chunk = stream.made(shard, number, 0, "each")
+        chunk = stream.array_chunk(shard, number, 0, "each")
         preparing.append((process_time() - begin) / len(chunk[0]))
-    ready = Ready(stream.made(shard, 0, 0, "each"))
+    ready = Ready(stream.array_chunk(shard, 0, 0, "each"))
     data, visits = ready.data(), ()
     trainer, trial = (
         SlotTrainer(ready, data, None, TrainerSetup(seed=0)),

@@ -176,8 +176,8 @@ def _trainer(
     workers = Workers(setup.recipe, start.data, how)  # they start once that pays
     feed = workers.of(())
     trainer = SlotTrainer(setup.recipe, start.data, vault, slot, feed=feed)
-    workers.starting = trainer.context.streams.share
-    workers.handed = trainer.context.streams.handed
+    workers.on_start = trainer.context.streams.share
+    workers.pop_block = trainer.context.streams.pop_block
     return trainer, workers.close
 
 

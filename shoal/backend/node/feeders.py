@@ -50,7 +50,7 @@ class Feeder:
     def make(self, key: Key) -> tuple[PreparedChunk, Any]:
         """What the chunk took, and its columns as of `columns.pack_layout`."""
         begin = perf_counter()
-        made = self._stream.made(*key)
+        made = self._stream.array_chunk(*key)
         seconds = perf_counter() - begin
         about = PreparedChunk(
             rows=cols.rows(made),

@@ -23,7 +23,7 @@ from shoal.train.rng import Rng
 Order = np.ndarray[Any, Any]  # numbers of samples
 BATCHES = 4  # of the recipe's batch size, to a group of samples of similar lengths
 USUAL = 32  # samples to a batch, where the recipe's batch size is to be found out
-PIECE = 256  # samples at once
+PIECE = 256  # samples of which a featurizer makes features at once
 
 
 class LengthBuckets:
@@ -35,9 +35,9 @@ class LengthBuckets:
         self._by = data.arrangement.buckets
         self._form = data.form or ItemForm()
 
-    def sorted(self, chunk: Columns, drawn: np.random.Generator) -> Columns:
+    def sorted(self, chunk: Columns, rng: np.random.Generator) -> Columns:
         """The chunk in groups of similar lengths, which come in a random order."""
-        return take_rows(chunk, bucketed(self._lengths(chunk), self._group, drawn))
+        return take_rows(chunk, bucketed(self._lengths(chunk), self._group, rng))
 
     def _lengths(self, chunk: Columns) -> Any:
         """The length of each sample.
@@ -47,10 +47,10 @@ class LengthBuckets:
         """
         named = cols.named(chunk)
         if callable(self._by):
-            kept = cols.apply(chunk, as_numpy)
-            form = self._form.of(kept)
-            of_parts = dict(zip(named, cols.parts(kept), strict=True))
-            return np.array([self._by(item) for item in form.items(of_parts)])
+            arrays = cols.apply(chunk, as_numpy)
+            form = self._form.of(arrays)
+            by_name = dict(zip(named, cols.parts(arrays), strict=True))
+            return np.array([self._by(item) for item in form.items(by_name)])
         if self._by not in named:
             raise ValueError(
                 f"buckets={self._by!r} must name a column; there are {', '.join(map(str, named))}"
@@ -66,14 +66,14 @@ class LengthBuckets:
 class Features:
     """`Recipe.features` over whole chunks, in pieces, without gradients.
 
-    `there`: whether the recipe has a featurizer. `ready`: whether chunks may be made in another
+    `exists`: whether the recipe has a featurizer. `ready`: whether chunks may be made in another
     thread. They may only after the first one: that call may build a model and draw random numbers,
     which it does under the study's seed.
     """
 
     def __init__(self, recipe: Recipe, seed: int, device: torch.device) -> None:
-        self.there = overrides(recipe, "features")
-        self.ready = not self.there
+        self.exists = overrides(recipe, "features")
+        self.ready = not self.exists
         self._recipe = recipe
         self._seed = seed
         self._device = device
@@ -86,7 +86,7 @@ class Features:
                 results, which is noticed at the first chunk.
         """
         if not self.ready:
-            self._begin(cols.cut(chunk, 0, PIECE))
+            self._check_first(cols.cut(chunk, 0, PIECE))
         pieces = []
         for start in range(0, cols.rows(chunk), PIECE):
             piece = cols.cut(chunk, start, start + PIECE)
@@ -95,15 +95,15 @@ class Features:
             return pieces[0]
         return cols.combine(pieces, torch.cat)
 
-    def _begin(self, piece: Columns) -> None:
+    def _check_first(self, piece: Columns) -> None:
         """Make the first piece twice, and compare the results."""
         with Rng(self._seed, self._device):
-            one = self._piece(piece)
-            before = torch.get_rng_state()
-            other = self._piece(piece)
-            drew = not torch.equal(before, torch.get_rng_state())
-        same = all(map(torch.equal, cols.parts(one), cols.parts(other)))
-        if drew or not same:
+            first = self._piece(piece)
+            state = torch.get_rng_state()
+            second = self._piece(piece)
+            drew = not torch.equal(state, torch.get_rng_state())
+        are_equal = all(map(torch.equal, cols.parts(first), cols.parts(second)))
+        if drew or not are_equal:
             raise ValueError(
                 "features must give the same for the same samples: "
                 "put its model into evaluation mode, draw nothing"
@@ -111,18 +111,18 @@ class Features:
         self.ready = True
 
     def _piece(self, piece: Columns) -> Columns:
-        """What the featurizer makes of some samples."""
+        """The features of some samples."""
         rows = cols.rows(piece)
         with torch.no_grad():
-            made = cols.form(self._recipe.features(piece))
-            made = cols.apply(made, self._placed)
-        got = {len(column) for column in cols.parts(made)}
+            features = cols.form(self._recipe.features(piece))
+            features = cols.apply(features, self._placed)
+        got = {len(column) for column in cols.parts(features)}
         if got != {rows}:
             raise ValueError(
                 "features must return columns with as many samples as it got, "
                 f"{rows}; got {sorted(got)}"
             )
-        return made
+        return features
 
     def _placed(self, column: object) -> Tensor:
         """The column as a tensor on the device, without gradients."""
@@ -139,15 +139,15 @@ class ChunkCache:
     def __init__(self, limit: float) -> None:
         self._limit = [limit]  # a list, so that all views share it
         self._key = ""  # begins the names of this view's shards
-        self._held: OrderedDict[str, dict[int, Columns]] = OrderedDict()
+        self._chunks: OrderedDict[str, dict[int, Columns]] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._lock = Lock()
 
     def of(self, key: object) -> ChunkCache:
         """A view of the same cache, for data that is prepared in another way."""
-        other = copy(self)
-        other._key = repr(key)
-        return other
+        view = copy(self)
+        view._key = repr(key)
+        return view
 
     @property
     def total(self) -> int:
@@ -155,19 +155,19 @@ class ChunkCache:
         return sum(self._sizes.values())
 
     def get(self, shard: ShardId, number: int) -> Columns | None:
-        """The chunk, if it is here."""
+        """The chunk; None if it is not in the cache."""
         name = self._key + shard
         with self._lock:
-            if name not in self._held:
+            if name not in self._chunks:
                 return None
-            self._held.move_to_end(name)
-            return self._held[name].get(number)
+            self._chunks.move_to_end(name)
+            return self._chunks[name].get(number)
 
     def pop(self, shard: ShardId, number: int) -> Columns | None:
-        """The chunk, if it is here; it is kept no longer."""
+        """The chunk, which leaves the cache; None if it is not there."""
         name = self._key + shard
         with self._lock:
-            chunk = self._held.get(name, {}).pop(number, None)
+            chunk = self._chunks.get(name, {}).pop(number, None)
             if chunk is not None:
                 self._sizes[name] -= cols.nbytes(chunk)
         return chunk
@@ -178,23 +178,23 @@ class ChunkCache:
             if not self.total:
                 return False
             self._limit[0] = self.total / 2
-            self._held.clear()
+            self._chunks.clear()
             self._sizes.clear()
         return True
 
     def share(self, parts: int) -> None:
-        """Keep to such a part of the limit from now on; what is beyond is dropped."""
+        """Divide the limit by `parts`, and drop what is beyond."""
         with self._lock:
             self._limit[0] /= parts
             while not self._fits(0):
-                oldest, _ = self._held.popitem(last=False)
+                oldest, _ = self._chunks.popitem(last=False)
                 self._sizes.pop(oldest, None)
 
     def drop(self, shard: ShardId) -> None:
         """Drop the shard's chunks."""
         name = self._key + shard
         with self._lock:
-            self._held.pop(name, None)
+            self._chunks.pop(name, None)
             self._sizes.pop(name, None)
 
     def put(self, shard: ShardId, number: int, chunk: Columns) -> None:
@@ -205,15 +205,15 @@ class ChunkCache:
         size = cols.nbytes(chunk)
         name = self._key + shard
         with self._lock:
-            held = self._held.setdefault(name, {})
-            self._held.move_to_end(name)
-            if number in held:
+            chunks = self._chunks.setdefault(name, {})
+            self._chunks.move_to_end(name)
+            if number in chunks:
                 return
-            while not self._fits(size) and len(self._held) > 1:
-                oldest, _ = self._held.popitem(last=False)
+            while not self._fits(size) and len(self._chunks) > 1:
+                oldest, _ = self._chunks.popitem(last=False)
                 self._sizes.pop(oldest, None)
             if self._fits(size):
-                held[number] = chunk
+                chunks[number] = chunk
                 self._sizes[name] = self._sizes.get(name, 0) + size
 
     def _fits(self, size: int) -> bool:
@@ -279,17 +279,17 @@ def tensor(column: Any) -> Tensor:
     return torch.from_numpy(array)
 
 
-def hook_columns(made: Any, rows: int, hook: str, whole: bool = False) -> Columns:
+def hook_columns(returned: Any, rows: int, hook: str, whole: bool = False) -> Columns:
     """What a recipe's hook returned, as columns. `whole`: of items that collate puts together.
 
     Raises:
         ValueError: they do not have so many samples.
     """
-    columns = cols.form(made)
+    columns = cols.form(returned)
     if whole:
         named = cols.named(columns)
-        made = {name: as_numpy(as_column(column, name)) for name, column in named.items()}
-        columns = made if isinstance(columns, dict) else tuple(made.values())
+        arrays = {name: as_numpy(as_column(column, name)) for name, column in named.items()}
+        columns = arrays if isinstance(columns, dict) else tuple(arrays.values())
     got = {len(column) for column in cols.parts(columns)}
     if got != {rows}:
         raise ValueError(

@@ -36,7 +36,7 @@ class Reader:
         self._stream: Chunks | None = None
         self._ahead: list[Columns] = []  # pieces that were read and not taken
         self._taken: list[Columns] = []  # batches since `keep`
-        self._kept = 0  # the sample at which `_taken` begins
+        self._kept_at = 0  # the sample at which `_taken` begins
         self._rank, self._width = 0, 1
 
     def sit(self, rank: int, width: int) -> None:
@@ -92,14 +92,14 @@ class Reader:
     def keep(self) -> None:
         """Note that the batches so far were trained on for good."""
         self._taken = []
-        self._kept = self.at
+        self._kept_at = self.at
 
     def seek(self, position: int) -> None:
         """Go on from that sample.
 
         Nothing is read again if that is the present sample, or the one at the last `keep`.
         """
-        if position == self._kept:
+        if position == self._kept_at:
             self._ahead = self._taken + self._ahead
             self._taken = []
         elif position != self.at:
@@ -150,35 +150,34 @@ class JointReader:
             shard: Reader(open_pass, sizes[shard]) for shard, open_pass in passes.items()
         }
         self._reads = reads
-        self._own = tuple(passes)
-        # of the samples of each shard, up to `at`
-        self._counts = dict.fromkeys(passes, 0)
+        self._own_shards = tuple(passes)
+        self._counts = dict.fromkeys(passes, 0)  # samples of each shard up to `at`
 
     def sit(self, rank: int, width: int) -> None:
         """From now on `part` gives the rows of this rank; alone, all rows."""
         if width == 1:
-            self._own = tuple(self._readers)
+            self._own_shards = tuple(self._readers)
             return
         shard = self._reads[rank]
-        along = [each for each, read in enumerate(self._reads) if read == shard]
-        self._own = (shard,)
-        self._readers[shard].sit(along.index(rank), len(along))
+        ranks = [number for number, name in enumerate(self._reads) if name == shard]
+        self._own_shards = (shard,)
+        self._readers[shard].sit(ranks.index(rank), len(ranks))
 
     def part(self, size: int) -> Part | None:
         """This process's part of the next batch; None at the end of the pass."""
         count = min(size, self.samples - self.at)
         if count == 0:
             return None
-        after = taken_of(self._sizes, self.at + count)
+        counts = taken_of(self._sizes, self.at + count)
         pieces: list[Columns] = []
         rows = 0
-        for shard in self._own:
-            part = self._readers[shard].part(after[shard] - self._counts[shard])
+        for shard in self._own_shards:
+            part = self._readers[shard].part(counts[shard] - self._counts[shard])
             if part is not None and part[0] is not None:
                 pieces.append(part[0])
                 rows += part[1]
         self.at += count
-        self._counts = after
+        self._counts = counts
         if not pieces:
             return None, 0, count
         columns = pieces[0]
@@ -188,24 +187,24 @@ class JointReader:
 
     def keep(self) -> None:
         """See `Reader`."""
-        for shard in self._own:
+        for shard in self._own_shards:
             self._readers[shard].keep()
 
     def seek(self, position: int) -> None:
         """See `Reader`."""
         self.at = position
         self._counts = taken_of(self._sizes, position)
-        for shard in self._own:
+        for shard in self._own_shards:
             self._readers[shard].seek(self._counts[shard])
 
     def end(self) -> None:
         """See `Reader`."""
-        for shard in self._own:
+        for shard in self._own_shards:
             self._readers[shard].end()
 
     def close(self) -> None:
         """See `Reader`."""
-        for shard in self._own:
+        for shard in self._own_shards:
             self._readers[shard].close()
 
 
@@ -222,14 +221,14 @@ def taken_of(sizes: Mapping[ShardId, int], count: int) -> dict[ShardId, int]:
         before = Fraction(size * (count - len(sizes)), total) - Fraction(1, 2)
         taken[shard] = max(0, ceil(before))
     names = list(sizes)
-    line = [
+    queue = [
         (Fraction(2 * taken[shard] + 1, 2 * sizes[shard]), number)
         for number, shard in enumerate(names)
     ]
-    heapify(line)
+    heapify(queue)
     for _ in range(count - sum(taken.values())):
-        _, number = line[0]
+        _, number = queue[0]
         shard = names[number]
         taken[shard] += 1
-        heapreplace(line, (Fraction(2 * taken[shard] + 1, 2 * sizes[shard]), number))
+        heapreplace(queue, (Fraction(2 * taken[shard] + 1, 2 * sizes[shard]), number))
     return taken

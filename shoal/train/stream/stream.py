@@ -39,9 +39,9 @@ from shoal.train.stream.chunks import (
     take_rows,
 )
 
-# Of a chunk: shard, number, turn (None: it is the same in all passes), shuffle.
+# A chunk in its stream: shard, number, turn (None: it is the same in all passes), shuffle.
 Key = tuple[ShardId, int, int | None, str]
-Asked = tuple[DataKey, Key]  # the chunk of which stream
+ChunkKey = tuple[DataKey, Key]  # a chunk of one of a slot's streams
 # What is drawn: the order within a shard, or the order of one pass.
 ORDER = 1
 EACH = 2
@@ -82,7 +82,7 @@ class Stream:
             memory_gb = ChunkCache(memory_gb * 2**30)
         self._data = data
         # gives a part's name in the data of its recipe
-        self._own = own_name if recipe.recipe_name else ShardId
+        self._name_of = own_name if recipe.recipe_name else ShardId
         self._seed = seed
         self._cache = memory_gb
         self._feed = FeedClient(feed, data)
@@ -112,8 +112,8 @@ class Stream:
         Raises:
             DataError: the shard cannot be read.
         """
-        at = skip
-        shard = self._own(shard)
+        begin = skip
+        shard = self._name_of(shard)
         name = self._orders.name(shuffle, turn)
         early = self._early
         self._early = None
@@ -121,9 +121,9 @@ class Stream:
             early = EarlyPass(self._orders.of(shard, turn, name), None)
         order = early.order
         if then is not None:
-            following = self._orders.name(shuffle, then[1])
-            after = self._orders.of(self._own(then[0]), then[1], following)
-            order = replace(order, then=after)
+            next_name = self._orders.name(shuffle, then[1])
+            next_order = self._orders.of(self._name_of(then[0]), then[1], next_name)
+            order = replace(order, then=next_order)
         numbers = list(order.numbers)
         while skip and skip >= order.blocks.rows(numbers[0]):
             skip -= order.blocks.rows(numbers.pop(0))
@@ -132,9 +132,9 @@ class Stream:
         chunks = self._ahead(order, partial(self._chunk, order, turn), early.first)
         if skip:
             chunks = without(chunks, skip)
-        return self._lots.of(chunks, shard, turn, at)
+        return self._lots.of(chunks, shard, turn, begin)
 
-    def made(
+    def array_chunk(
         self,
         shard: ShardId,
         number: int,
@@ -150,7 +150,7 @@ class Stream:
         Raises:
             DataError: the shard cannot be read.
         """
-        blocks = self._orders.blocks(self._own(shard), lasting(shuffle))
+        blocks = self._orders.blocks(self._name_of(shard), lasting(shuffle))
         if block is not None:
             self._keep(blocks, number, block)
         make = partial(self._maker.prepared, blocks, number)
@@ -176,7 +176,7 @@ class Stream:
 
     def validation_part(self, part: ShardId, shuffle: str = ONCE) -> Chunks:
         """The samples of one validation part; see `validation`."""
-        part = self._own(part)
+        part = self._name_of(part)
         order = self._orders.scored(part, shuffle)
         chunks = self._ahead(order, partial(self._plain, order))
         return self._lots.of(chunks, part, 0, 0)
@@ -198,40 +198,40 @@ class Stream:
         """
         blocks, numbers = order.blocks, order.numbers
         # To make a chunk of a training pass takes time even if it is in the cache.
-        always = self.augments and order.turn is not None
-        may_be_fed = self._takes_work or always
+        varies = self.augments and order.turn is not None
+        may_be_fed = self._takes_work or varies
         pending: list[Future[Columns]] = []  # the last two that were begun
 
         def begin(number: int) -> Callable[[], Columns]:
-            """Begin to make a chunk; what waits for it."""
+            """Begin to make a chunk; returns what waits for it and gives it."""
             nonlocal pending
-            at_hand = not always and self._is_kept(blocks.name, number)
-            if len(numbers) == 1 or at_hand or not self._maker.is_ready:
+            is_cached = not varies and self._is_cached(blocks.name, number)
+            if len(numbers) == 1 or is_cached or not self._maker.is_ready:
                 return partial(make, number)  # when it is asked for, in the thread that trains
             # What a chunk is made of may have to be read in the thread that trains.
-            fed = may_be_fed and self._feed.answered
-            if self._data.serial and not fed and not self._is_kept(blocks.name, number):
+            is_fed = may_be_fed and self._feed.answered
+            if self._data.serial and not is_fed and not self._is_cached(blocks.name, number):
                 blocks.bring(number)
-            begun = self._thread.submit(make, number)
-            pending = [*pending[-1:], begun]
-            return begun.result
+            future = self._thread.submit(make, number)
+            pending = [*pending[-1:], future]
+            return future.result
 
-        def finished(begun: Callable[[], Columns], number: int) -> Columns:
+        def finished(result: Callable[[], Columns], number: int) -> Columns:
             """The chunk. If it could not be made for want of the data, that is read here."""
             try:
-                return begun()
+                return result()
             except UnreadError:
                 wait(pending)  # one chunk is prepared at a time
                 blocks.bring(number)
                 return make(number)
 
         try:
-            coming = begin(numbers[0]) if first is None else first.result
+            next_result = begin(numbers[0]) if first is None else first.result
             for number, following in zip_longest(numbers, numbers[1:]):
-                ready = coming
+                this_result = next_result
                 if following is not None:
-                    coming = begin(following)
-                chunk = finished(ready, number)
+                    next_result = begin(following)
+                chunk = finished(this_result, number)
                 if following is None:
                     self._begin_early(order.then)
                 yield from self._guarded(blocks.name, chunk)
@@ -239,7 +239,7 @@ class Stream:
             # If the caller stops early, nothing may go on beside what comes next.
             wait(pending)
 
-    def _is_kept(self, part: ShardId, number: int) -> bool:
+    def _is_cached(self, part: ShardId, number: int) -> bool:
         """Whether the prepared chunk is in the cache."""
         return self._cache.get(part, number) is not None
 
@@ -248,25 +248,25 @@ class Stream:
         if order is None or self._data.serial or not self._maker.is_ready:
             return
         number = order.numbers[0]
-        if self.augments or not self._is_kept(order.blocks.name, number):
+        if self.augments or not self._is_cached(order.blocks.name, number):
             make = partial(self._chunk, order, order.turn or 0)
             self._early = EarlyPass(order, self._thread.submit(make, number))
 
     def _guarded(self, part: ShardId, chunk: Columns) -> Iterator[Columns]:
-        """The chunk. Once it was used, make sure that no step wrote to it.
+        """Yield the chunk, and make sure after its use that no step wrote to it.
 
         It may be in the cache, and other trials may use it, too.
 
         Raises:
             ValueError: a step wrote to it.
         """
-        before = versions(chunk)
+        versions_before = versions(chunk)
         begin = perf_counter()
         try:
             yield chunk
             self._feed.trained(perf_counter() - begin, cols.rows(chunk))
         finally:
-            is_changed = versions(chunk) != before
+            is_changed = versions(chunk) != versions_before
             if is_changed:
                 self._cache.drop(part)
         if is_changed:
@@ -283,7 +283,7 @@ class Stream:
         if self.augments:
             make = partial(self._varied, blocks, number, turn, order.shuffle)
             return self._maker.finished(self._feed.chunk(order, number, make))
-        chunk = self._plain(order.plain(self._is_kept), number)
+        chunk = self._plain(order.plain(self._is_cached), number)
         if mixes(order.shuffle):
             return self._maker.mixed(chunk, blocks, turn, number)
         return chunk
@@ -345,18 +345,18 @@ class Streams:
         self._feed = feed
         self._data = data
         self._stream = partial(Stream, seed=seed, device=device)
-        self._made: dict[DataKey, Stream] = {}
+        self._streams: dict[DataKey, Stream] = {}
 
     def share(self, parts: int) -> None:
-        """Keep no more chunks than such a part of the memory for them holds."""
+        """Divide the memory for chunks by `parts`, and drop what is beyond."""
         self._cache.share(parts)
 
-    def handed(self, asked: Asked) -> Columns | None:
-        """What is kept to augment this chunk in each pass, for a feed that will keep it instead."""
-        key, (part, number, turn, shuffle) = asked
+    def pop_block(self, chunk_key: ChunkKey) -> Columns | None:
+        """The cached block of which this chunk is made, for a feed that keeps it from now on."""
+        key, (part, number, turn, shuffle) = chunk_key
         if turn is None or not self._takes_work:
             return None
-        return self._cache.of(key).pop(kept_name(part, lasting(shuffle)), number)
+        return self._cache.of(key).pop(cache_name(part, lasting(shuffle)), number)
 
     def shrink(self) -> bool:
         """Drop the kept chunks because memory ran out, and keep fewer from now on.
@@ -367,7 +367,7 @@ class Streams:
 
     def of(self, key: DataKey = ()) -> Stream:
         """The stream of trials with this key."""
-        if key not in self._made:
+        if key not in self._streams:
             feed = self._feed
             if feed is not None:
                 feed = feed.of(key)
@@ -376,8 +376,8 @@ class Streams:
             if data.arrangement.folds is not None:
                 data = data.of_fold(dict(key)[FOLD])
             recipe = seen_by(self._recipe, key)
-            self._made[key] = self._stream(recipe, data, memory_gb=cache, feed=feed)
-        return self._made[key]
+            self._streams[key] = self._stream(recipe, data, memory_gb=cache, feed=feed)
+        return self._streams[key]
 
 
 def feeding(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> Stream:
@@ -425,11 +425,11 @@ class Blocks:
         self._size = data.size(part)  # samples in the part
         self._chunk = data.chunk  # samples in a block
         self._raw: Columns | None = None  # the whole part
-        self._brought: dict[int, Columns] = {}  # blocks that were read and not yet taken
-        self._took: dict[int, Seconds] = {}  # for bringing blocks
+        self._blocks: dict[int, Columns] = {}  # that were read and not yet taken
+        self._seconds: dict[int, Seconds] = {}  # that reading each of them took
         self.part = part
         self.order = order
-        self.name = kept_name(part, order)
+        self.name = cache_name(part, order)
         self.trained = seed is not None
         self.lasts = not (order.startswith(DRAWS) or (turn and data.anew))
         self.count = -(-self._size // self._chunk)
@@ -451,7 +451,7 @@ class Blocks:
 
     def lacks(self, number: int) -> bool:
         """Whether the block has still to be read."""
-        return self._raw is None and number not in self._brought
+        return self._raw is None and number not in self._blocks
 
     def bring(self, number: int) -> None:
         """Read what the block is made of, in this thread.
@@ -463,17 +463,18 @@ class Blocks:
             return
         begin = perf_counter()
         if self._data.by_rows:
-            self._brought[number] = self._read(number)
+            self._blocks[number] = self._read(number)
         else:
             self._raw = self._data.read(self.part)
-        self._took[number] = perf_counter() - begin
+        self._seconds[number] = perf_counter() - begin
 
     def forget(self, number: int) -> Seconds:
-        """Drop what was brought for the block; returns the seconds that bringing it took."""
-        self._brought.pop(number, None)
-        return self._took.pop(number, 0.0)
+        """Drop what was read for the block; returns the seconds that reading it took."""
+        self._blocks.pop(number, None)
+        return self._seconds.pop(number, 0.0)
 
     def _read(self, number: int) -> Columns:
+        """Read one block."""
         return self._data.rows(self.part, self._chosen(number))
 
     def _chosen(self, number: int) -> Order:
@@ -494,20 +495,19 @@ class Blocks:
         """
         if self._data.serial and self.lacks(number):
             raise UnreadError
-        if number in self._brought:
-            return self._brought.pop(number)
+        if number in self._blocks:
+            return self._blocks.pop(number)
         if self._data.by_rows:
             return self._read(number)
         self.bring(number)
         chosen = self._chosen(number)
-        raw = self._raw
-        assert raw is not None, "it was just brought"
-        return cols.apply(raw, lambda column: column[chosen])
+        assert self._raw is not None, "it was just brought"
+        return cols.apply(self._raw, lambda column: column[chosen])
 
 
-def draw(what: int, seed: int, shard: ShardId, *more: int) -> np.random.Generator:
+def draw(kind: int, seed: int, shard: ShardId, *more: int) -> np.random.Generator:
     """A generator for one of the draws (`ORDER`, `EACH`) of a shard."""
-    return np.random.default_rng([what, seed, stable(shard), *more])
+    return np.random.default_rng([kind, seed, stable(shard), *more])
 
 
 class ChunkMaker:
@@ -544,19 +544,19 @@ class ChunkMaker:
         """
         chunk = blocks.block(number)
         if self.prepares:
-            made = self._recipe.prepare(chunk)
-            chunk = hook_columns(made, cols.rows(chunk), "prepare", self._whole)
+            prepared = self._recipe.prepare(chunk)
+            chunk = hook_columns(prepared, cols.rows(chunk), "prepare", self._whole)
         if self._buckets is None or not blocks.trained:
             return chunk
         return self._buckets.sorted(chunk, draw(BUCKETS, self._seed, blocks.part, number))
 
     def mixed(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
         """The chunk's samples in the random order of one pass."""
-        drawn = draw(EACH, self._seed, blocks.part, turn, number + 1)
-        mixed = take_rows(chunk, drawn.permutation(cols.rows(chunk)))
+        rng = draw(EACH, self._seed, blocks.part, turn, number + 1)
+        mixed = take_rows(chunk, rng.permutation(cols.rows(chunk)))
         if self._buckets is None:
             return mixed
-        return self._buckets.sorted(mixed, drawn)
+        return self._buckets.sorted(mixed, rng)
 
     def augmented(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
         """The chunk as the recipe augments it in one pass.
@@ -565,21 +565,20 @@ class ChunkMaker:
             ValueError: `augment` gave another number of samples.
         """
         rng = np.random.default_rng([self._seed, stable(blocks.part), turn, number])
-        given = cols.apply(chunk, locked)
-        made = self._recipe.augment(given, rng)
-        return hook_columns(made, cols.rows(chunk), "augment", self._whole)
+        augmented = self._recipe.augment(cols.apply(chunk, locked), rng)
+        return hook_columns(augmented, cols.rows(chunk), "augment", self._whole)
 
     def finished(self, chunk: Columns) -> Columns:
         """The chunk on the device, as steps see it; items that collate puts together stay here."""
         if self._whole:
             return cols.apply(chunk, as_numpy)
         moved = on_device(chunk, self._device, self._copies)
-        if self._features.there:
+        if self._features.exists:
             return self._features.of(moved)
         return moved
 
 
-def kept_name(part: ShardId, order: str) -> ShardId:
+def cache_name(part: ShardId, order: str) -> ShardId:
     """The name in a cache of what is made of the part's blocks in that order."""
     if order == ONCE:
         return part
@@ -587,7 +586,7 @@ def kept_name(part: ShardId, order: str) -> ShardId:
 
 
 def lasting(shuffle: str) -> str:
-    """The order in which the chunks of such passes are kept."""
+    """The order of chunks in a cache, for passes in this order."""
     kind, *turn = shuffle.split(OF_PASS)
     return OF_PASS.join([ONCE if kind == "each" else kind, *turn])
 
@@ -605,7 +604,7 @@ class UnreadError(Exception):
 
 
 class PassOrders:
-    """The chunks of each pass, in order, of one stream.
+    """The order of the chunks of each pass of one stream.
 
     `drawn`: each pass has samples, or an order of them, of its own.
     """
@@ -630,8 +629,8 @@ class PassOrders:
         blocks = Blocks(self._data, shard, self._seed, lasting(shuffle))
         numbers = list(range(blocks.count))
         if mixes(shuffle):
-            drawn = draw(EACH, self._seed, shard, turn)
-            numbers = drawn.permutation(blocks.count).tolist()
+            rng = draw(EACH, self._seed, shard, turn)
+            numbers = rng.permutation(blocks.count).tolist()
         return PassOrder(blocks, numbers, turn, shuffle)
 
     def scored(self, part: ShardId, order: str) -> PassOrder:
@@ -662,20 +661,23 @@ class PassOrder:
     turn: int | None  # None: the chunks are the same in all passes
     shuffle: str
     then: PassOrder | None = None  # the pass that probably follows
-    # whether a chunk is at hand; None: none is
-    kept: Callable[[ShardId, int], bool] | None = None
+    # whether a chunk is in the cache; None: none is
+    is_cached: Callable[[ShardId, int], bool] | None = None
 
     def keys(self, number: int, more: int) -> list[Key]:
         """The key of a chunk, and of at most so many that will be wanted after it."""
-        at = self.numbers.index(number)
+        place = self.numbers.index(number)
         first = self._key(number)
-        return [first, *self._wanted(self.numbers[at + 1 :], more)]
+        return [first, *self._wanted(self.numbers[place + 1 :], more)]
 
     def _wanted(self, numbers: Sequence[int], most: int) -> list[Key]:
-        """At most so many of these chunks, and of the pass that follows."""
+        """The keys of at most so many of these chunks, and of those of the pass that follows."""
         name = self.blocks.name
-        coming = [n for n in numbers[:most] if self.kept is None or not self.kept(name, n)]
-        keys = [self._key(number) for number in coming]
+        keys = [
+            self._key(number)
+            for number in numbers[:most]
+            if self.is_cached is None or not self.is_cached(name, number)
+        ]
         left = most - len(numbers)
         if self.then is not None and left > 0:
             keys += self.then._wanted(self.then.numbers, left)
@@ -684,13 +686,11 @@ class PassOrder:
     def _key(self, number: int) -> Key:
         return (self.blocks.part, number, self.turn, self.shuffle)
 
-    def plain(self, kept: Callable[[ShardId, int], bool]) -> PassOrder:
-        """The same chunks as they are in all passes."""
-        then = self.then
-        if then is not None:
-            then = then.plain(kept)
+    def plain(self, is_cached: Callable[[ShardId, int], bool]) -> PassOrder:
+        """The chunks in this order, but as they are in all passes."""
+        then = None if self.then is None else self.then.plain(is_cached)
         shuffle = lasting(self.shuffle)
-        return replace(self, turn=None, shuffle=shuffle, then=then, kept=kept)
+        return replace(self, turn=None, shuffle=shuffle, then=then, is_cached=is_cached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -701,7 +701,7 @@ class EarlyPass:
     first: Future[Columns] | None  # its first chunk, if that was begun
 
     def fits(self, shard: ShardId, turn: int, shuffle: str) -> bool:
-        """Whether it is this pass."""
+        """Whether this is the pass over that shard, with that number and order."""
         order = self.order
         return (order.blocks.part, order.turn, order.shuffle) == (shard, turn, shuffle)
 
@@ -716,7 +716,7 @@ def without(chunks: Chunks, skip: int) -> Chunks:
 
 def versions(chunk: Columns) -> list[int]:
     """How often each column's tensor was written to."""
-    tensors = [each for each in cols.parts(chunk) if isinstance(each, torch.Tensor)]
+    tensors = [column for column in cols.parts(chunk) if isinstance(column, torch.Tensor)]
     return [writes(tensor) for tensor in tensors]
 
 
@@ -733,7 +733,7 @@ class Feed(Protocol):
         ...
 
     def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
-        """What `Stream.made` gives for the first key; None: the caller has to make it.
+        """The chunk of the first key, as `Stream.array_chunk` gives it; None: the caller makes it.
 
         The chunks of the other keys are wanted next, in this order. `trained`: seconds per sample
         of the training on the chunks before; None: there was none yet.
@@ -773,11 +773,11 @@ class FeedClient:
         blocks = order.blocks
         if number not in blocks.missed:
             more = int(-(-self._feed.ahead // self._data.chunk))
-            fed = self._feed.chunk(order.keys(number, more), self._seconds())
-            self.answered = fed is not None
-            if fed is not None:
+            from_feed = self._feed.chunk(order.keys(number, more), self._seconds())
+            self.answered = from_feed is not None
+            if from_feed is not None:
                 blocks.forget(number)
-                return fed
+                return from_feed
             if self._data.serial and blocks.lacks(number):
                 blocks.missed.add(number)
                 raise UnreadError
@@ -789,11 +789,11 @@ class FeedClient:
 
     def _seconds(self) -> Seconds | None:
         """Seconds per sample of the training on the last chunks; None if there was none."""
-        took = tuple(self._trained)  # at once, for two threads use it
-        samples = sum(count for _, count in took)
+        trained = tuple(self._trained)  # at once, for two threads use it
+        samples = sum(count for _, count in trained)
         if not samples:
             return None
-        return sum(seconds for seconds, _ in took) / samples
+        return sum(seconds for seconds, _ in trained) / samples
 
 
 # -- batches ------------------------------------------------------------------------------
@@ -816,22 +816,22 @@ class Lots:
             self._scored = Collator(form, scored, seed, device)
         self.varies = self._collator is not None and self._collator.may_draw
 
-    def of(self, chunks: Chunks, part: ShardId, turn: int, at: int) -> Chunks:
+    def of(self, chunks: Chunks, part: ShardId, turn: int, start: int) -> Chunks:
         """The chunks, of which the first begins at that sample of the pass; as lots if need be."""
         collator = self._collator
         if part in self._validation:
             collator = self._scored
         if collator is None:
             return chunks
-        return _lots(chunks, collator, (stable(part), turn), at)
+        return _lots(chunks, collator, (stable(part), turn), start)
 
 
-def _lots(chunks: Chunks, collator: Collator, place: tuple[int, int], at: int) -> Chunks:
+def _lots(chunks: Chunks, collator: Collator, place: tuple[int, int], start: int) -> Chunks:
     """The chunks as lots, the first of which begins at that sample of the pass."""
     with closing(chunks):
         for chunk in chunks:
-            yield as_lot(chunk, collator, place, at)
-            at += cols.rows(chunk)
+            yield as_lot(chunk, collator, place, start)
+            start += cols.rows(chunk)
 
 
 class Batches:
@@ -850,8 +850,8 @@ class Batches:
         count = cols.rows(chunk)
         start = 0
         if self._rest is not None:
-            missing = self._size - cols.rows(self._rest)
-            start = min(missing, cols.rows(chunk))
+            missing = size - cols.rows(self._rest)
+            start = min(missing, count)
             head = cols.cut(chunk, 0, start)
             self._rest = cols.combine([self._rest, head], join_columns)
             if cols.rows(self._rest) < size:
@@ -861,8 +861,8 @@ class Batches:
             yield batch, size
 
         end = count - (count - start) % size
-        for at in range(start, end, size):
-            yield cols.cut(chunk, at, at + size), size
+        for begin in range(start, end, size):
+            yield cols.cut(chunk, begin, begin + size), size
         if end < count:
             self._rest = cols.apply(cols.cut(chunk, end, count), copy_column)
 

@@ -1,4 +1,4 @@
-"""A process that makes chunks for the one that started it: what it does, and how that sees it."""
+"""A process that makes chunks for the one that started it: its own side, and its parent's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shoal.train.data.data import Data
 from shoal.train.recipe.recipe_data import bring
 from shoal.train.recipe.unit import RAISED
 from shoal.train.stream.shared_memory import Placed, open_piece, place_columns, remove, take_columns
-from shoal.train.stream.stream import Asked, Streams, feeding_streams
+from shoal.train.stream.stream import ChunkKey, Streams, feeding_streams
 
 BLOCK = "-b"  # ends the name of a block's piece of memory
 PATIENCE: Seconds = 5.0  # until a worker that should end is killed
@@ -46,7 +46,7 @@ class WorkerSetup:
 class Task:
     """A chunk to be made."""
 
-    key: Asked
+    key: ChunkKey
     name: str  # of a new piece of shared memory, if one is needed
     taken: Sequence[str]  # pieces of former chunks that may be used again
     block: Placed | None = None  # what it is made of, if that was prepared already
@@ -54,12 +54,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a task. Without a place: the chunk could not be made, and why.
+    """What came of a task. Without `placed` the chunk could not be made; `why` says why.
 
     Without a key: the worker is ready, or says why it cannot work.
     """
 
-    key: Asked | None
+    key: ChunkKey | None
     placed: Placed | None = None
     why: str = ""
 
@@ -73,7 +73,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         worker = ChunkWorker(setup)
-    except RAISED as error:  # it may be the user's, and is told
+    except RAISED as error:  # it may be the user's, and the parent warns of it
         pipe.send(Result(None, why=_line(error)))
         return
     pipe.send(Result(None))
@@ -89,7 +89,7 @@ class ChunkWorker:
     """Makes chunks, and puts each in a piece of shared memory."""
 
     def __init__(self, setup: WorkerSetup) -> None:
-        (recipe, data), self._sent = open_piece(setup.sent)
+        (recipe, data), self._recipe_memory = open_piece(setup.sent)
         if data is None:
             data = bring(recipe)
         self._streams = _streams(recipe, data, setup)
@@ -104,9 +104,9 @@ class ChunkWorker:
             block = None
             if task.block is not None:
                 block = take_columns(task.block, last=True)
-            of, key = task.key
-            made = self._streams.of(of).made(*key, block)
-            placed, memory = place_columns(task.name, made, self._free)
+            data_key, key = task.key
+            chunk = self._streams.of(data_key).array_chunk(*key, block)
+            placed, memory = place_columns(task.name, chunk, self._free)
         except RAISED as error:  # the parent makes it again, and raises
             return Result(task.key, why=_line(error))
         self._open[placed.name] = memory
@@ -158,18 +158,18 @@ class Worker:
         self._process, self.pipe = self._spawn()
         self.is_ready = False
         # under way, with the names of their pieces of memory
-        self.tasks: dict[Asked, str] = {}
+        self.tasks: dict[ChunkKey, str] = {}
         self.taken: list[str] = []  # pieces that it may use again
         self._pieces: set[str] = set()  # that it made
-        # blocks on their way to it
-        self._lent: dict[Asked, SharedMemory] = {}
+        # of blocks on their way to it
+        self._block_memory: dict[ChunkKey, SharedMemory] = {}
 
     @property
     def pid(self) -> int:
         """The id of the process."""
         return self._process.pid or 0
 
-    def give(self, key: Asked, name: str, block: Columns | None = None) -> None:
+    def give(self, key: ChunkKey, name: str, block: Columns | None = None) -> None:
         """Have the chunk made, in a piece of shared memory of this name.
 
         `block`: what it is made of, if that was prepared already; the worker keeps it.
@@ -177,17 +177,17 @@ class Worker:
         placed = None
         if block is not None:
             with suppress(OSError):  # if there is not so much memory, the worker makes it
-                placed, self._lent[key] = place_columns(f"{name}{BLOCK}", block)
+                placed, self._block_memory[key] = place_columns(f"{name}{BLOCK}", block)
         task = Task(key, name, tuple(self.taken), placed)
         self.tasks[key] = name
         self.taken.clear()
         try:
             self.pipe.send(task)
         except OSError:
-            return  # it is dead, which `heard` finds
+            return  # it is dead, which `receive` finds
 
-    def heard(self) -> Result | None:
-        """What the worker says; None: it is dead."""
+    def receive(self) -> Result | None:
+        """The worker's next result; None: it is dead."""
         try:
             result: Result = self.pipe.recv()
         except (EOFError, OSError):
@@ -197,8 +197,8 @@ class Worker:
             del self.tasks[result.key]
             if result.placed is not None:
                 self._pieces.add(result.placed.name)
-            if result.key in self._lent:
-                block = self._lent.pop(result.key)
+            if result.key in self._block_memory:
+                block = self._block_memory.pop(result.key)
                 block.close()
                 if result.placed is None:
                     remove(block.name)
@@ -217,9 +217,9 @@ class Worker:
             self._process.kill()
             self._process.join()
         self.code = self._process.exitcode
-        for memory in self._lent.values():
+        for memory in self._block_memory.values():
             memory.close()
-        self._lent.clear()
+        self._block_memory.clear()
         for name in self.tasks.values():
             self._pieces |= {name, f"{name}{BLOCK}"}
         for name in self._pieces:
@@ -231,12 +231,14 @@ class Worker:
 def spawned(setup: WorkerSetup) -> tuple[BaseProcess, Connection]:
     """A new process that makes chunks, and the pipe to it."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there, setup), name="shoal-worker", daemon=True)
+    pipe, end_of_child = context.Pipe()
+    process = context.Process(
+        target=serve, args=(end_of_child, setup), name="shoal-worker", daemon=True
+    )
     with _without_main(), away_from_folder():
         process.start()
-    there.close()
-    return process, here
+    end_of_child.close()
+    return process, pipe
 
 
 @contextmanager

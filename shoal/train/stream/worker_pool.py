@@ -22,15 +22,14 @@ from shoal.train.recipe.pickling import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import DataKey
 from shoal.train.stream.shared_memory import place, take_columns
-from shoal.train.stream.stream import Asked, Key
+from shoal.train.stream.stream import ChunkKey, Key
 from shoal.train.stream.worker import Worker, WorkerSetup, spawned
 
 Start = Callable[[], tuple[BaseProcess, Connection]]
 START: Seconds = 2.0  # about what it takes until a worker is ready
 WORTH: Seconds = 0.005  # of a chunk that takes less, a worker would save nothing
 EACH = 2  # tasks that a worker has at a time: one to make, and the next
-# So many times as many chunks are looked at, for those whose blocks an idle worker keeps.
-LOOK = 4
+LOOK = 4  # times as many chunks are looked at, for those whose blocks an idle worker keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +63,15 @@ class Workers:
         self._chunk = data.chunk
         self._recipe = recipe
         # called with the number of processes that share `memory_gb`, when there are to be several
-        self.starting: Callable[[int], None] = _nothing
+        self.on_start: Callable[[int], None] = _nothing
         # gives up what the slot keeps to make a chunk of, once a worker makes that chunk
-        self.handed: Callable[[Asked], Columns | None] = _kept_nowhere
-        self.given = 0  # chunks that workers made and the slot took
-        self._spent: Seconds = 0.0  # by the slot, on chunks that it made itself
-        self._sent: Sent | None = None
+        self.pop_block: Callable[[ChunkKey], Columns | None] = _no_block
+        self.chunks_taken = 0  # chunks that workers made and the slot took
+        self._slot_seconds: Seconds = 0.0  # by the slot, on chunks that it made itself
+        self._sent_recipe: SentRecipe | None = None
         self._workers: list[Worker] = []
-        self._ready: OrderedDict[Asked, Columns] = OrderedDict()
-        self._refused: set[Asked] = set()  # could not be made by a worker
+        self._ready: OrderedDict[ChunkKey, Columns] = OrderedDict()
+        self._refused: set[ChunkKey] = set()  # could not be made by a worker
         self._homes: dict[Any, Worker] = {}  # who made a block before, and may have kept it
         self._why = ""  # why a worker could not make a chunk
         self._is_warned = False  # of that
@@ -87,7 +86,7 @@ class Workers:
         """Where trials with this data key ask for their chunks."""
         return KeyFeed(self, key)
 
-    def chunk(self, keys: Sequence[Asked]) -> Columns | None:
+    def chunk(self, keys: Sequence[ChunkKey]) -> Columns | None:
         """The first of these chunks; None: the slot has to make it. The others are wanted next.
 
         Raises:
@@ -104,20 +103,20 @@ class Workers:
                 self._give_out(keys, awaited=first)
                 self._listen(None)
             chunk = self._ready.pop(first, None)
-            self.given += chunk is not None
+            self.chunks_taken += chunk is not None
             self._refused.discard(first)
             self._give_out(keys[1:])
             return chunk
 
     def made(self, seconds: Seconds) -> None:
         """The slot made a chunk in so many seconds per sample. Starts the workers if that pays."""
-        took = seconds * self._chunk
+        chunk_seconds = seconds * self._chunk
         with self._lock:
-            self._spent += took
+            self._slot_seconds += chunk_seconds
             if self._why:
                 self._warn_of_refusal()
-            enough = self._setup.at_once or self._spent >= START
-            if enough and took >= WORTH and not self._workers and not self._is_off:
+            enough = self._setup.at_once or self._slot_seconds >= START
+            if enough and chunk_seconds >= WORTH and not self._workers and not self._is_off:
                 self._start()
 
     @property
@@ -143,7 +142,7 @@ class Workers:
         """Start the processes; they are ready some seconds later."""
         setup = self._setup
         try:
-            self._sent = Sent(self._recipe, self._data, f"{self._names}-0")
+            self._sent_recipe = SentRecipe(self._recipe, self._data, f"{self._names}-0")
         except OSError as error:
             self._give_up(f"no shared memory ({error})")
             return
@@ -153,8 +152,8 @@ class Workers:
         share = setup.memory_gb / (setup.count + 1)
         if overrides(self._recipe, "augment"):
             # What is varied in each pass is kept by the workers, else by the slot.
-            self.starting(setup.count + 1)
-        start = self._sent.starter(setup.seed, self._data.fingerprint, share)
+            self.on_start(setup.count + 1)
+        start = self._sent_recipe.starter(setup.seed, self._data.fingerprint, share)
         try:
             for _ in range(setup.count):
                 self._workers.append(Worker(start))
@@ -169,9 +168,9 @@ class Workers:
         self._workers = []
         self._homes.clear()
         self._ready.clear()
-        if self._sent is not None:
-            self._sent.free()
-            self._sent = None
+        if self._sent_recipe is not None:
+            self._sent_recipe.free()
+            self._sent_recipe = None
 
     def _give_up(self, why: str) -> None:
         """Do without workers from now on."""
@@ -180,7 +179,7 @@ class Workers:
         warn(f"chunks are made in this process alone, for workers cannot make them: {why}")
 
     def _warn_of_refusal(self) -> None:
-        """A worker could not make a chunk that this process could make."""
+        """Warn once that a worker could not make a chunk that this process could make."""
         if not self._is_warned:
             warn(f"a worker could not make a chunk, which this process then made: {self._why}")
         self._is_warned = True
@@ -188,14 +187,14 @@ class Workers:
 
     # -- tasks -----------------------------------------------------------------------------------
 
-    def _give_out(self, keys: Sequence[Asked], awaited: Asked | None = None) -> None:
+    def _give_out(self, keys: Sequence[ChunkKey], awaited: ChunkKey | None = None) -> None:
         """Have the chunks made that are neither ready nor under way, as far as there is room.
 
         `awaited`: training waits for it, so that it needs no room.
         """
         under_way = {key for worker in self._workers for key in worker.tasks}
-        there = under_way | self._refused | self._ready.keys()
-        wanted = [key for key in keys if key not in there]
+        known = under_way | self._refused | self._ready.keys()
+        wanted = [key for key in keys if key not in known]
         coming = len(under_way) + min(len(wanted), self.most)
         for key in [*self._ready]:
             if len(self._ready) + coming <= self.most:
@@ -212,22 +211,22 @@ class Workers:
                     room -= 1
                     wanted.remove(key)
                     self._count += 1
-                    worker.give(key, f"{self._names}-{self._count}", self.handed(key))
+                    worker.give(key, f"{self._names}-{self._count}", self.pop_block(key))
                     self._homes[home_of(key, self._data)] = worker
 
-    def _choose(self, key: Asked, anew: bool) -> Worker | None:
+    def _choose(self, key: ChunkKey, anew: bool) -> Worker | None:
         """Who is to make the chunk. None: it waits until its worker has time.
 
         `anew`: a worker that has nothing to do makes it, though another keeps its block.
         """
-        there = [worker for worker in self._workers if worker.is_ready]
-        if not there:
+        ready = [worker for worker in self._workers if worker.is_ready]
+        if not ready:
             return None
         home = self._homes.get(home_of(key, self._data))
-        idle = min(there, key=lambda worker: len(worker.tasks))
-        if home in there and (len(home.tasks) < EACH or not self._data.by_rows):
+        idle = min(ready, key=lambda worker: len(worker.tasks))
+        if home in ready and (len(home.tasks) < EACH or not self._data.by_rows):
             return home
-        if home in there and (idle.tasks or not anew):
+        if home in ready and (idle.tasks or not anew):
             return None
         if len(idle.tasks) >= EACH:
             return None
@@ -240,7 +239,7 @@ class Workers:
         pipes: dict[Any, Worker] = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(pipes), timeout):
             worker = pipes[pipe]
-            result = worker.heard()
+            result = worker.receive()
             if result is None:
                 self._revive(worker)
             elif result.key is None:
@@ -277,9 +276,9 @@ class Workers:
             self._give_up(f"no process can be started any more ({error})")
 
 
-def home_of(asked: Asked, data: Data) -> Any:
+def home_of(chunk_key: ChunkKey, data: Data) -> Any:
     """What a worker keeps of a chunk: its block, or the whole shard."""
-    key, (shard, number, _, _) = asked
+    key, (shard, number, _, _) = chunk_key
     if data.by_rows:
         return key, shard, number
     return key, shard
@@ -289,7 +288,7 @@ def _nothing(_count: int) -> None:
     """Nobody shares the memory."""
 
 
-def _kept_nowhere(_asked: Asked) -> Columns | None:
+def _no_block(_key: ChunkKey) -> Columns | None:
     """The slot keeps nothing."""
     return None
 
@@ -319,7 +318,7 @@ class KeyFeed:
         self._workers.made(seconds)
 
 
-class Sent:
+class SentRecipe:
     """The recipe and its data in shared memory.
 
     Raises:

@@ -235,7 +235,7 @@ class Timed:
             if stream.augments:
                 varied = turn
             with blaming():
-                chunk = stream.made(shard, at, varied, "once")
+                chunk = stream.array_chunk(shard, at, varied, "once")
             yield chunk
 
     def _lane(self, trial: Trial) -> TrainingLane:

@@ -47,7 +47,7 @@ class Near:
         self.trained.append(trained)
         if self.lost and len(self.asked) % self.lost == 0:
             return None
-        return self.source.made(*keys[0])
+        return self.source.array_chunk(*keys[0])
 
     def made(self, key: Key, seconds: float) -> None:
         self.own.append(seconds)
@@ -85,9 +85,10 @@ def test_augmenting_is_a_function_of_seed_pass_and_sample() -> None:
     data = numbers()
     source = feeding(Varied(), data, 1, 0.0)
     key = (S0, 1, 3, "each")
-    assert source.made(*key)[0].tobytes() == feeding(Varied(), data, 1, 1.0).made(*key)[0].tobytes()
-    assert source.made(*key)[0].tobytes() != source.made(S0, 1, 4, "each")[0].tobytes()
-    assert source.made(*key)[0].tobytes() != feeding(Varied(), data, 2, 0.0).made(*key)[0].tobytes()
+    column = source.array_chunk(*key)[0].tobytes()
+    assert column == feeding(Varied(), data, 1, 1.0).array_chunk(*key)[0].tobytes()
+    assert column != source.array_chunk(S0, 1, 4, "each")[0].tobytes()
+    assert column != feeding(Varied(), data, 2, 0.0).array_chunk(*key)[0].tobytes()
 
 
 def test_what_comes_next_is_said_and_how_long_training_took() -> None:
@@ -106,7 +107,7 @@ def test_a_feeder_prepares_once_what_it_augments_in_each_pass() -> None:
     source = feeding(recipe, data, 1, 1.0)
     for turn in range(3):
         for number in range(2):
-            source.made(S0, number, turn, "once")
+            source.array_chunk(S0, number, turn, "once")
     assert recipe.prepared == 2
 
 
@@ -167,7 +168,7 @@ def test_a_feeder_keeps_the_shards_that_it_used_last() -> None:
     source, (seen, _) = feeding(Varied(), data, 1, 0.0), reads(data)
     one, two, three = data.shards
     for shard in (one, two, one, three, one):
-        source.made(shard, 0, 0, "once")
+        source.array_chunk(shard, 0, 0, "once")
     assert seen == [one, two, three]
 
 

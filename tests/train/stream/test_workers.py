@@ -127,7 +127,7 @@ def test_workers_give_the_bits_of_one_process(count: int) -> None:
             for shuffle in ("once", "each"):
                 alone = passes(recipe, data, None, shuffle)
                 assert passes(recipe, data, feed, shuffle) == alone
-                assert feed.given >= len(alone)
+                assert feed.chunks_taken >= len(alone)
         assert not left(feed._names)
         assert not feed.pids
 
@@ -142,7 +142,7 @@ def test_what_items_draw_is_the_same_in_any_process() -> None:
         assert passes(Small(), data, feed) == alone, "while the workers start"
         until(lambda: feed.ready() == 2)
         assert passes(Small(), data, feed) == alone
-        assert feed.given
+        assert feed.chunks_taken
 
 
 def test_the_recipes_error_is_raised_where_it_trains() -> None:
@@ -217,7 +217,7 @@ def test_workers_that_get_other_data_are_not_used() -> None:
         with pytest.warns(UserWarning, match="other data in a worker"):
             start(feed)
         assert passes(Unlike(), data, feed) == passes(Unlike(), data, None)
-        assert not feed.given
+        assert not feed.chunks_taken
 
 
 class Held(Drawn):
@@ -237,7 +237,7 @@ def test_the_shared_memory_may_be_too_small(monkeypatch: pytest.MonkeyPatch) -> 
     def none(*_: Any) -> Any:
         raise FullError("no room")
 
-    monkeypatch.setattr(pool, "Sent", none)
+    monkeypatch.setattr(pool, "SentRecipe", none)
     with workers(Slow(), numbers()) as feed:
         with pytest.warns(UserWarning, match="in this process alone.*no room"):
             feed.made(1.0)
@@ -334,7 +334,7 @@ def test_workers_make_what_is_drawn_or_sorted_or_read_from_files(kind: str, tmp_
     with workers(recipe, data) as feed:
         start(feed)
         assert passes(recipe, data, feed) == alone
-        assert feed.given
+        assert feed.chunks_taken
 
 
 class Read(Small):
@@ -360,13 +360,13 @@ def test_workers_take_over_what_the_slot_prepared(tmp_path: Path) -> None:
     recipe = Noted(tmp_path / "pids")
     with workers(recipe, data, 1, at_once=False) as feed:
         streams = Streams(recipe, data, seed=1, device=HERE, memory_gb=1.0, feed=feed)
-        feed.handed = streams.handed
+        feed.pop_block = streams.pop_block
         list(streams.of().chunks(S0, 0, "each"))
         assert not feed.pids, "all of this pass was made here"
         start(feed)
-        given = feed.given
+        given = feed.chunks_taken
         mixed = list(streams.of().chunks(S0, 1, "each"))
-        assert feed.given == given + len(mixed)
+        assert feed.chunks_taken == given + len(mixed)
         list(streams.of().chunks(S0, 2, "each"))
     pids = recipe.file.read_text().split()
     assert pids == [str(os.getpid())] * data_chunks(data), "each block once, here"
@@ -408,7 +408,7 @@ def test_trials_whose_data_depends_on_their_configuration_get_workers() -> None:
             for got, wanted in zip(made, alone.of(key).chunks(S0, 0, "each"), strict=True):
                 assert all(map(torch.equal, got, wanted))
             first.append(made[0][0])
-        assert feed.given == 2 * data_chunks(data)
+        assert feed.chunks_taken == 2 * data_chunks(data)
     assert not torch.equal(*first)
 
 
@@ -421,7 +421,7 @@ def test_a_block_that_a_worker_could_not_take_over_is_removed() -> None:
     assert there.recv().block is not None
     assert left(name)
     there.send(Result(key, why="no room"))
-    assert worker.heard() is not None
+    assert worker.receive() is not None
     assert not left(name)
 
 
@@ -445,7 +445,7 @@ class Fake:
             memory.close()
             self._there.send(Result(key, placed))
 
-    def heard(self) -> Any:
+    def receive(self) -> Any:
         result = self.pipe.recv()
         del self.tasks[result.key]
         return result
@@ -525,7 +525,7 @@ def test_a_study_learns_the_same_with_workers(
         )
         ends.append([bytes_of(study.load_model(trial, "last")) for trial in study.trials])
     (feed,) = made
-    assert feed.given, "workers made some of it"
+    assert feed.chunks_taken, "workers made some of it"
     assert ends[0] == ends[1]
     assert not left(feed._names)
 
