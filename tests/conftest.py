@@ -176,10 +176,10 @@ def folders_of_recipes_are_forgotten() -> Iterator[None]:
     """What a test pickles names the folders of its own recipes, not those of all tests before."""
     from shoal.train.recipe import pickling, text_modules
 
-    count = len(pickling._found)
+    count = len(pickling._recipe_folders)
     texts = [(each, dict(each)) for each in (text_modules._known, text_modules._folders)]
     yield
-    del pickling._found[count:]
+    del pickling._recipe_folders[count:]
     for now, before in texts:
         now.clear()
         now.update(before)

@@ -154,8 +154,8 @@ def set_attributes(recipe: Adapted, attributes: Mapping[str, Any]) -> None:
             setattr(recipe, name, value)
 
 
-class ToldOf(Protocol):
-    """What of a lane is told."""
+class AdaptedLane(Protocol):
+    """What an adapter reads of its lane."""
 
     recipe: Recipe
     model: nn.Module
@@ -179,11 +179,11 @@ class ToldOf(Protocol):
 class LaneProgress:
     """How far a lane is; it follows from the visits made and the samples of the present pass."""
 
-    def __init__(self, lane: ToldOf) -> None:
+    def __init__(self, lane: AdaptedLane) -> None:
         self._lane = weakref.ref(lane)
         self._visits: tuple[Visit, ...] | None = None
         # in the visits: samples, optimizer steps, and batches since the begin of the epoch
-        self._made = (0, 0, 0)
+        self._visits_totals = (0, 0, 0)
 
     @property
     def epochs(self) -> int:
@@ -208,15 +208,15 @@ class LaneProgress:
     def newest_epoch(self) -> int:
         """The number, from 0, of the epoch that the newest batch belongs to."""
         lane = self._of_lane()
-        trained = lane.passed + lane.grouped
-        return max(ceil(trained / lane.epoch_samples) - 1, 0)
+        samples = lane.passed + lane.grouped
+        return max(ceil(samples / lane.epoch_samples) - 1, 0)
 
     @property
     def group(self) -> int:
         """Batches whose gradient waits for its optimizer's step."""
         return self._of_lane().batches
 
-    def _of_lane(self) -> ToldOf:
+    def _of_lane(self) -> AdaptedLane:
         return alive(self._lane)
 
     def _in_visits(self) -> tuple[int, int, int]:
@@ -226,14 +226,14 @@ class LaneProgress:
             self._visits = lane.visits
             samples = steps = batches = 0
             for visit in lane.visits:
-                own = self._batches(visit.samples)
+                visit_batches = self._batches(visit.samples)
                 samples += visit.samples
-                batches += own
-                steps += self._steps(own)
+                batches += visit_batches
+                steps += self._steps(visit_batches)
                 if samples % lane.epoch_samples == 0:
                     batches = 0
-            self._made = samples, steps, batches
-        return self._made
+            self._visits_totals = samples, steps, batches
+        return self._visits_totals
 
     def _batches(self, samples: float) -> int:
         """Batches of a pass over so many samples, or of the part of it that was made."""
@@ -247,11 +247,11 @@ class LaneProgress:
         return -(-batches // self._of_lane().settings.accumulate_grad_batches)
 
 
-def alive(lane: weakref.ref[ToldOf]) -> ToldOf:
-    """The lane, which uses what asks for it."""
-    found = lane()
-    assert found is not None, "what a lane tells is asked for while the lane is there"
-    return found
+def alive(lane: weakref.ref[AdaptedLane]) -> AdaptedLane:
+    """The lane behind the reference, which lives as long as anything asks for it."""
+    target = lane()
+    assert target is not None, "what a lane tells is asked for while the lane is there"
+    return target
 
 
 class NoAdapter:
@@ -297,7 +297,7 @@ class LaneAdapter(NoAdapter):
 
     listens = True
 
-    def __init__(self, recipe: Adapted, lane: ToldOf) -> None:
+    def __init__(self, recipe: Adapted, lane: AdaptedLane) -> None:
         self._recipe = recipe
         self._lane = weakref.ref(lane)
         with lane.rng:
@@ -345,8 +345,8 @@ class LaneAdapter(NoAdapter):
             self._recipe.load(self._model, state["adapted"])
 
 
-def adapter_of(lane: ToldOf) -> NoAdapter:
-    """What tells the lane's recipe of it."""
+def adapter_of(lane: AdaptedLane) -> NoAdapter:
+    """The adapter by which the lane tells its recipe what it does."""
     if isinstance(lane.recipe, Adapted):
         return LaneAdapter(lane.recipe, lane)
     return NoAdapter()

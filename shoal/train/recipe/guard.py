@@ -56,7 +56,7 @@ def refuse(recipe: object, name: str) -> None:
 
 
 def changing(names: Iterable[str]) -> str:
-    """That training changes these, in words."""
+    """The sentence that training changes what these names hold."""
     return (
         f"training changes what {', '.join(names)} holds. All trials share it, so that a trial "
         "finds there what its neighbours left, and after a move or a new start nothing"
@@ -69,13 +69,13 @@ def shared_label(recipe: object, name: str) -> str:
 
 
 def warn_of_shared(names: Iterable[str]) -> None:
-    """Say, once of each, that trials may depend on what others left there."""
-    fresh = [name for name in names if name not in _warned]
-    if fresh:
-        _warned.update(fresh)
-        warn(f"{changing(fresh)}: results must not depend on it; where they do, {OWN_STATE}")
+    """Warn, once for each name, that trials may depend on what others left there."""
+    new = [name for name in names if name not in _warned]
+    if new:
+        _warned.update(new)
+        warn(f"{changing(new)}: results must not depend on it; where they do, {OWN_STATE}")
 
 
 def forget_shared() -> None:
-    """A run is over: the next one warns anew."""
+    """Forget what was warned of, as a run is over: the next one warns anew."""
     _warned.clear()

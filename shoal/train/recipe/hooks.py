@@ -120,14 +120,14 @@ def on_batches(step: Callable[..., Any]) -> Callable[..., Any]:
     """The step, which gets the batch that `collate` makes of a lot, and must not write into it."""
 
     @wraps(step)
-    def given(self: Any, model: nn.Module, batch: Any, *more: Any) -> Any:
+    def step_on_batch(self: Any, model: nn.Module, batch: Any, *more: Any) -> Any:
         if type(batch) is not Lot:
             return step(self, model, batch, *more)
         outcome = step(self, model, batch.batch(), *more)
         batch.check()
         return outcome
 
-    return given
+    return step_on_batch
 
 
 class TrialHooks:
@@ -135,24 +135,25 @@ class TrialHooks:
 
     Steps that name an argument `config` get the trial's configuration. Steps that name `epoch` get
     how many whole epochs the trial has trained so far, those that name `step` how many steps its
-    optimizers have taken. Steps that name `state` get what they
-    returned with the batch before. `steps_itself`: the training step names
-    `optimizers`, and steps them by itself.
+    optimizers have taken. Steps that name `state` get what they returned with the batch before.
+    `steps_itself`: the training step names `optimizers`, and steps them by itself.
     """
 
     def __init__(self, recipe: Recipe, config: Mapping[str, Any]) -> None:
         self._recipe = recipe
         self._config = config
-        self._training = _wanted(recipe.training_step)
-        self._validation = _wanted(recipe.validation_step)
-        self._epoch = _wanted(recipe.validation_epoch)
+        self._training_names = _optional_names(recipe.training_step)
+        self._validation_names = _optional_names(recipe.validation_step)
+        self._epoch_names = _optional_names(recipe.validation_epoch)
         # whether `validation_epoch` names the model, and by which name it takes the outputs
         of_epoch = inspect.signature(recipe.validation_epoch).parameters
         self.epoch_gets_model = MODEL in of_epoch
-        self._outputs = next((name for name in of_epoch if name != MODEL), OUTPUTS)
+        self._outputs_name = next((name for name in of_epoch if name != MODEL), OUTPUTS)
         self.steps_itself = steps_itself(recipe)
         # whether other epochs may give other scores
-        self.scores_by_epoch = not {"epoch", "step"}.isdisjoint((*self._validation, *self._epoch))
+        self.scores_by_epoch = not {"epoch", "step"}.isdisjoint(
+            (*self._validation_names, *self._epoch_names)
+        )
         # whether the whole validation set's outputs are asked for
         self.gathers = overrides(recipe, "validation_epoch")
         self._metrics: Mapping[str, Any] | None = None
@@ -163,7 +164,7 @@ class TrialHooks:
     @property
     def per_trial(self) -> bool:
         """Whether a step gets what may differ between trials, beside its model and batch."""
-        return bool(self._training or self._validation)
+        return bool(self._training_names or self._validation_names)
 
     def configure_model(self) -> nn.Module:
         """A new model."""
@@ -176,35 +177,35 @@ class TrialHooks:
             return self._recipe.configure_optimizers(model, self._config)
 
     @on_batches
-    def training_step(self, model: nn.Module, batch: Any, at: Progress) -> Any:
+    def training_step(self, model: nn.Module, batch: Any, progress: Progress) -> Any:
         """The loss on a batch, or the loss and other values by name."""
         with guarded("training_step"):
-            if not self._training:
+            if not self._training_names:
                 return self._recipe.training_step(model, batch)
-            more = self._arguments(self._training, at)
-            step = partial(self._recipe.training_step, model, batch, **more)
-            return self._stepped(step, self._training, self.carried, batch)
+            arguments = self._arguments(self._training_names, progress)
+            step = partial(self._recipe.training_step, model, batch, **arguments)
+            return self._stepped(step, self._training_names, self.carried, batch)
 
     @on_batches
     def own_step(
-        self, model: nn.Module, batch: Any, at: Progress, optimizers: Sequence[Optimizer]
+        self, model: nn.Module, batch: Any, progress: Progress, optimizers: Sequence[Optimizer]
     ) -> Any:
         """Let the training step step the optimizers; returns the values to note."""
         with guarded("training_step"):
-            more = self._arguments(self._training, at)
-            more[OPTIMIZERS] = optimizers
-            step = partial(self._recipe.training_step, model, batch, **more)
-            return self._stepped(step, self._training, self.carried, batch)
+            arguments = self._arguments(self._training_names, progress)
+            arguments[OPTIMIZERS] = optimizers
+            step = partial(self._recipe.training_step, model, batch, **arguments)
+            return self._stepped(step, self._training_names, self.carried, batch)
 
     @on_batches
-    def validation_step(self, model: nn.Module, batch: Any, at: Progress) -> Any:
+    def validation_step(self, model: nn.Module, batch: Any, progress: Progress) -> Any:
         """The values of each sample of a batch, by name."""
         with guarded("validation_step"):
-            if not self._validation:
+            if not self._validation_names:
                 return self._recipe.validation_step(model, batch)
-            more = self._arguments(self._validation, at)
-            step = partial(self._recipe.validation_step, model, batch, **more)
-            return self._stepped(step, self._validation, self.scored, batch)
+            arguments = self._arguments(self._validation_names, progress)
+            step = partial(self._recipe.validation_step, model, batch, **arguments)
+            return self._stepped(step, self._validation_names, self.scored, batch)
 
     def _stepped(self, step: Any, names: tuple[str, ...], carried: Carried, batch: Any) -> Any:
         """What the step returns, to which the state is handed if it names one."""
@@ -212,39 +213,41 @@ class TrialHooks:
             return step()
         return carried.step(lambda state: step(state=state), batch)
 
-    def validation_epoch(self, model: nn.Module, outputs: dict[str, Tensor], at: Progress) -> Any:
+    def validation_epoch(
+        self, model: nn.Module, outputs: dict[str, Tensor], progress: Progress
+    ) -> Any:
         """The scores of the whole validation set's outputs."""
         with guarded("validation_epoch"), torch.no_grad():
-            more = self._arguments(self._epoch, at)
+            arguments = self._arguments(self._epoch_names, progress)
             if not self.epoch_gets_model:
-                return self._recipe.validation_epoch(outputs, **more)
-            more |= {MODEL: model, self._outputs: outputs}
-            scored: Any = self._recipe.validation_epoch
-            return scored(**more)
+                return self._recipe.validation_epoch(outputs, **arguments)
+            arguments |= {MODEL: model, self._outputs_name: outputs}
+            validation_epoch: Any = self._recipe.validation_epoch
+            return validation_epoch(**arguments)
 
     def metrics(self, device: torch.device) -> Mapping[str, Any]:
         """The trial's metric objects, which are made at the first call, on that device."""
         if self._metrics is None:
             with guarded("configure_metrics"):
-                made = dict(self._recipe.configure_metrics(self._config))
-            for metric in made.values():
+                metrics = dict(self._recipe.configure_metrics(self._config))
+            for metric in metrics.values():
                 if hasattr(metric, "to"):
                     metric.to(device)
-            self._metrics = made
+            self._metrics = metrics
         return self._metrics
 
-    def _arguments(self, names: tuple[str, ...], at: Progress) -> dict[str, Any]:
+    def _arguments(self, names: tuple[str, ...], progress: Progress) -> dict[str, Any]:
         """The optional arguments of these names."""
-        if "step" in names and at.steps is None:
+        if "step" in names and progress.steps is None:
             raise ValueError(
                 "a step takes `step`, and this trial began with an earlier Shoal, which did not "
                 "count steps: train it anew, in another study"
             )
-        known = {"config": self._config, "epoch": at.epochs, "step": at.steps}
-        return {name: known[name] for name in names if name in known}
+        values = {"config": self._config, "epoch": progress.epochs, "step": progress.steps}
+        return {name: values[name] for name in names if name in values}
 
 
-def _wanted(step: Callable[..., Any]) -> tuple[str, ...]:
+def _optional_names(step: Callable[..., Any]) -> tuple[str, ...]:
     """Which of the optional arguments the step names."""
     parameters = inspect.signature(step).parameters
     return tuple(name for name in OPTIONAL if name in parameters)

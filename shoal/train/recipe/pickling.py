@@ -31,7 +31,7 @@ ENVIRONMENT = ("KERAS_BACKEND",)
 PER_PROCESS: Mapping[type, Callable[[], Any]] = {
     type(make()): make for make in (threading.Lock, threading.RLock, threading.local)
 }
-_found: list[str] = []  # folders that recipes of this process came from
+_recipe_folders: list[str] = []  # folders that recipes of this process came from
 
 
 def dumps(
@@ -50,19 +50,19 @@ def dumps(
     modules = list(modules_of((*parts, code_of)))
     # The folder of a module with a text in memory need not hold what the text imports.
     filed = [module for module in modules if text_of(module.__name__) is None]
-    folders = dict.fromkeys([*filter(None, map(root_of, filed)), *_found])
+    folders = dict.fromkeys([*filter(None, map(root_of, filed)), *_recipe_folders])
     carried = _Carried(tuple(folders), thing)
     # cloudpickle sees to `__main__` itself
-    own = {module for module in modules if module.__name__ != MAIN}
+    by_value = {module for module in modules if module.__name__ != MAIN}
     try:
-        blob, buffers = _pickled(carried, own, aside is not None)
+        blob, buffers = _pickled(carried, by_value, aside is not None)
     except Exception as error:  # whatever a class's own reduction raises
         # A lock or an open file that the code names: where the module can be imported, it is named.
-        named = {module for module in own if root_of(module) is not None}
-        if not named or any(_bad_attribute(part) for part in parts):
+        by_name = {module for module in by_value if root_of(module) is not None}
+        if not by_name or any(_bad_attribute(part) for part in parts):
             raise
         try:
-            blob, buffers = _pickled(carried, own - named, aside is not None)
+            blob, buffers = _pickled(carried, by_value - by_name, aside is not None)
         except Exception:  # noqa: BLE001 - the first error is the one to mend
             raise error from None
     if aside is not None:
@@ -124,8 +124,8 @@ def _goes_by_value(name: str) -> bool:
     """Whether the module's code goes into the pickle."""
     by_value = cloudpickle.list_registry_pickle_by_value()
     parts = name.split(".")
-    above = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-    return name == MAIN or bool(above & by_value)
+    levels = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    return name == MAIN or bool(levels & by_value)
 
 
 def culprit(recipe: Any) -> str:
@@ -167,11 +167,11 @@ def _can_be_pickled(value: Any) -> bool:
 
 def import_from(folder: str | Path) -> None:
     """Let this process import modules from the folder, as a script does from its own folder."""
-    place = str(Path(folder).resolve())
-    if place not in _found:
-        _found.append(place)
-    if place not in sys.path:
-        sys.path.insert(0, place)
+    path = str(Path(folder).resolve())
+    if path not in _recipe_folders:
+        _recipe_folders.append(path)
+    if path not in sys.path:
+        sys.path.insert(0, path)
 
 
 class _Carried:
@@ -196,18 +196,18 @@ class _Folders:
         self.folders = folders
 
     def __reduce__(self) -> tuple[Any, ...]:
-        chosen = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         texts = tuple(
-            (each.name, each.file, each.content, each.package, None, each.is_complete)
-            for each in known()
-            if each.part is None
+            (text.name, text.file, text.content, text.package, None, text.is_complete)
+            for text in known()
+            if text.part is None
         )
-        return _prepare_to_import, (self.folders, chosen, texts)
+        return _prepare_to_import, (self.folders, environment, texts)
 
 
 def _prepare_to_import(
     folders: tuple[str, ...],
-    chosen: Mapping[str, str],
+    environment: Mapping[str, str],
     texts: tuple[tuple[Any, ...], ...] = (),
     may_import: Callable[[str], bool] = os.path.exists,
 ) -> None:
@@ -216,7 +216,7 @@ def _prepare_to_import(
     Variables of the environment that this process does not have get their values.
     """
     know(Text(*text) for text in texts)
-    for name, value in chosen.items():
+    for name, value in environment.items():
         os.environ.setdefault(name, value)
     for folder in folders:
         # A zip file, too; on another machine it may lack.
@@ -225,15 +225,16 @@ def _prepare_to_import(
 
 
 def _second(_: Any, thing: Any) -> Any:
+    """The thing alone: what is before it only had to be restored first."""
     return thing
 
 
 def _functions_of(thing: Any) -> Iterable[FunctionType]:
-    """The functions of its class and those that it holds; itself, if it is one."""
-    held = [thing, *getattr(thing, "__dict__", {}).values()]
+    """The functions of a thing's class and among its attributes; itself, if it is one."""
+    values = [thing, *getattr(thing, "__dict__", {}).values()]
     for kind in type(thing).__mro__:
-        held += vars(kind).values()
-    return [each for each in held if isinstance(each, FunctionType)]
+        values += vars(kind).values()
+    return [value for value in values if isinstance(value, FunctionType)]
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -247,10 +248,10 @@ class _Unpickler(pickle.Unpickler):
         self._may_import = may_import
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        found = super().find_class(*now_at(module_name, global_name))
-        if found is _prepare_to_import:
-            return partial(found, may_import=self._may_import)
-        return found
+        value = super().find_class(*now_at(module_name, global_name))
+        if value is _prepare_to_import:
+            return partial(value, may_import=self._may_import)
+        return value
 
 
 def loads(blob: bytes, may_import: Callable[[str], bool] = os.path.exists) -> Any:

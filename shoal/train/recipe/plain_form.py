@@ -45,8 +45,8 @@ class Encoder:
         # Names of the script's own definitions.
         self.of_main: dict[str, None] = {}
         self._main = main
-        self._open: set[int] = set()
-        self._left = MOST
+        self._open: set[int] = set()  # ids of the things whose forms are being made
+        self._values_left = MOST
 
     def form(self, thing: Any, where: str) -> Any:
         """The thing as plain data. `where`: what it is, for messages.
@@ -54,8 +54,8 @@ class Encoder:
         Raises:
             NotPlain: it is no plain data.
         """
-        self._left -= 1
-        if self._left < 0:
+        self._values_left -= 1
+        if self._values_left < 0:
             raise NotPlain(f"{where} belongs to more than {MOST} values")
         kind = type(thing)
         if thing is None or kind in PLAIN:
@@ -76,11 +76,12 @@ class Encoder:
             self._open.discard(id(thing))
 
     def _composed(self, thing: Any, where: str) -> Any:
+        """The form of what is no plain value."""
         kind = type(thing)
         if kind is dict:
             return self._mapping(thing, where)
         if kind is list or kind in SEVERAL:
-            return self._several(thing, where)
+            return self._collection(thing, where)
         if kind is bytes:
             return {MARK: "bytes", "of": thing.hex()}
         if isinstance(thing, PurePath):
@@ -92,9 +93,9 @@ class Encoder:
     def _several(self, thing: Any, where: str) -> Any:
         kind = type(thing)
         if kind is list:
-            return self._each(thing, where)
+            return self._items(thing, where)
         items = thing if kind is tuple else sorted(thing, key=repr)
-        return {MARK: kind.__name__, "of": self._each(items, where)}
+        return {MARK: kind.__name__, "of": self._items(items, where)}
 
     def _coded(self, thing: Any, where: str) -> Any:
         """The form of what has to do with code."""
@@ -109,7 +110,7 @@ class Encoder:
             return {
                 MARK: "partial",
                 "of": self.form(thing.func, where),
-                "arguments": self._each(thing.args, where),
+                "arguments": self._items(thing.args, where),
                 "named": self._mapping(thing.keywords, where),
             }
         if isinstance(thing, Enum):
@@ -140,10 +141,10 @@ class Encoder:
         home = getattr(thing, "__module__", None)
         if not isinstance(home, str):
             home = pickle.whichmodule(thing, whole)  # type: ignore[attr-defined]
-        known = [each for each in (whole, name) if _has(home, each, thing)]
-        if not known:
+        names = [each for each in (whole, name) if _has(home, each, thing)]
+        if not names:
             raise NotPlain(f"{where} is not what {home} has as {whole}")
-        name = known[0]
+        name = names[0]
         if home == MAIN:
             self.of_main[name.partition(".")[0]] = None
         return {MARK: "name", "of": self._module(home, where), "name": name}
@@ -160,29 +161,29 @@ class Encoder:
         return name
 
     def _instance(self, thing: Any, where: str) -> Any:
-        what = f"{where} ({type(thing).__name__})"
+        label = f"{where} ({type(thing).__name__})"
         try:
             reduced = thing.__reduce_ex__(2)
         except Exception as error:
-            raise NotPlain(f"{what} cannot be stored: {error}") from error
+            raise NotPlain(f"{label} cannot be stored: {error}") from error
         if isinstance(reduced, str):
             return self._named(thing, reduced, where)
         function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         if function is copyreg.__newobj__:  # type: ignore[attr-defined]
-            how = "instance"
+            mark = "instance"
             function, *arguments = arguments
         elif function is type(thing):
-            how = "made"
+            mark = "made"
         else:
-            raise NotPlain(f"{what} is no plain data")
+            raise NotPlain(f"{label} is no plain data")
         if items is not None:
-            raise NotPlain(f"{what} is a list with more to it")
+            raise NotPlain(f"{label} is a list with more to it")
         return {
-            MARK: how,
+            MARK: mark,
             "of": self.form(function, where),
-            "arguments": self._each(arguments, where),
+            "arguments": self._items(arguments, where),
             "state": self._state(state, where),
-            "items": self._each([] if pairs is None else pairs, where),
+            "items": self._items([] if pairs is None else pairs, where),
         }
 
     def _state(self, state: Any, where: str) -> Any:
@@ -250,10 +251,10 @@ def _dict(form: Any) -> Any:
 
 
 def _number(form: Any) -> Any:
-    kind = import_module("numpy").dtype(form["kind"])
-    if kind.kind == "b":
-        return kind.type(form["of"] == "True")
-    return kind.type(form["of"])
+    dtype = import_module("numpy").dtype(form["kind"])
+    if dtype.kind == "b":
+        return dtype.type(form["of"] == "True")
+    return dtype.type(form["of"])
 
 
 def _partial(form: Any) -> Any:
@@ -271,25 +272,25 @@ def _instance(form: Any) -> Any:
     kind = restored(form["of"])
     arguments = restored(form["arguments"])
     if form[MARK] == "made":
-        made = kind(*arguments)
+        instance = kind(*arguments)
     else:
-        made = kind.__new__(kind, *arguments)
+        instance = kind.__new__(kind, *arguments)
     for key, item in restored(form["items"]):
-        made[key] = item
+        instance[key] = item
     state = restored(form["state"])
     if state is None:
-        return made
-    if hasattr(made, "__setstate__"):
-        made.__setstate__(state)
-        return made
+        return instance
+    if hasattr(instance, "__setstate__"):
+        instance.__setstate__(state)
+        return instance
     slots: Mapping[str, Any] = {}
     if isinstance(state, tuple):
         state, slots = state
     if state:
-        vars(made).update(state)
+        vars(instance).update(state)
     for name, item in slots.items():
-        setattr(made, name, item)
-    return made
+        setattr(instance, name, item)
+    return instance
 
 
 _RESTORED: Mapping[str, Callable[[Any], Any]] = {

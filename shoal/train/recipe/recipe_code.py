@@ -102,11 +102,11 @@ class Watched(dict[str, Any]):
 
 def own_classes(recipe: Recipe) -> list[type]:
     """The recipe's class and those that it inherits from, without Shoal's own."""
-    own = []
+    classes = []
     for kind in type(recipe).__mro__:
         if kind is not object and kind.__module__.partition(".")[0] != "shoal":
-            own.append(kind)
-    return own
+            classes.append(kind)
+    return classes
 
 
 def names_read(recipe: Recipe) -> set[str]:
@@ -125,13 +125,13 @@ def code_of(recipe: Recipe, *brought: Any) -> list[CodeType]:
     waiting = [*_own_functions(recipe)]
     waiting += [function for each in brought for function in functions_of_users(each)]
     waiting += functions_of(getattr(recipe, "function", None))
-    found: dict[CodeType, None] = {}
+    codes: dict[CodeType, None] = {}
     while waiting:
         function = waiting.pop()
-        if function.__code__ not in found:
-            found[function.__code__] = None
+        if function.__code__ not in codes:
+            codes[function.__code__] = None
             waiting += _named_in(function)
-    return [*found]
+    return [*codes]
 
 
 def reports_no_checkpoint(recipe: Recipe) -> bool:
@@ -161,8 +161,8 @@ def variables_of(function: FunctionType) -> Iterator[tuple[str, Callable[[], Any
         if isinstance(value, ModuleType) and not _is_of_library(
             value.__name__, str(getattr(value, "__file__", ""))
         ):
-            for own in sorted(names_in(code) & vars(value).keys()):
-                yield f"{value.__name__}.{own}", partial(vars(value).get, own)
+            for attribute in sorted(names_in(code) & vars(value).keys()):
+                yield f"{value.__name__}.{attribute}", partial(vars(value).get, attribute)
     cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
     for name, cell in cells:
         yield f"{module}.{function.__qualname__}.{name}", partial(_content, cell)
@@ -203,22 +203,22 @@ def globals_in(code: CodeType) -> set[str]:
 
 
 def is_only_added_to(name: str, codes: Collection[CodeType]) -> bool:
-    """Whether none of the code does more with that variable or attribute than to note things.
+    """Whether the code only notes things in that variable or attribute: no result depends on it.
 
-    As x.append(…) does, x[key].append(…), x += 1, or x[key] += 1: then no result depends on it.
+    To note is x.append(…), x[key].append(…), x += 1, or x[key] += 1.
     """
     return all(_only_adds(name, code) and is_only_added_to(name, _inner(code)) for code in codes)
 
 
 def _only_adds(name: str, code: CodeType) -> bool:
-    """As `is_only_added_to`, without functions that the code defines."""
+    """Whether the code, without functions that it defines, only adds to what has this name."""
     steps = [i for i in _instructions(code) if i.opname != "EXTENDED_ARG"]
     loads = [
-        at
-        for at, each in enumerate(steps)
-        if each.argval == name and each.opname.startswith("LOAD") and "FAST" not in each.opname
+        index
+        for index, step in enumerate(steps)
+        if step.argval == name and step.opname.startswith("LOAD") and "FAST" not in step.opname
     ]
-    return all(_adds(name, steps[at + 1 :]) for at in loads)
+    return all(_adds(name, steps[index + 1 :]) for index in loads)
 
 
 def _adds(name: str, steps: list[dis.Instruction]) -> bool:
@@ -235,7 +235,7 @@ def _adds(name: str, steps: list[dis.Instruction]) -> bool:
     if keys and kinds == ["COPY", "COPY"] and _is_subscript(copies[2]):
         return True
     # x += …
-    ends = [at for at, each in enumerate(steps) if each.argval == name]
+    ends = [index for index, each in enumerate(steps) if each.argval == name]
     if not ends or not steps[ends[0]].opname.startswith("STORE"):
         return False
     before = [each for each in steps[: ends[0]] if each.opname != "SWAP"]
@@ -260,14 +260,14 @@ def _is_of_library(module: str, file: str) -> bool:
 
 
 def _own_functions(recipe: Recipe) -> Iterator[FunctionType]:
-    """The functions of the recipe's classes, without those that others stand in for."""
+    """The functions of the recipe's own classes, without those that a subclass replaces."""
     replaced: set[str] = set()
     for kind in own_classes(recipe):
-        here = {name: [*functions_of(value)] for name, value in vars(kind).items()}
-        for name, functions in here.items():
+        members = {name: [*functions_of(value)] for name, value in vars(kind).items()}
+        for name, functions in members.items():
             if name not in replaced:
                 yield from functions
-        for name, functions in here.items():
+        for name, functions in members.items():
             if functions and not any("super" in f.__code__.co_names for f in functions):
                 replaced.add(name)
 
@@ -301,25 +301,19 @@ def _names_of(code: CodeType) -> Iterator[str]:
 
 def attributes_in(code: CodeType) -> set[str]:
     """Names of attributes that the code reads, of whatever object; with getattr, texts, too."""
-    found = set()
+    names: set[str] = set()
     for instruction in _instructions(code):
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            found.add(str(instruction.argval))
+            names.add(str(instruction.argval))
     if "getattr" in code.co_names:
-        found |= texts_in(code)
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            found |= attributes_in(part)
-    return found
+        names |= texts_in(code)
+    return names.union(*map(attributes_in, _inner(code)))
 
 
 def texts_in(code: CodeType) -> set[str]:
     """The texts in the code, as "lr" in config.get("lr"); not the names of arguments."""
-    found = {part for part in code.co_consts if isinstance(part, str)}
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            found |= texts_in(part)
-    return found
+    texts = {part for part in code.co_consts if isinstance(part, str)}
+    return texts.union(*map(texts_in, _inner(code)))
 
 
 def keys_in(code: CodeType) -> set[str]:
@@ -328,23 +322,23 @@ def keys_in(code: CodeType) -> set[str]:
     Not names of arguments, as of f(lr=0.1), or of a dict that is made, nor keys of what is an
     attribute or a global variable, as of self.defaults["lr"] and DEFAULTS.get("lr").
     """
-    found: set[str] = set()
+    keys: set[str] = set()
     steps = [each for each in _instructions(code) if each.opname not in SKIPPED]
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         value = step.argval
-        following = steps[at + 1].opname if at + 1 < len(steps) else ""
+        following = steps[index + 1].opname if index + 1 < len(steps) else ""
         if isinstance(value, CodeType):
-            found |= keys_in(value)
+            keys |= keys_in(value)
         elif step.opname not in CONSTANTS or following in TAKE_NAMES:
             continue
         elif isinstance(value, tuple):
-            found |= {each for each in value if isinstance(each, str)}
-        elif isinstance(value, str) and not _of_another(steps[:at], following):
-            found.add(value)
-    return found
+            keys |= {each for each in value if isinstance(each, str)}
+        elif isinstance(value, str) and not _is_key_of_another(steps[:index], following):
+            keys.add(value)
+    return keys
 
 
-def _of_another(before: list[dis.Instruction], following: str) -> bool:
+def _is_key_of_another(before: list[dis.Instruction], following: str) -> bool:
     """Whether the text that is loaded after these is a key of an attribute or a global variable."""
     if not before:
         return False
@@ -365,23 +359,20 @@ def variables_in(code: CodeType) -> set[str]:
 
 def subscripts(code: CodeType) -> set[str]:
     """The texts in square brackets, as "lr" in config["lr"]: they are read without a default."""
-    found: set[str] = set()
+    texts: set[str] = set()
     before: Any = None
     for instruction in _instructions(code):
         if _is_subscript(instruction) and isinstance(before, str):
-            found.add(before)
+            texts.add(before)
         before = instruction.argval if instruction.opname == "LOAD_CONST" else None
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            found |= subscripts(part)
-    return found
+    return texts.union(*map(subscripts, _inner(code)))
 
 
 def spreads(code: CodeType) -> bool:
     """Whether the code spreads a dict, as f(**config) does: then its keys go anywhere."""
-    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
-    own = any(each.opname in SPREADS for each in _instructions(code))
-    return own or any(spreads(part) for part in inner)
+    if any(each.opname in SPREADS for each in _instructions(code)):
+        return True
+    return any(map(spreads, _inner(code)))
 
 
 def near(name: str, known: Collection[str]) -> str | None:
@@ -389,12 +380,12 @@ def near(name: str, known: Collection[str]) -> str | None:
 
     Names that differ in a number, as width1 and width2, are two names.
     """
-    plain = {each.replace("_", "").lower(): each for each in known}
+    originals = {each.replace("_", "").lower(): each for each in known}
     squeezed = name.replace("_", "").lower()
-    found = get_close_matches(squeezed, plain, 1, SIMILAR)
-    if not found or name in known or _lettered(found[0]) == _lettered(squeezed) != squeezed:
+    matches = get_close_matches(squeezed, originals, 1, SIMILAR)
+    if not matches or name in known or _lettered(matches[0]) == _lettered(squeezed) != squeezed:
         return None
-    return plain[found[0]]
+    return originals[matches[0]]
 
 
 def _lettered(name: str) -> str:

@@ -61,9 +61,9 @@ def adopt(recipe: Recipe, data: Data) -> None:
         return
     arrangement = data.arrangement
     classes = type(recipe).__mro__
-    holders = (recipe, *classes[: classes.index(Recipe)])
+    owners = (recipe, *classes[: classes.index(Recipe)])
     for name, value in arrangement.defaults.items():
-        if not any(name in vars(each) for each in holders):
+        if not any(name in vars(owner) for owner in owners):
             setattr(recipe, name, value)
     if arrangement.folds is not None:
         recipe.data_folds = arrangement.folds.count
@@ -85,18 +85,18 @@ def _check_in_order(data: Data) -> None:
         )
 
 
-def _as_data(recipe: Recipe, made: Any) -> Data:
+def _as_data(recipe: Recipe, result: Any) -> Data:
     """Data as it is; a DataLoader or Dataset, or one each to train and to validate with."""
-    if isinstance(made, Data):
-        return made
-    train, valid = made, None
-    if isinstance(made, tuple | list) and len(made) == 2:
-        train, valid = made
+    if isinstance(result, Data):
+        return result
+    train, valid = result, None
+    if isinstance(result, tuple | list) and len(result) == 2:
+        train, valid = result
     if isinstance(train, DataLoader):
         return Data.loader(train, valid)
     if isinstance(train, Dataset):
         return Data.dataset(train, valid)
     raise DataError(
         f"{type(recipe).__name__}.data() must return shoal.Data, a DataLoader or Dataset, or two "
-        f"of them; got {type(made).__name__}: for arrays return shoal.Data.arrays(x, y)"
+        f"of them; got {type(result).__name__}: for arrays return shoal.Data.arrays(x, y)"
     )

@@ -68,8 +68,6 @@ class _Script:
         self._main = main
         file = getattr(main, "__file__", None)
         self._file = None if file is None else Path(file).resolve()
-        self._sources: dict[str, str] = {}
-        self._kept: dict[str, None] = {}
 
     @property
     def name(self) -> str | None:
@@ -90,30 +88,31 @@ class _Script:
         """
         assert self._file is not None
         content = self._file.read_bytes()
-        self._sources = definitions(content)
+        sources = definitions(content)
         rebound = assigned(content)
+        needed: dict[str, None] = {}
         values: dict[str, Any] = {}
         later: dict[str, Any] = {}
         todo = list(wanted)
         while todo:
             name = todo.pop()
-            if name in self._kept or name in values or name in later:
+            if name in needed or name in values or name in later:
                 continue
-            if name in self._sources and name not in rebound:
-                self._kept[name] = None
-                todo += names_read(self._sources[name])
+            if name in sources and name not in rebound:
+                needed[name] = None
+                todo += names_read(sources[name])
             elif name in wanted:
                 raise NotPlain(f"{name} is no definition at the top level of the script")
             elif name in vars(self._main):
                 encoder = Encoder(self.name)
                 form = encoder.form(vars(self._main)[name], f"the variable {name}")
                 for main in encoder.of_main:
-                    if main not in self._sources:
+                    if main not in sources:
                         raise NotPlain(f"{main} is no definition at the top level of the script")
                 modules.update(encoder.modules)
                 todo += encoder.of_main
                 (later if encoder.of_main else values)[name] = form
-        part = ScriptPart(tuple(self._kept), values, later)
+        part = ScriptPart(tuple(needed), values, later)
         return Text(str(self.name), str(self._file), content, part=part)
 
 
@@ -136,7 +135,7 @@ class Closure:
 
     def add(self, names: Iterable[str]) -> None:
         """Take in the modules of these names that are the user's own, and what they import."""
-        todo = [each for name in names for each in _levels(name)]
+        todo = [level for name in names for level in _levels(name)]
         while todo:
             name = todo.pop()
             if name in self._seen:
@@ -148,7 +147,7 @@ class Closure:
             self._bytes += len(text.content)
             if len(self.texts) < MOST_MODULES and self._bytes <= MOST_BYTES:
                 self.texts[name] = text
-                todo += self._needed(text)
+                todo += (level for read in _modules_read(text) for level in _levels(read))
 
     def take(self, script: Text) -> None:
         """Take in a script, and the user's own modules that it imports."""
@@ -156,10 +155,6 @@ class Closure:
         self.texts[script.name] = script
         self._seen.add(script.name)
         self.add(_modules_read(script))
-
-    def _needed(self, text: Text) -> Iterator[str]:
-        for name in _modules_read(text):
-            yield from _levels(name)
 
     def _text(self, name: str) -> Text | None:
         """The text of the module, if it is the user's own and has one."""
@@ -185,15 +180,15 @@ class Closure:
             self.roots[root] = None
 
     def _not_imported(self, name: str) -> Text | None:
-        for text in known():
-            if text.name == name:
-                return text
-        place = name.replace(".", "/")
+        for stored in known():
+            if stored.name == name:
+                return stored
+        path = name.replace(".", "/")
         for root in self.roots:
             for end in (".py", "/__init__.py"):
-                found = read_text(name, Path(root, place + end))
-                if found is not None:
-                    return found
+                text = read_text(name, Path(root, path + end))
+                if text is not None:
+                    return text
         return None
 
 
@@ -203,9 +198,9 @@ def _modules_read(text: Text) -> Iterator[str]:
         package = text.name if text.package else text.name.rpartition(".")[0]
         yield from modules_read(text.content, package)
         return
-    found = definitions(text.content)
+    sources = definitions(text.content)
     for name in text.part.wanted:
-        yield from modules_read(found.get(name, ""), "")
+        yield from modules_read(sources.get(name, ""), "")
     yield from modules_in([text.part.values, text.part.later])
 
 

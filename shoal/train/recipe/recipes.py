@@ -39,9 +39,9 @@ class Recipes(Recipe):
         self.search_space = {RECIPE: grid(spaces)}  # type: ignore[misc]
         for name in SHARED:
             values = [getattr(part, name) for part in self.parts.values()]
-            said = [value for value in values if value is not None]
-            agree = said and all(value == said[0] for value in said)
-            setattr(self, name, said[0] if agree else None)
+            values = [value for value in values if value is not None]
+            agree = values and all(value == values[0] for value in values)
+            setattr(self, name, values[0] if agree else None)
         if len({part.mode for part in self.parts.values()} - {None}) > 1:
             self.metric = None  # type: ignore[misc] # of one name, more is better or less
 
@@ -77,14 +77,14 @@ def own_config(recipe: Recipe, config: Config) -> Config:
     """
     if not isinstance(recipe, Recipes):
         return config
-    own = {name.removeprefix(f"{RECIPE}."): value for name, value in config.items()}
-    if len(own) < len(config):
+    values = {name.removeprefix(f"{RECIPE}."): value for name, value in config.items()}
+    if len(values) < len(config):
         twice = [name for name in config if f"{RECIPE}.{name}" in config]
         both = ", ".join(f"{name} and {RECIPE}.{name}" for name in twice)
         raise ValueError(
             f"the configuration has {both}, which are the same to a recipe: give one of both"
         )
-    return own
+    return values
 
 
 def changed(space: Mapping[str, Any], config: Config, modify: Config) -> Config:
@@ -103,17 +103,17 @@ def changed(space: Mapping[str, Any], config: Config, modify: Config) -> Config:
     new = {
         name: value for name, value in new.items() if name in modify or not name.startswith(prefix)
     }
-    lacks = []
+    missing = []
     for name, domain in brought_by(space, str(new[RECIPE])).items():
         if name in new or prefix + name in new:
             continue
         if isinstance(domain, int | float | str):
             new[prefix + name] = domain
         else:
-            lacks.append(prefix + name)
-    if lacks:
+            missing.append(prefix + name)
+    if missing:
         raise ValueError(
-            f"a copy with the recipe {new[RECIPE]!r} needs {', '.join(lacks)}, which the copied "
+            f"a copy with the recipe {new[RECIPE]!r} needs {', '.join(missing)}, which the copied "
             "trial does not have: give it beside recipe in modify="
         )
     return new
@@ -121,8 +121,8 @@ def changed(space: Mapping[str, Any], config: Config, modify: Config) -> Config:
 
 def attribute(recipe: Recipe, config: Config, name: str) -> Any:
     """The recipe's attribute of this name, or what the configuration has in its place."""
-    own = own_recipe(recipe, config)
-    return own_config(recipe, config).get(name, getattr(own, name))
+    part = own_recipe(recipe, config)
+    return own_config(recipe, config).get(name, getattr(part, name))
 
 
 def aim_of(recipe: Recipe, config: Config, metric: str | None, mode: str) -> tuple[str | None, str]:
@@ -140,11 +140,11 @@ def aims(recipe: Recipe, metric: str | None) -> dict[Any, tuple[str, str]]:
     """Metric and mode of each of several recipes; empty where the study has one metric for all."""
     if metric is not None or not isinstance(recipe, Recipes):
         return {}
-    found: dict[Any, tuple[str, str]] = {}
+    of_recipes: dict[Any, tuple[str, str]] = {}
     for name, part in recipe.parts.items():
         if part.metric is not None:
-            found[name] = part.metric, part.mode or "min"
-    return found
+            of_recipes[name] = part.metric, part.mode or "min"
+    return of_recipes
 
 
 def own_validate_every(recipe: Recipe) -> float | str | None:
@@ -153,23 +153,23 @@ def own_validate_every(recipe: Recipe) -> float | str | None:
     Raises:
         ValueError: several want them at unlike times.
     """
-    found = recipe.validate_every
-    if isinstance(recipe, Recipes) and found is None:
-        each = {name: part.validate_every for name, part in recipe.parts.items()}
-        said = [f"{name} {every!r}" for name, every in each.items() if every]
-        if said:
+    every = recipe.validate_every
+    if isinstance(recipe, Recipes) and every is None:
+        parts = recipe.parts.items()
+        wishes = [f"{name} {p.validate_every!r}" for name, p in parts if p.validate_every]
+        if wishes:
             raise ValueError(
-                f"the recipes have unlike validate_every: {', '.join(said)}; give validate_every=, "
-                "one for all"
+                f"the recipes have unlike validate_every: {', '.join(wishes)}; give "
+                "validate_every=, one for all"
             )
-    return found
+    return every
 
 
 def own_space(space: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The dimensions of the trials of this recipe, as it sees them."""
-    own = validated(space)
-    own.pop(RECIPE, None)
-    return own | brought_by(space, name)
+    dimensions = validated(space)
+    dimensions.pop(RECIPE, None)
+    return dimensions | brought_by(space, name)
 
 
 def brought_by(space: Mapping[str, Any], name: str) -> dict[str, Any]:

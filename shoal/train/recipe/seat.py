@@ -175,9 +175,9 @@ def lr_factor(rule: LRRule, width: int) -> float:
                 f"lr_rule must give a factor > 0 for every width; got {factor!r} for {width}"
             )
         return factor
-    known = {"linear": float(width), "sqrt": sqrt(width), "none": 1.0}
-    if rule not in known:
+    factors = {"linear": float(width), "sqrt": sqrt(width), "none": 1.0}
+    if rule not in factors:
         raise ValueError(
             f'lr_rule must be "linear", "sqrt", "none" or a function of the width; got {rule!r}'
         )
-    return known[rule]
+    return factors[rule]

@@ -157,12 +157,12 @@ def seen_by(recipe: Recipe, key: DataKey) -> Recipe:
         recipe = recipe.parts[dict(key)[PART]]
     if not key:
         return recipe
-    made = copy(recipe)
-    named = {name: value for name, value in key if name in recipe.data_keys}
+    variant = copy(recipe)
+    arguments = {name: value for name, value in key if name in recipe.data_keys}
     for hook in ("prepare", "augment", "features"):
         if overrides(recipe, hook):
-            setattr(made, hook, partial(getattr(recipe, hook), **named))
-    return made
+            setattr(variant, hook, partial(getattr(recipe, hook), **arguments))
+    return variant
 
 
 def seed_of(config: Mapping[str, Any], study: int) -> int:

@@ -139,12 +139,12 @@ class ShardModel(nn.Module):
         # an optimizer needs a parameter
         self.nothing = nn.Parameter(torch.zeros(0))
         # within a list, for a Keras model may be a torch module itself
-        self._held = [recipe.init(config)]
+        self._boxed_state = [recipe.init(config)]
 
     @property
     def state(self) -> Any:
         """The recipe's own state."""
-        return self._held[0]
+        return self._boxed_state[0]
 
     def trained(self, batches: Iterator[Any]) -> dict[str, Sum]:
         """Train on the batches; the sums of what was noted.
@@ -154,8 +154,8 @@ class ShardModel(nn.Module):
             TypeError, ValueError: `train_shard` returned no sums.
         """
         with guarded("train_shard"):
-            found = self._recipe.train_shard(self.state, batches, self._config)
-        sums = check_sums("train_shard", found)
+            result = self._recipe.train_shard(self.state, batches, self._config)
+        sums = check_sums("train_shard", result)
         total, _ = sums.get("loss", (0.0, 0.0))
         if not isfinite(total):
             raise Diverged("diverged: the loss of a pass was not finite")
@@ -168,8 +168,8 @@ class ShardModel(nn.Module):
             TypeError, ValueError: `validate_shard` returned no sums.
         """
         with guarded("validate_shard"):
-            found = self._recipe.validate_shard(self.state, batches, self._config)
-        return check_sums("validate_shard", found)
+            result = self._recipe.validate_shard(self.state, batches, self._config)
+        return check_sums("validate_shard", result)
 
     @property
     def bytes(self) -> int:
@@ -180,7 +180,7 @@ class ShardModel(nn.Module):
 
     @property
     def form(self) -> str:
-        """Equal for states that cost about the same: their kind and the shapes of their arrays."""
+        """The state's kind and the shapes of its arrays: equal for states of about equal cost."""
         saved = self.get_extra_state()
         if _is_marked(saved):
             shapes = f"2^{saved[BYTES].size.bit_length()} bytes"
@@ -200,12 +200,12 @@ class ShardModel(nn.Module):
         return _mapped(saved, _leaf)
 
     def set_extra_state(self, state: Any) -> None:
-        """Take over what was saved."""
-        self._held[0] = self._recipe.load(self._config, _untree(state))
+        """Let the recipe load the state that was saved."""
+        self._boxed_state[0] = self._recipe.load(self._config, _untree(state))
 
 
 def shard_of(model: nn.Module) -> ShardModel:
-    """The model as what it is."""
+    """The model of a shard recipe, as the `ShardModel` that it is."""
     assert isinstance(model, ShardModel), "a shard recipe's model"
     return model
 
@@ -257,16 +257,16 @@ def pieces(columns: Columns, size: int) -> Iterator[Columns]:
         yield arrays(cols.cut(columns, start, start + size))
 
 
-def check_sums(method: str, found: Any) -> dict[str, Sum]:
+def check_sums(method: str, result: Any) -> dict[str, Sum]:
     """What the recipe's method returned, as sums.
 
     Raises:
         TypeError, ValueError: it is something else.
     """
-    if not isinstance(found, Mapping):
-        raise TypeError(f"{method} {RULE}; got {type(found).__name__}")
+    if not isinstance(result, Mapping):
+        raise TypeError(f"{method} {RULE}; got {type(result).__name__}")
     sums: dict[str, Sum] = {}
-    for name, pair in found.items():
+    for name, pair in result.items():
         try:
             total, count = (float(number) for number in pair)
         except (TypeError, ValueError) as error:
@@ -281,7 +281,7 @@ def check_sums(method: str, found: Any) -> dict[str, Sum]:
 
 
 def _untree(state: Any) -> Any:
-    """What `save` returned, out of the tree that Shoal kept."""
+    """What the recipe's `save` returned, made again from the tree in a checkpoint."""
     if _is_marked(state):
         return np.asarray(state[BYTES]).tobytes()
     return _mapped(state, _from_torch)

@@ -114,8 +114,8 @@ def _spec(text: Text) -> ModuleSpec:
     assert spec is not None
     spec.has_location = True
     if text.package:
-        beside = [] if text.is_complete else [str(Path(text.file).parent)]
-        spec.submodule_search_locations = beside
+        folders = [] if text.is_complete else [str(Path(text.file).parent)]
+        spec.submodule_search_locations = folders
     return spec
 
 
@@ -134,16 +134,15 @@ def know(texts: Iterable[Text]) -> None:
     """Let this process import these modules, where it finds no others of their names."""
     for text in texts:
         _known[text.name] = text
-        place = Path(text.file).parent / "of"
+        folder = Path(text.file).parent
         if text.package:
-            place = place.parent
-        above = text.name.rpartition(".")[0]
-        while above:
-            place = place.parent
-            file = str(place / "__init__.py")
-            complete = text.is_complete
-            _folders[above] = Text(above, file, b"", True, is_complete=complete)
-            above = above.rpartition(".")[0]
+            folder = folder.parent
+        package = text.name.rpartition(".")[0]
+        while package:
+            file = str(folder / "__init__.py")
+            _folders[package] = Text(package, file, b"", True, is_complete=text.is_complete)
+            folder = folder.parent
+            package = package.rpartition(".")[0]
     if _after not in sys.meta_path:
         sys.meta_path += [_after, _last]
 
@@ -169,10 +168,10 @@ def preferred(texts: Iterable[Text]) -> Iterator[None]:
     Raises:
         OtherModule: this process has imported another module under the name of one.
     """
-    found = list(texts)
-    for text in found:
+    wanted = list(texts)
+    for text in wanted:
         _make_way(text)
-    know(found)
+    know(wanted)
     sys.meta_path.insert(0, _before)
     try:
         yield
@@ -181,14 +180,14 @@ def preferred(texts: Iterable[Text]) -> Iterator[None]:
 
 
 def _make_way(text: Text) -> None:
-    """See that the text's module is imported from it, or is the one that is there already."""
-    there = sys.modules.get(text.name)
-    if there is None or text_of(text.name) == text:
+    """Make sure that the text's module is imported from it, or was made of the same content."""
+    module = sys.modules.get(text.name)
+    if module is None or text_of(text.name) == text:
         return
     if text.name.startswith(RECIPE):
         del sys.modules[text.name]  # classes that were made of it go on as they are
         return
-    file = Path(getattr(there, "__file__", None) or "")
+    file = Path(getattr(module, "__file__", None) or "")
     content = getattr(text_of(text.name), "content", None)
     if content is None and file.is_file():
         content = text.content if file == Path(text.file) else file.read_bytes()
@@ -206,57 +205,59 @@ Import = ast.Import | ast.ImportFrom
 def definitions(content: bytes) -> dict[str, str]:
     """The source of each function and class at the text's top level, by name."""
     lines = _lines(content)
-    found: dict[str, str] = {}
-    for each in ast.parse(content).body:
-        if isinstance(each, Definition):
-            found[each.name] = found.get(each.name, "") + _source(each, lines)
-    return found
+    sources: dict[str, str] = {}
+    for statement in ast.parse(content).body:
+        if isinstance(statement, Definition):
+            sources[statement.name] = sources.get(statement.name, "") + _source(statement, lines)
+    return sources
 
 
 def assigned(content: bytes) -> set[str]:
     """Names that the text's top level binds to something else than its definitions and imports."""
-    found: set[str] = set()
-    for each in ast.parse(content).body:
-        if not isinstance(each, Definition | Import):
-            found.update(_bound(each))
-    return found
+    names: set[str] = set()
+    for statement in ast.parse(content).body:
+        if not isinstance(statement, Definition | Import):
+            names.update(_bound(statement))
+    return names
 
 
 def names_read(source: str) -> set[str]:
     """The global names that a definition reads, when it is made and when it is called."""
     table = symtable.symtable(source, "<definition>", "exec")
-    found = {each.get_name() for each in table.get_symbols() if each.is_referenced()}
-    inner = list(table.get_children())
-    while inner:
-        own = inner.pop()
-        inner += own.get_children()
-        found.update(each.get_name() for each in own.get_symbols() if each.is_global())
-    return {name for name in found if not name.startswith("__")}
+    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+    waiting = list(table.get_children())
+    while waiting:
+        inner = waiting.pop()
+        waiting += inner.get_children()
+        names.update(symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global())
+    return {name for name in names if not name.startswith("__")}
 
 
-def chosen(content: bytes, wanted: Iterable[str], given: Collection[str]) -> ast.Module:
+def chosen(content: bytes, wanted: Iterable[str], bound: Collection[str]) -> ast.Module:
     """The statements of a script that bind the wanted names, and what these need.
 
-    `given`: names that have values already. Everything else of the script is left out.
+    `bound`: names that have values already. Everything else of the script is left out.
     """
     body = ast.parse(content).body
     lines = _lines(content)
-    keep: set[int] = set()
+    kept: set[int] = set()
     todo = list(wanted)
-    seen: set[str] = set(given)
+    seen: set[str] = set(bound)
     while todo:
         name = todo.pop()
         if name in seen:
             continue
         seen.add(name)
-        for at, each in enumerate(body):
-            if at not in keep and name in _bound(each):
-                keep.add(at)
-                todo += names_read(_source(each, lines))
+        for index, statement in enumerate(body):
+            if index not in kept and name in _bound(statement):
+                kept.add(index)
+                todo += names_read(_source(statement, lines))
     tree = ast.Module(body=[], type_ignores=[])
-    for at, each in enumerate(body):
-        if at in keep or (isinstance(each, ast.ImportFrom) and each.module == "__future__"):
-            tree.body.append(each)
+    for index, statement in enumerate(body):
+        if index in kept or (
+            isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+        ):
+            tree.body.append(statement)
     return tree
 
 
@@ -264,27 +265,27 @@ def _lines(content: bytes) -> list[str]:
     return decode_source(content).splitlines(keepends=True)
 
 
-def _source(each: ast.stmt, lines: list[str]) -> str:
+def _source(statement: ast.stmt, lines: list[str]) -> str:
     """The source of a statement at the top level, with its decorators."""
-    first = min([each.lineno, *(d.lineno for d in getattr(each, "decorator_list", ()))])
-    return "".join(lines[first - 1 : each.end_lineno])
+    first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
+    return "".join(lines[first - 1 : statement.end_lineno])
 
 
-def _bound(each: ast.stmt) -> set[str]:
-    """The names that a statement at the top level binds."""
-    if isinstance(each, Definition):
-        return {each.name}
-    if isinstance(each, Import):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in each.names}
-    found: set[str] = set()
-    for part in ast.walk(each):
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement at the top level binds, in any part of it."""
+    if isinstance(statement, Definition):
+        return {statement.name}
+    if isinstance(statement, Import):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+    names: set[str] = set()
+    for part in ast.walk(statement):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            found.add(part.id)
+            names.add(part.id)
         elif isinstance(part, Definition):
-            found.add(part.name)
+            names.add(part.name)
         elif isinstance(part, Import):
-            found.update((a.asname or a.name).partition(".")[0] for a in part.names)
-    return found
+            names.update((a.asname or a.name).partition(".")[0] for a in part.names)
+    return names
 
 
 # -- imports -----------------------------------------------------------------------------------
@@ -296,23 +297,23 @@ def modules_read(content: bytes | str, package: str) -> tuple[str, ...]:
 
     `package`: that the text's module lies in, for relative imports; empty if in none.
     """
-    found: list[str] = []
-    for each in ast.walk(ast.parse(content)):
-        if isinstance(each, ast.Import):
-            found += (alias.name for alias in each.names)
-        elif isinstance(each, ast.ImportFrom):
-            base = _base(each, package)
+    modules: list[str] = []
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Import):
+            modules += (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, package)
             if base:
-                found += (base, *(f"{base}.{alias.name}" for alias in each.names))
-    return tuple(found)
+                modules += (base, *(f"{base}.{alias.name}" for alias in node.names))
+    return tuple(modules)
 
 
-def _base(each: ast.ImportFrom, package: str) -> str:
+def _base(node: ast.ImportFrom, package: str) -> str:
     """The module that `from … import` names; empty if it lies beyond the package."""
-    if not each.level:
-        return each.module or ""
+    if not node.level:
+        return node.module or ""
     parts = package.split(".") if package else []
-    if each.level > len(parts):
+    if node.level > len(parts):
         return ""
-    parts = parts[: len(parts) - each.level + 1]
-    return ".".join([*parts, *([each.module] if each.module else [])])
+    parts = parts[: len(parts) - node.level + 1]
+    return ".".join([*parts, *([node.module] if node.module else [])])

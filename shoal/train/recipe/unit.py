@@ -36,7 +36,10 @@ class CallLimits:
     fixed: Seconds | None = None
 
     def allowed(self, longest: Seconds | None) -> Seconds:
-        """`longest`: such a call so far; None: it is the first of its kind."""
+        """Seconds that a call may take.
+
+        `longest`: the longest such call so far; None: this is the first of its kind.
+        """
         if self.fixed is not None:
             return self.fixed
         if longest is None:
@@ -101,7 +104,7 @@ class Scored:
     trained: Mapping[str, float] = field(default_factory=dict)
 
     def event(self, trial: TrialId, visits: int, shards: int) -> Evaluated:
-        """What is told of it, in the visit after so many; an epoch has so many `shards`."""
+        """The event of the evaluation, within the visit after so many; an epoch has `shards`."""
         scores = dict(self.scores or {})
         trained = named_apart(self.trained, scores)
         epoch = (visits + self.part) / shards
@@ -134,7 +137,7 @@ class Part:
     scored: Scored | None = None
 
     def evaluations(self, trial: TrialId, visits: int, shards: int) -> list[Evaluated]:
-        """As of `Done`."""
+        """The evaluation after this part, if there was one, as an event."""
         if self.scored is None:
             return []
         return [self.scored.event(trial, visits, shards)]
@@ -174,10 +177,10 @@ class Done:
 
     def evaluations(self, trial: TrialId, visits: int, shards: int) -> list[Evaluated]:
         """The evaluations of the unit, which was made after so many visits, in their order."""
-        every = [*self.within]
+        scored = [*self.within]
         if self.scores is not None or self.trained:
-            every.append(Scored(1.0, self.scores, self.trained))
-        return [each.event(trial, visits, shards) for each in every]
+            scored.append(Scored(1.0, self.scores, self.trained))
+        return [evaluation.event(trial, visits, shards) for evaluation in scored]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,7 @@ class Returned:
 
     # whether it gave the trial up
     pruned: bool = False
-    # as of `Done`
+    # as in `Done`
     config: Mapping[str, Value] | None = None
 
 
@@ -210,7 +213,7 @@ class TrialError(Exception):
             self.why = f"{why[: LONGEST_REASON // 2]} … {why[-LONGEST_REASON // 4 :]}"
         self.text = text  # the traceback
         self.signature = signature  # the trial's, where it is known
-        # as of `Done`
+        # as in `Done`
         self.config: Mapping[str, Value] | None = None
 
     def __str__(self) -> str:
@@ -220,7 +223,7 @@ class TrialError(Exception):
 class PackRefused(TrialError):  # noqa: N818
     """The unit does not count: its slot learnt something about the pack first. Nobody failed.
 
-    `figures`: as of `Done`. `begun`: the unit was begun, so that the trial's state is lost here;
+    `figures`: as in `Done`. `begun`: the unit was begun, so that the trial's state is lost here;
     otherwise it is as before.
     """
 

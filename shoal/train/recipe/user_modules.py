@@ -29,8 +29,8 @@ def _kinds(part: Any) -> Iterator[Any]:
     if wrapped is not None:
         yield from _kinds(wrapped)
     if callable(getattr(type(part), "brought", None)):  # an adapted recipe, made of others
-        for each in part.brought():
-            yield from each.__mro__ if isinstance(each, type) else (each,)
+        for user_code in part.brought():
+            yield from user_code.__mro__ if isinstance(user_code, type) else (user_code,)
 
 
 def is_installed(module: ModuleType) -> bool:
@@ -46,8 +46,8 @@ def root_of(module: ModuleType) -> str | None:
     """The folder from which the module is imported by its full name."""
     if getattr(module, "__file__", None) is None:
         return None
-    place = Path(str(module.__file__)).resolve()
+    path = Path(str(module.__file__)).resolve()
     levels = module.__name__.count(".")
-    if place.name == "__init__.py":
+    if path.name == "__init__.py":
         levels += 1
-    return str(place.parents[levels])
+    return str(path.parents[levels])
