@@ -44,7 +44,7 @@ class _Call:
     # Seconds in which the thread could work: not those in which the whole process stood still.
     lasted: Seconds = 0.0
     allowed: Seconds = 0.0
-    asked: int = 0  # how often it was asked to end
+    interrupts: int = 0  # how often it was asked to end
     over: bool = False
 
 
@@ -91,10 +91,10 @@ class _Watch:
                 self._leave(thread, call)
 
     def _leave(self, thread: int, call: _Call) -> None:
-        """The call has returned. From now on nothing is raised for it."""
+        """Note that the call has returned: from now on nothing is raised for it."""
         with self._lock:
             call.over = True
-            if call.asked:
+            if call.interrupts:
                 raise_in(thread, None)
             around = call.around
             if around is None:
@@ -132,13 +132,13 @@ class _Watch:
         with self._lock:
             if call.over:
                 return
-            call.asked += 1
+            call.interrupts += 1
             main = threading.main_thread().ident
             if thread == main and signal.getsignal(NUDGE) == self._nudged:
                 signal.pthread_kill(thread, NUDGE)
             else:
                 raise_in(thread, Overdue)
-        if call.asked == 10:
+        if call.interrupts == 10:
             _warn(call, frame)
 
     # -- waits of the main thread ------------------------------------------------------------------
@@ -148,20 +148,20 @@ class _Watch:
 
         The main thread alone may ask for signals, and another's use of it stays.
         """
-        here = threading.current_thread() is threading.main_thread()
-        if not NUDGE or not here or signal.getsignal(NUDGE) != signal.SIG_DFL:
+        in_main = threading.current_thread() is threading.main_thread()
+        if not NUDGE or not in_main or signal.getsignal(NUDGE) != signal.SIG_DFL:
             return None
         return signal.signal(NUDGE, self._nudged)
 
     def _nudged(self, _number: int, _frame: FrameType | None) -> None:
-        """The main thread is to end its call, unless that has returned meanwhile."""
+        """End the main thread's call, unless that has returned meanwhile."""
         call = self._calls.get(threading.get_ident())
-        if call is not None and call.asked and not call.over:
+        if call is not None and call.interrupts and not call.over:
             raise Overdue(_why(call))
 
 
 def _why(call: _Call) -> str:
-    """What the user is told of such a call."""
+    """The message that the user gets about such a call."""
     return (
         f"the recipe's code did not return for {call.lasted:.0f} s, and {call.allowed:.0f} s are "
         "allowed (stuck_after): an endless loop, or a wait without an end"
@@ -172,11 +172,11 @@ def _is_recipes(frame: FrameType) -> bool:
     """Whether the thread is in the recipe's code, or in what that calls; and nobody debugs it."""
     if frame.f_code.co_filename.startswith(SHOAL):
         return False
-    at: FrameType | None = frame
-    while at is not None:
-        if str(at.f_globals.get("__name__", "")).partition(".")[0] in DEBUGGERS:
+    caller: FrameType | None = frame
+    while caller is not None:
+        if str(caller.f_globals.get("__name__", "")).partition(".")[0] in DEBUGGERS:
             return False
-        at = at.f_back
+        caller = caller.f_back
     return True
 
 
@@ -216,7 +216,7 @@ def _nothing() -> None:
 
 @contextmanager
 def in_time(kind: Hashable = None) -> Iterator[None]:
-    """A call of the recipe's code is made within, which may be ended; calls may be nested.
+    """Within it a call of the recipe's code is made, which may be ended; calls may be nested.
 
     `kind`: calls of one kind take about as long as one another; None: nothing is known of it.
     """

@@ -57,15 +57,15 @@ def vmapped(
     directly takes 7 to 20 % off a fused step of 16 to 64 MLPs (`benchmarks/packing.py`'s nets).
     """
     if not VMAP:
-        found: Tensors = vmap(function, randomness=randomness)(stacked)
-        return found
+        result: Tensors = vmap(function, randomness=randomness)(stacked)
+        return result
     lazy_load_decompositions()
     lanes = stacked[0].size(0)
     level = _functorch._vmap_increment_nesting(lanes, randomness)
     try:
-        given = [_functorch._add_batch_dim(tensor, 0, level) for tensor in stacked]
-        made = function(given)
-        return tuple(_functorch._remove_batch_dim(value, level, lanes, 0) for value in made)
+        batched = [_functorch._add_batch_dim(tensor, 0, level) for tensor in stacked]
+        outputs = function(batched)
+        return tuple(_functorch._remove_batch_dim(value, level, lanes, 0) for value in outputs)
     finally:
         _functorch._vmap_decrement_nesting()
 
@@ -184,7 +184,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def forget_gradients(optimizer: Optimizer) -> None:
-    """As `optimizer.zero_grad()`, without what torch does around it; see `step`."""
+    """Set gradients to None as `optimizer.zero_grad()` does, without the rest; see `step`."""
     replaced = type(optimizer).zero_grad is not _zero_grad
     if not STEP or replaced or "zero_grad" in vars(optimizer) or _profiler_enabled():
         optimizer.zero_grad()
@@ -312,8 +312,8 @@ def unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
     names = module._non_persistent_buffers_set
     if not names:
         return {}
-    found = module._buffers.items()
-    return {n: each for n, each in found if n in names and each is not None}
+    buffers = module._buffers.items()
+    return {name: buffer for name, buffer in buffers if name in names and buffer is not None}
 
 
 def hook_boxes(of: nn.Module | Optimizer) -> list[Mapping[int, Any]]:
@@ -328,12 +328,12 @@ def hooks_in(boxes: Sequence[Mapping[int, Any]]) -> list[int]:
 
 def own_hooks_of(tensor: Tensor) -> list[int]:
     """The hooks that a user registered for this tensor's gradient: their ids."""
-    found: list[int] = []
+    ids: list[int] = []
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         hooks = getattr(tensor, name, None)
         if hooks:
-            found += _users(hooks)
-    return found
+            ids += _users(hooks)
+    return ids
 
 
 def _users(hooks: Mapping[int, Any]) -> list[int]:
@@ -383,8 +383,8 @@ def keep_freed() -> None:
     (`benchmarks/packing.py`). Nothing happens elsewhere, or if the user has set an option of
     glibc's allocator.
     """
-    said = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
-    if not ALLOWED or sys.platform != "linux" or said:
+    is_tuned = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    if not ALLOWED or sys.platform != "linux" or is_tuned:
         return
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
@@ -473,8 +473,8 @@ def _loaded() -> ModuleType:
     with _lock:
         if isinstance(sys.modules.get(COMPILER), WaitingCompiler):
             del sys.modules[COMPILER]
-            others = [each for each in sys.meta_path if not isinstance(each, _Finder)]
-            sys.meta_path[:] = others
+            finders = [each for each in sys.meta_path if not isinstance(each, _Finder)]
+            sys.meta_path[:] = finders
         return import_module(COMPILER)
 
 
@@ -485,11 +485,11 @@ class _Finder(MetaPathFinder):
         if not name.startswith(f"{COMPILER}."):
             return None
         _loaded()
-        return ModuleSpec(name, _Found(import_module(name)))
+        return ModuleSpec(name, _LoadedModule(import_module(name)))
 
 
-class _Found(Loader):
-    """Finds a module that is there already, as it is."""
+class _LoadedModule(Loader):
+    """Gives a module that was loaded already, as it is."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -512,5 +512,5 @@ def frame_of(thread: int) -> FrameType | None:
 
 def raise_in(thread: int, error: type[BaseException] | None) -> None:
     """Raise the error in the thread, once it is in Python's code; None: what waits is dropped."""
-    what = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
+    exception = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)

@@ -86,7 +86,7 @@ def _outside() -> _Generator:
     return _outer
 
 
-class _Others(NamedTuple):
+class _States(NamedTuple):
     """The states of torch's, Python's and the device's global generators, and torch's modes."""
 
     torch: Tensor
@@ -96,23 +96,23 @@ class _Others(NamedTuple):
     grad: bool  # whether operations are recorded
 
 
-def _read(device: torch.device) -> _Others:
-    """The states as they are now."""
-    own = None
+def _read(device: torch.device) -> _States:
+    """The states of the global generators, and torch's modes, as they are now."""
+    device_state = None
     if device.type == "cuda":
-        own = torch.cuda.get_rng_state(device)
+        device_state = torch.cuda.get_rng_state(device)
     elif device.type == "mps":
-        own = torch.mps.get_rng_state()
-    return _Others(
+        device_state = torch.mps.get_rng_state()
+    return _States(
         torch.get_rng_state(),
         random.getstate(),
-        own,
+        device_state,
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
     )
 
 
-def _write(state: _Others, device: torch.device) -> None:
+def _write(state: _States, device: torch.device) -> None:
     """Set the global generators and modes to these states."""
     torch.set_rng_state(state.torch)
     random.setstate(state.python)
@@ -131,18 +131,18 @@ def global_state(device: torch.device) -> tuple[Any, ...]:
 
     The device's generator is looked at, too.
     """
-    others = _read(device)
+    states = _read(device)
     numpy = _outside()
-    own = None if others.device is None else others.device.numpy().tobytes()
+    device_state = None if states.device is None else states.device.numpy().tobytes()
     bits: Any = repr(numpy.bits.state)
     if isinstance(numpy.bits, np.random.MT19937):
         bits = numpy.memory()
     return (
-        others.torch.numpy().tobytes(),
-        others.python,
-        own,
-        others.dtype,
-        others.grad,
+        states.torch.numpy().tobytes(),
+        states.python,
+        device_state,
+        states.dtype,
+        states.grad,
         bits,
         numpy.waiting,
     )
@@ -162,7 +162,7 @@ class Rng:
     warnings, for a recipe's code may set these, too.
     """
 
-    __slots__ = ("_around", "_device", "_filters", "_numpy", "_others", "_outer", "_outer_filters")
+    __slots__ = ("_around", "_device", "_filters", "_numpy", "_outer", "_outer_filters", "_states")
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
@@ -173,7 +173,7 @@ class Rng:
         else:
             torch.manual_seed(seed)
         random.seed(seed)
-        self._others = _read(device)
+        self._states = _read(device)
         _write(self._outer, device)
         bits = np.random.MT19937(0)
         np.random.RandomState(bits).seed(seed % 2**32)  # as np.random.seed would
@@ -189,22 +189,22 @@ class Rng:
             _filter(self._filters)
         self._outer = _read(self._device)
         self._around = _outside()
-        _write(self._others, self._device)
+        _write(self._states, self._device)
         self._numpy.put()
 
     def __exit__(self, *_: object) -> None:
-        self._others = _read(self._device)
+        self._states = _read(self._device)
         self._numpy.note()
         _write(self._outer, self._device)
         self._around.put()
-        own = list(warnings.filters)
-        if own != self._outer_filters:
-            self._filters = own
+        filters = list(warnings.filters)
+        if filters != self._outer_filters:
+            self._filters = filters
             _filter(self._outer_filters)
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """As `with rng:`, but the trial's states stay what they are."""
+        """Do as `with rng:` does, but leave the trial's states what they are."""
         mark = self.mark()
         try:
             with self:
@@ -215,28 +215,28 @@ class Rng:
     def mark(self) -> tuple[Any, ...]:
         """The trial's states as they are now. Call it, and `back`, outside `with rng:` only."""
         numpy = (self._numpy.memory(), self._numpy.waiting)
-        return self._others, self._filters, self._numpy, *numpy
+        return self._states, self._filters, self._numpy, *numpy
 
     def back(self, mark: tuple[Any, ...]) -> None:
         """Go back to the states that `mark` gave."""
-        self._others, self._filters, self._numpy, *numpy = mark
+        self._states, self._filters, self._numpy, *numpy = mark
         self._numpy.restore(*numpy)
 
     def state(self) -> dict[str, Any]:
         """The trial's states as arrays and plain values."""
-        others = self._others
+        states = self._states
         device = None
-        if others.device is not None:
-            device = others.device.numpy()
+        if states.device is not None:
+            device = states.device.numpy()
         words: Any = self._numpy.bits.state["state"]
         return {
-            "torch": others.torch.numpy(),
+            "torch": states.torch.numpy(),
             "numpy": {
                 "key": words["key"].view(np.int32),
                 "pos": int(words["pos"]),
                 "waiting": self._numpy.waiting,
             },
-            "python": _python_state(others.python),
+            "python": _python_state(states.python),
             "device": device,
         }
 
@@ -246,11 +246,11 @@ class Rng:
         A state that comes from a device of another kind leaves the states of this device as they
         are.
         """
-        others = self._others
-        device = others.device
+        states = self._states
+        device = states.device
         if device is not None and state["device"] is not None:
             device = _tensor(state["device"])
-        self._others = others._replace(
+        self._states = states._replace(
             torch=_tensor(state["torch"]), python=_python_of(state["python"]), device=device
         )
         numpy = state["numpy"]

@@ -41,8 +41,8 @@ MEANT = {
 # names of parameters without weight decay, as Trainer has them
 WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
-# what of the arguments are attributes of the recipe
-TOLD = ("metric", "mode", "validate_every")
+# fields of `Arguments` that are attributes of the recipe
+FROM_ARGUMENTS = ("metric", "mode", "validate_every")
 
 
 def huggingface(
@@ -111,8 +111,8 @@ class HuggingFaceRecipe(Adapted):
         self.gradient_clip_val = self.args.max_grad_norm or None
         self.precision = "bf16" if self.args.bf16 else "32"
         self.drop_last = self.args.dataloader_drop_last
-        told = {name: getattr(self.args, name) for name in TOLD}
-        set_attributes(self, {"max_epochs": int(self.args.num_train_epochs), **told})
+        attributes = {name: getattr(self.args, name) for name in FROM_ARGUMENTS}
+        set_attributes(self, {"max_epochs": int(self.args.num_train_epochs), **attributes})
 
     def data(self) -> Data:
         """The given items, which the collator makes batches of."""
@@ -130,10 +130,10 @@ class HuggingFaceRecipe(Adapted):
     def brought(self) -> tuple[Any, ...]:
         """The user's functions and classes."""
         functions = (self.model_init, self.compute_metrics, self.preprocess)
-        found = (*functions, *self.given[:3])
+        parts = (*functions, *self.given[:3])
         return tuple(
             each if isinstance(each, type) or hasattr(each, "__code__") else type(each)
-            for each in found
+            for each in parts
             if each is not None
         )
 
@@ -172,7 +172,7 @@ class HuggingFaceRecipe(Adapted):
             ) from error
 
     def obstacle(self, model: nn.Module) -> str | None:
-        """Such models look at the values of masks, which differ between models."""
+        """Why such models cannot be fused: they look at the values of masks, which differ."""
         return "models of Hugging Face branch on the values of their batches"
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
@@ -181,13 +181,13 @@ class HuggingFaceRecipe(Adapted):
         Raises:
             TypeError: `model_init` returns something else.
         """
-        takes = inspect.signature(self.model_init).parameters
-        made = self.model_init(config) if takes else self.model_init()
-        if not isinstance(made, nn.Module):
-            raise TypeError(f"model_init must return a torch.nn.Module; got {type(made).__name__}")
+        parameters = inspect.signature(self.model_init).parameters
+        model = self.model_init(config) if parameters else self.model_init()
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model_init must return a torch.nn.Module; got {type(model).__name__}")
         if self.args.gradient_checkpointing:
-            checkpoint_activations(made, self.args.gradient_checkpointing_kwargs)
-        return made
+            checkpoint_activations(model, self.args.gradient_checkpointing_kwargs)
+        return model
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         """AdamW and its schedule, as Trainer makes them."""
@@ -228,7 +228,7 @@ class HuggingFaceRecipe(Adapted):
         return {EVAL: (*loss, predictions, labels)}
 
     def configure_metrics(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """eval_loss, and eval_ with what `compute_metrics` returns."""
+        """The metric of evaluations: eval_loss, and eval_<name> of what `compute_metrics` gives."""
         return {EVAL: EvalScores(self.compute_metrics)}
 
 
@@ -239,8 +239,8 @@ def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             groups[name not in names].append(parameter)
-    made = zip(groups, (weight_decay, 0.0), strict=True)
-    return [{"params": each, "weight_decay": decay} for each, decay in made if each]
+    pairs = zip(groups, (weight_decay, 0.0), strict=True)
+    return [{"params": each, "weight_decay": decay} for each, decay in pairs if each]
 
 
 def checkpoint_activations(model: Any, kwargs: Mapping[str, Any] | None) -> None:
@@ -267,18 +267,18 @@ def schedule_of(args: Arguments, optimizer: Any, steps: int) -> Any:
     Raises:
         TypeError, ValueError: it does not take what `lr_scheduler_kwargs` say.
     """
-    how = args.lr_scheduler_kwargs
+    kwargs = args.lr_scheduler_kwargs
     return get_scheduler(
         args.lr_scheduler_type,
         optimizer,
         args.warmup(steps),
         steps,
-        None if how is None else dict(how),
+        None if kwargs is None else dict(kwargs),
     )
 
 
 LABELS = "labels"
-# what a data set may call them
+# what a data set may call its labels
 OTHER_LABELS = ("label", "label_ids")
 # columns that tokenizers make, and pad
 PADDED = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "position_ids")
@@ -336,8 +336,8 @@ def collator_for(collator: Any, item: Any, unused: bool) -> Any:
         collator = default_data_collator
     if collator is None or not unused:
         return collator
-    named = collator if hasattr(collator, "__code__") else type(collator)
-    if named.__module__.partition(".")[0] != "transformers":
+    owner = collator if hasattr(collator, "__code__") else type(collator)
+    if owner.__module__.partition(".")[0] != "transformers":
         return collator
     return TensorColumns(collator)
 
@@ -370,14 +370,16 @@ def inputs_of(model: nn.Module, batch: Any, columns: Collection[str]) -> Mapping
         raise TypeError(
             f"the collator must return a dict of the model's arguments; got {type(batch).__name__}"
         )
-    taken = arguments_of(type(model).forward)
-    if not taken or all(name in taken for name in batch):
+    arguments = arguments_of(type(model).forward)
+    if not arguments or all(name in arguments for name in batch):
         return batch
     inputs = dict(batch)
     for name in OTHER_LABELS:
-        if name in inputs and LABELS in taken.difference(inputs):
+        if name in inputs and LABELS in arguments.difference(inputs):
             inputs[LABELS] = inputs.pop(name)
-    return {name: value for name, value in inputs.items() if name in taken or name not in columns}
+    return {
+        name: value for name, value in inputs.items() if name in arguments or name not in columns
+    }
 
 
 @lru_cache(maxsize=16)
@@ -426,8 +428,8 @@ class EvalScores:
         """The scores, by name without the prefix."""
         scores = {"loss": self._total / self._rows}
         if self._metrics is not None:
-            found = self._metrics(EvalPrediction(*self._seen))
-            scores |= {name.removeprefix(f"{EVAL}_"): value for name, value in found.items()}
+            values = self._metrics(EvalPrediction(*self._seen))
+            scores |= {name.removeprefix(f"{EVAL}_"): value for name, value in values.items()}
         return scores
 
 
@@ -447,8 +449,8 @@ def predictions_of(model: nn.Module, output: Mapping[str, Any]) -> Any:
     """All outputs but the loss: one, or a tuple of them."""
     config = getattr(model, "config", None)
     ignored = getattr(config, "keys_to_ignore_at_inference", None) or ["past_key_values"]
-    found = [value for name, value in output.items() if name not in ("loss", *ignored)]
-    return found[0] if len(found) == 1 else tuple(found)
+    outputs = [value for name, value in output.items() if name not in ("loss", *ignored)]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def labels_of(model: nn.Module, inputs: Mapping[str, Any], names: list[str] | None) -> Any:
@@ -457,5 +459,5 @@ def labels_of(model: nn.Module, inputs: Mapping[str, Any], names: list[str] | No
     `names`: of the labels; None: those that models of this class have.
     """
     wanted = names or find_labels(type(model))
-    found = [inputs[name] for name in wanted if name in inputs]
-    return found[0] if len(found) == 1 else tuple(found)
+    labels = [inputs[name] for name in wanted if name in inputs]
+    return labels[0] if len(labels) == 1 else tuple(labels)

@@ -153,28 +153,28 @@ class LightningRecipe(Adapted):
     def data(self) -> Data:
         """The data of the given loaders, or of the data module's or module's own."""
         given = self.terms.given
-        found = given.sources(self.module)
-        data = as_data(found, given.shards, given.fraction, given.samples)
+        sources = given.sources(self.module)
+        data = as_data(sources, given.shards, given.fraction, given.samples)
         adopt(self, data)
         self.terms.drop_last = self.drop_last
-        self.terms.learn(found, tuple(data.sizes.values()))
+        self.terms.learn(sources, tuple(data.sizes.values()))
         return data
 
     # -- how long trials train ---------------------------------------------------------------------
 
     def for_study(self) -> LightningRecipe:
         """The same recipe, whose number of epochs is one study's."""
-        own = copy(self)
-        own.terms = copy(self.terms)
-        return own
+        recipe = copy(self)
+        recipe.terms = copy(self.terms)
+        return recipe
 
     def plan(self, epochs: int | None, asked: bool = False) -> None:
-        """What `self.trainer.max_epochs` is where the recipe was given none."""
+        """Set what `self.trainer.max_epochs` is, where the recipe was given none."""
         self.terms.planned = epochs
         self.terms.asked = asked
 
     def planned(self) -> int | None:
-        """What it is; None if the module neither asked for it nor has code that does."""
+        """`self.trainer.max_epochs`; None if the module neither asked for it nor has code to."""
         if self.terms.asked:
             return self.terms.epochs
         if isinstance(self.module, type):
@@ -223,7 +223,7 @@ class LightningRecipe(Adapted):
         """The user's module, which asks Shoal instead of a Trainer."""
         module = self._built(config)
         check_hooks(type(module))
-        self._check_way(module)
+        self._check_optimization(module)
         self._check_clipping(type(module), config)
         size = config.get("batch_size", self.batch_size)
         accumulate = config.get("accumulate_grad_batches", self.accumulate_grad_batches)
@@ -233,8 +233,8 @@ class LightningRecipe(Adapted):
         module_steps.call(module, "configure_model")
         names = names_in_steps(own_class(module), training=True)
         leave_out_of_graph(module, names)
-        made: nn.Module = module
-        return made
+        model: nn.Module = module
+        return model
 
     def _built(self, config: Mapping[str, Any]) -> Any:
         """A new module of this configuration.
@@ -244,15 +244,15 @@ class LightningRecipe(Adapted):
         """
         if isinstance(self.module, type):
             return self.module(**arguments_for(self.module, config))
-        made = self.module(config)
-        if not is_module(made):
+        module = self.module(config)
+        if not is_module(module):
             raise TypeError(
                 "the function given to shoal.lightning must return a LightningModule; "
-                f"got {type(made).__name__}"
+                f"got {type(module).__name__}"
             )
-        return made
+        return module
 
-    def _check_way(self, module: Any) -> None:
+    def _check_optimization(self, module: Any) -> None:
         """Raise ValueError if the module steps in another way than this recipe thinks."""
         if not module.automatic_optimization:
             raise ValueError(
@@ -275,7 +275,7 @@ class LightningRecipe(Adapted):
     def attributes_instead(
         self, model: Any, names: Sequence[str], unread: Sequence[str]
     ) -> list[str]:
-        """Those that the class's __init__ takes and never reads, or that the function left alone.
+        """The names that the class's __init__ takes and never reads, or the function leaves alone.
 
         Only where the module has an attribute of that name, and its code reads it.
         """
@@ -302,8 +302,8 @@ class LightningRecipe(Adapted):
     def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
         """The module's optimizers and schedulers."""
         seat = seat_of(model)
-        made = model.configure_optimizers()
-        optimizers, forms = recipe_form(made, seat.steps_itself, seat.counts)
+        configured = model.configure_optimizers()
+        optimizers, forms = recipe_form(configured, seat.steps_itself, seat.counts)
         seat.optimizers = optimizers
         schedulers = [scheduler_of(form) for form in forms if form is not None]
         seat.scheduler_configs = [SchedulerConfig(each) for each in schedulers]
@@ -331,10 +331,10 @@ class LightningRecipe(Adapted):
     def attach(self, model: Any, progress: TrialProgress) -> None:
         """Call the hooks at the start; what they leave on the module is its beginning."""
         seat = seat_of(model)
-        seat.told = progress
+        seat.lane_progress = progress
         module_steps.call(model, "on_fit_start")
         module_steps.call(model, "on_train_start")
-        seat.kept = KeptAttributes(model)
+        seat.initial_attributes = KeptAttributes(model)
 
     def begin_pass(self, model: Any) -> None:
         """Call `on_train_epoch_start` if an epoch begins with the pass."""
@@ -365,7 +365,7 @@ class LightningRecipe(Adapted):
     def begin_validation(self, model: Any) -> None:
         """Call the hooks at the start, and keep what validation must not change."""
         seat = seat_of(model)
-        seat.before = copied(seat.kept.changed(model))
+        seat.changed_attributes = copied(seat.initial_attributes.changed(model))
         seat.validation_batches = 0
         seat.validation_log = ValidationLog()
         seat.after_batch = seat.is_validating = True
@@ -385,11 +385,11 @@ class LightningRecipe(Adapted):
         seat = seat_of(model)
         seat.validation_log = None
         seat.is_validating = False
-        before = seat.before["attributes"]
-        after = seat.kept.changed(model)["attributes"]
+        before = seat.changed_attributes["attributes"]
+        after = seat.initial_attributes.changed(model)["attributes"]
         names = [f"self.{name}" for name in differing(before, after)]
         warn_of_undone(own_class(model), names)
-        seat.kept.restore(model, seat.before)
+        seat.initial_attributes.restore(model, seat.changed_attributes)
 
     def end_epoch(self, model: Any) -> Mapping[str, float]:
         """Call `on_train_epoch_end`; returns what it logs, and the metrics of the epoch's steps."""
@@ -402,13 +402,13 @@ class LightningRecipe(Adapted):
     def state(self, model: Any) -> Any:
         """The module's attributes that changed, its metrics, and the steps it took by itself."""
         seat = seat_of(model)
-        return {**seat.kept.changed(model), "steps": seat.own_steps}
+        return {**seat.initial_attributes.changed(model), "steps": seat.own_steps}
 
     def load(self, model: Any, state: Any) -> None:
-        """Restore them."""
+        """Restore what `state` gave."""
         seat = seat_of(model)
         seat.own_steps = state["steps"]
-        seat.kept.restore(model, state)
+        seat.initial_attributes.restore(model, state)
 
 
 def parameters_of(kind: type) -> tuple[set[str], bool]:
@@ -456,14 +456,14 @@ def arguments_for(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         KeyError: it needs one that the configuration lacks.
     """
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            rest = set(config) - OWN_KEYS - set(found)
-            found |= {key: config[key] for key in rest}
+            rest = set(config) - OWN_KEYS - set(arguments)
+            arguments |= {key: config[key] for key in rest}
         elif name in config or _is_needed(parameter):
-            found[name] = config[name]
-    return found
+            arguments[name] = config[name]
+    return arguments
 
 
 class ManualLightningRecipe(LightningRecipe):
@@ -480,13 +480,13 @@ class ManualLightningRecipe(LightningRecipe):
 
     def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
         """The module's optimizers, whose steps are counted."""
-        made = super().configure_optimizers(model, config)
+        configured = super().configure_optimizers(model, config)
         for optimizer in seat_of(model).optimizers:
             optimizer.register_step_pre_hook(_before_own_step(ref(model)))
             optimizer.register_step_post_hook(seat_of(model).count_step)
-        return made
+        return configured
 
-    def _check_way(self, module: Any) -> None:
+    def _check_optimization(self, module: Any) -> None:
         if module.automatic_optimization:
             raise ValueError(
                 f"{type(module).__name__} has automatic_optimization = True, and was to step by "
@@ -494,7 +494,7 @@ class ManualLightningRecipe(LightningRecipe):
             )
 
     def obstacle(self, model: nn.Module) -> str | None:
-        """Its steps are its own."""
+        """Why the module cannot be fused: its steps are its own."""
         return "the module steps its optimizers by itself"
 
 
@@ -528,13 +528,13 @@ def recipe_in(module: ModuleType, name: str | None) -> Recipe | None:
         return None
     recipes = [value for value in vars(module).values() if isinstance(value, Recipe)]
     modules = _classes_in(module, is_module_class)
-    found = recipes or list(modules.values())
-    if not found:
+    candidates = recipes or list(modules.values())
+    if not candidates:
         return None
-    if len(found) > 1:
+    if len(candidates) > 1:
         listed = ", ".join(modules) if not recipes else f"{len(recipes)} recipes"
         raise ValueError(f"{module.__file__} has {listed}: say which one with FILE.py:NAME")
-    return _recipe_of(found[0], module)
+    return _recipe_of(candidates[0], module)
 
 
 def _recipe_of(value: Any, module: ModuleType) -> Recipe | None:
@@ -543,13 +543,13 @@ def _recipe_of(value: Any, module: ModuleType) -> Recipe | None:
         return value
     if not is_module_class(value):
         return None
-    beside = _classes_in(module, is_data_module_class)
-    if len(beside) > 1:
+    data_modules = _classes_in(module, is_data_module_class)
+    if len(data_modules) > 1:
         raise ValueError(
-            f"{module.__file__} has the data modules {', '.join(beside)}: name a recipe instead, "
-            "recipe = shoal.lightning(Module, datamodule=…), with FILE.py:recipe"
+            f"{module.__file__} has the data modules {', '.join(data_modules)}: name a recipe "
+            "instead, recipe = shoal.lightning(Module, datamodule=…), with FILE.py:recipe"
         )
-    return lightning(value, datamodule=next(iter(beside.values()), None))
+    return lightning(value, datamodule=next(iter(data_modules.values()), None))
 
 
 def _classes_in(module: ModuleType, wanted: Callable[[Any], bool]) -> dict[str, Any]:

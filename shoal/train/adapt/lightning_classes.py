@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,8 +17,8 @@ OTHERS = {"lightning", "pytorch_lightning", "torch", "torchmetrics", "builtins",
 def _classes(name: str) -> tuple[type, ...]:
     """The class of that name of each package that the user's code has imported."""
     modules = [sys.modules.get(package) for package in PACKAGES]
-    found = [getattr(module, name, None) for module in modules]
-    return tuple(each for each in found if isinstance(each, type))
+    classes = [getattr(module, name, None) for module in modules]
+    return tuple(each for each in classes if isinstance(each, type))
 
 
 def is_module_class(value: Any) -> bool:
@@ -55,9 +55,7 @@ def own_classes(kind: type) -> Iterator[type]:
             yield each
 
 
-def _overrides(kind: type, method: str) -> bool:
+@cache
+def overrides(kind: type, method: str) -> bool:
+    """Whether the user's classes bring their own version of the method."""
     return any(method in vars(each) for each in own_classes(kind))
-
-
-# Whether the user's classes bring their own version of the method; found out once.
-overrides: Callable[[type, str], bool] = cache(_overrides)

@@ -33,12 +33,11 @@ def sources(train: Any, valid: Any, data_module: Any) -> Sources:
         DataError: there is no training data, or a loader that Shoal cannot follow.
     """
     if data_module is not None:
-        made = open_data_module(data_module)
+        data_module = open_data_module(data_module)
         if train is None:
-            train = _loader_of(made, "train_dataloader")
+            train = _loader_of(data_module, "train_dataloader")
         if valid is None:
-            valid = _loader_of(made, "val_dataloader")
-        data_module = made
+            valid = _loader_of(data_module, "val_dataloader")
     validation = None if valid is None else single(called(valid), "valid")
     return Sources(single(called(train), "train"), validation, data_module)
 
@@ -49,24 +48,24 @@ def open_data_module(data_module: Any) -> Any:
     Raises:
         DataError: it is none.
     """
-    made = data_module
-    if is_data_module_class(made) or (callable(made) and not is_data_module(made)):
-        made = made()
-    if not is_data_module(made):
+    is_class = is_data_module_class(data_module)
+    if is_class or (callable(data_module) and not is_data_module(data_module)):
+        data_module = data_module()
+    if not is_data_module(data_module):
         raise DataError(
             "datamodule must be a LightningDataModule, its class, or a function that returns one; "
-            f"got {type(made).__name__}"
+            f"got {type(data_module).__name__}"
         )
-    made.prepare_data()
-    made.setup("fit")
-    return made
+    data_module.prepare_data()
+    data_module.setup("fit")
+    return data_module
 
 
-def _loader_of(made: Any, method: str) -> Any:
+def _loader_of(owner: Any, method: str) -> Any:
     """What the method of a data module or module returns; None if the user's class has none."""
-    if not overrides(type(made), method):
+    if not overrides(type(owner), method):
         return None
-    return getattr(made, method)()
+    return getattr(owner, method)()
 
 
 def loaders_of(module: Any) -> tuple[Any, Any]:
@@ -76,65 +75,65 @@ def loaders_of(module: Any) -> tuple[Any, Any]:
     return _loader_of(module, "train_dataloader"), _loader_of(module, "val_dataloader")
 
 
-def called(given: Any) -> Any:
+def called(data: Any) -> Any:
     """What a function returns; anything else as it is."""
-    if callable(given) and not hasattr(given, "__getitem__"):
-        return given()
-    return given
+    if callable(data) and not hasattr(data, "__getitem__"):
+        return data()
+    return data
 
 
-def single(given: Any, name: str) -> Any:
-    """The DataLoader or data set given; that of a list of one. None: validation has none.
+def single(data: Any, name: str) -> Any:
+    """The DataLoader or data set that was given, alone or as a list of one; None: there is none.
 
     Raises:
         DataError: there is none, or there are several.
     """
-    several = list(given.values()) if isinstance(given, Mapping) else given
-    if isinstance(several, list | tuple) and any(isinstance(each, DataLoader) for each in several):
-        if len(several) > 1:
+    loaders = list(data.values()) if isinstance(data, Mapping) else data
+    if isinstance(loaders, list | tuple) and any(isinstance(each, DataLoader) for each in loaders):
+        if len(loaders) > 1:
             raise DataError(
-                f"{name} has {len(several)} DataLoaders; Shoal takes one: join their data sets "
+                f"{name} has {len(loaders)} DataLoaders; Shoal takes one: join their data sets "
                 "with torch.utils.data.ConcatDataset"
             )
-        (given,) = several
-    if name == "valid" and (given is None or given == []):
+        (data,) = loaders
+    if name == "valid" and (data is None or data == []):
         return None
-    usable = isinstance(given, DataLoader | IterableDataset)
-    if not usable and not hasattr(given, "__getitem__"):
+    usable = isinstance(data, DataLoader | IterableDataset)
+    if not usable and not hasattr(data, "__getitem__"):
         raise DataError(
             f"{name} must be a DataLoader, a Dataset, or a function that returns one; "
-            f"got {type(given).__name__}"
+            f"got {type(data).__name__}"
         )
-    return given
+    return data
 
 
 def as_data(
-    found: Sources, shards: int | None, fraction: float | None, samples: int | None
+    sources: Sources, shards: int | None, fraction: float | None, samples: int | None
 ) -> Data:
     """The data of a study.
 
     `fraction`: set aside for validation where no validation data is given. `samples`: to read of an
     IterableDataset.
     """
-    validation = found.validation
+    validation = sources.validation
     if validation is None:
         validation = fraction
-    return Data.dataset(found.training, validation, shards, samples=samples)
+    return Data.dataset(sources.training, validation, shards, samples=samples)
 
 
-def batch_forms(found: Sources) -> tuple[str, str]:
+def batch_forms(sources: Sources) -> tuple[str, str]:
     """How DataLoaders hand out batches to train and to validate on.
 
     Each as a "dict", "list" or "tensor", or "as it is".
     """
-    given = (found.training, found.validation)
-    loaders = [each for each in given if isinstance(each, DataLoader)]
+    datasets = (sources.training, sources.validation)
+    loaders = [each for each in datasets if isinstance(each, DataLoader)]
     if any(loader.collate_fn is not default_collate for loader in loaders):
         return "as it is", "as it is"
-    training = _batch_form(found.training)
-    if found.validation is None:
+    training = _batch_form(sources.training)
+    if sources.validation is None:
         return training, training
-    return training, _batch_form(found.validation)
+    return training, _batch_form(sources.validation)
 
 
 def _batch_form(dataset: Any) -> str:
@@ -188,8 +187,8 @@ class GivenData:
         """
         train, valid = self.train, self.valid
         if train is None and self.data_module is None:
-            train, own = loaders_of(_data_module(module))
-            valid = own if valid is None else valid
+            train, own_valid = loaders_of(_data_module(module))
+            valid = own_valid if valid is None else valid
         if train is None and self.data_module is None:
             raise DataError(
                 "there is no training data: give datamodule=, or train= (and valid=), or the "
@@ -199,12 +198,12 @@ class GivenData:
 
     def brought(self) -> tuple[Any, ...]:
         """The user's classes and functions among it."""
-        every = (self.train, self.valid, self.data_module)
-        found = [each for each in every if each is not None]
-        inner = [getattr(each, name, None) for each in found for name in OF_LOADERS]
+        parts = [self.train, self.valid, self.data_module]
+        parts += [getattr(part, name, None) for part in parts for name in OF_LOADERS]
         return tuple(
-            each if isinstance(each, type) or hasattr(each, "__code__") else type(each)
-            for each in (*found, *[each for each in inner if each is not None])
+            part if isinstance(part, type) or hasattr(part, "__code__") else type(part)
+            for part in parts
+            if part is not None
         )
 
 
@@ -247,10 +246,10 @@ class Terms:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_data_module": None, "asked": False}
 
-    def learn(self, found: Sources, sizes: tuple[int, ...] | None = None) -> None:
+    def learn(self, sources: Sources, sizes: tuple[int, ...] | None = None) -> None:
         """Take over what the data tells."""
-        self._data_module = found.data_module
-        self._forms = batch_forms(found)
+        self._data_module = sources.data_module
+        self._forms = batch_forms(sources)
         self._sizes = sizes or self._sizes
 
     @property
@@ -270,12 +269,12 @@ class Terms:
 
     @property
     def data_module_class(self) -> type | None:
-        """Its class; None if there is none."""
-        given = self.given.data_module
-        if given is None or is_data_module_class(given):
-            return given  # type: ignore[no-any-return]
-        if is_data_module(given):
-            return type(given)
+        """The LightningDataModule's class; None if there is none."""
+        data_module = self.given.data_module
+        if data_module is None or is_data_module_class(data_module):
+            return data_module  # type: ignore[no-any-return]
+        if is_data_module(data_module):
+            return type(data_module)
         return type(self.data_module)
 
     @property
@@ -286,7 +285,7 @@ class Terms:
         return self.planned
 
     def max_epochs_or_error(self) -> int:
-        """The same for a module that asks.
+        """Epochs that schedules are laid out for, which a module asks for.
 
         Raises:
             ValueError: nobody said how many.

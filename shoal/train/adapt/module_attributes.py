@@ -26,7 +26,7 @@ class KeptAttributes:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._own = _Plain(module)
+        self._of_module = _Plain(module)
         self._metrics = {name: _Plain(metric) for name, metric in metrics_of(module)}
 
     def changed(self, module: nn.Module) -> dict[str, Any]:
@@ -36,57 +36,57 @@ class KeptAttributes:
             for name, metric in metrics_of(module)
             if name in self._metrics
         }
-        return {**self._own.changed(module), "metrics": metrics}
+        return {**self._of_module.changed(module), "metrics": metrics}
 
-    def restore(self, module: nn.Module, kept: Mapping[str, Any]) -> None:
+    def restore(self, module: nn.Module, changes: Mapping[str, Any]) -> None:
         """Make the attributes and metrics what they were when `changed` gave this."""
-        self._own.restore(module, kept)
+        self._of_module.restore(module, changes)
         for name, metric in metrics_of(module):
             if name in self._metrics:
-                self._metrics[name].restore(metric, kept["metrics"].get(name, NOTHING))
+                self._metrics[name].restore(metric, changes["metrics"].get(name, NOTHING))
 
 
 class _Plain:
     """The plain attributes of one module, as they were at first."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._begun = {name: copied(value) for name, value in _attributes(module)}
+        self._initial = {name: copied(value) for name, value in _attributes(module)}
 
     def changed(self, module: nn.Module) -> dict[str, Any]:
-        """Those that are new or have other values, and the names of those that are gone."""
+        """The attributes that are new or have other values, and the names of those gone."""
         now = dict(_attributes(module))
         attributes = {
             name: value
             for name, value in now.items()
-            if name not in self._begun or not same(value, self._begun[name])
+            if name not in self._initial or not same(value, self._initial[name])
         }
-        gone = [name for name in self._begun if name not in vars(module)]
+        gone = [name for name in self._initial if name not in vars(module)]
         return {"attributes": attributes, "gone": gone}
 
-    def restore(self, module: nn.Module, kept: Mapping[str, Any]) -> None:
-        """Make them what they were when `changed` gave this."""
+    def restore(self, module: nn.Module, changes: Mapping[str, Any]) -> None:
+        """Make the attributes what they were when `changed` gave this."""
         for name, _ in list(_attributes(module)):
-            if name not in self._begun:
+            if name not in self._initial:
                 delattr(module, name)
-        for name, value in {**self._begun, **_attributes_in(kept)}.items():
+        for name, value in {**self._initial, **_attributes_in(changes)}.items():
             if name == HYPER_PARAMETERS:
-                held = vars(module)[name]
+                hyper_parameters = vars(module)[name]
                 values = copied(value)
-                for key in [key for key, value in held.items() if is_plain(value)]:
+                for key in [key for key, value in hyper_parameters.items() if is_plain(value)]:
                     if key not in values:
-                        del held[key]
-                held.update(values)
+                        del hyper_parameters[key]
+                hyper_parameters.update(values)
             else:
                 vars(module)[name] = copied(value)
-        for name in kept.get("gone", ()):
+        for name in changes.get("gone", ()):
             vars(module).pop(name, None)
 
 
-def _attributes_in(kept: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes_in(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes in what `_Plain.changed` gave; earlier versions kept a metric's state."""
-    if "state" in kept:
-        return {**kept["state"], "_update_count": kept["updates"]}
-    return dict(kept["attributes"])
+    if "state" in changes:
+        return {**changes["state"], "_update_count": changes["updates"]}
+    return dict(changes["attributes"])
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:

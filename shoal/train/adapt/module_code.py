@@ -40,16 +40,12 @@ OF_VALIDATION = {"validation_step", "on_validation_batch_start", "on_validation_
 DYNAMIC = {"getattr", "vars", "__dict__", "eval", "exec", "locals"}
 
 
+@cache
 def names_in_steps(kind: type, training: bool = False) -> frozenset[str] | None:
     """The names and texts in the code of the class's steps; None: they may read any name.
 
     `training`: without the code that runs in validation only.
     """
-    found: frozenset[str] | None = _names_in_steps(kind, training)
-    return found
-
-
-def _found_names(kind: type, training: bool) -> frozenset[str] | None:
     names: set[str] = set()
     for name, function in functions_of(kind):
         if name not in APART and not (training and name in OF_VALIDATION):
@@ -57,9 +53,6 @@ def _found_names(kind: type, training: bool) -> frozenset[str] | None:
     if names & DYNAMIC:
         return None
     return frozenset(names)
-
-
-_names_in_steps: Any = cache(_found_names)
 
 
 def functions_of(kind: type) -> Iterator[tuple[str, FunctionType]]:

@@ -26,7 +26,7 @@ REDUCTIONS: Mapping[Any, str] = {
 
 
 def reduction(name: str, reduce_fx: Reduce) -> str:
-    """What the reduction is called.
+    """The name of the reduction that `reduce_fx` says.
 
     Raises:
         ValueError: there is no such reduction.
@@ -197,12 +197,12 @@ class ValidationLog:
 
     def results(self) -> dict[str, float]:
         """The value of each name."""
-        found = {name: tally.result() for name, tally in self._tallies.items()}
+        values = {name: tally.result() for name, tally in self._tallies.items()}
         for name, metric in self._metrics.items():
-            found[name] = float(one_number(name, metric.compute()))
+            values[name] = float(one_number(name, metric.compute()))
         for metric in (*self._metrics.values(), *self._finished):
             metric.reset()
-        return found
+        return values
 
 
 def items_of(dictionary: Any) -> list[tuple[str, Any]]:

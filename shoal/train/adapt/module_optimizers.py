@@ -41,7 +41,7 @@ class EveryNth(LRScheduler):
 
 
 def recipe_form(
-    made: Any, steps_itself: bool, counts: Mapping[str, Callable[[], int]]
+    configured: Any, steps_itself: bool, counts: Mapping[str, Callable[[], int]]
 ) -> tuple[list[Any], list[Any]]:
     """The optimizers, and for each its scheduler in the form that recipes have; or None.
 
@@ -51,13 +51,13 @@ def recipe_form(
     Raises:
         ValueError, TypeError: a form that Lightning does not have, or Shoal does not.
     """
-    optimizers, schedulers, monitor = _unpacked(made)
+    optimizers, schedulers, monitor = _unpacked(configured)
     if not optimizers:
         raise TypeError(
             "configure_optimizers returned no optimizer: Shoal trains modules that have one"
         )
-    named = [_as_options(each, monitor) for each in schedulers]
-    by_optimizer = [_of_optimizer(named, each) for each in optimizers]
+    options = [_as_options(each, monitor) for each in schedulers]
+    by_optimizer = [_of_optimizer(options, each) for each in optimizers]
     return optimizers, [_form(each, steps_itself, counts) for each in by_optimizer]
 
 
@@ -71,32 +71,32 @@ def scheduler_of(form: Any) -> Any:
     return scheduler
 
 
-def _unpacked(made: Any) -> tuple[list[Any], list[Any], str | None]:
-    """Optimizers, schedulers and the monitored metric of Lightning's forms."""
-    if made is None:
+def _unpacked(configured: Any) -> tuple[list[Any], list[Any], str | None]:
+    """The optimizers, schedulers and monitored metric in one of Lightning's forms."""
+    if configured is None:
         return [], [], None
-    if isinstance(made, Optimizer):
-        return [made], [], None
-    if isinstance(made, Mapping):
-        scheduler = made.get("lr_scheduler")
+    if isinstance(configured, Optimizer):
+        return [configured], [], None
+    if isinstance(configured, Mapping):
+        scheduler = configured.get("lr_scheduler")
         schedulers = [] if scheduler is None else [scheduler]
-        return [made["optimizer"]], schedulers, made.get("monitor")
-    if len(made) == 2 and isinstance(made[0], list | tuple):
-        given = made[1]
-        schedulers = list(given) if isinstance(given, Sequence) else [given]
-        return list(made[0]), schedulers, None
-    if all(isinstance(each, Mapping) for each in made):
-        parts = [_unpacked(each) for each in made]
+        return [configured["optimizer"]], schedulers, configured.get("monitor")
+    if len(configured) == 2 and isinstance(configured[0], list | tuple):
+        optimizers, scheduler = configured
+        schedulers = list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
+        return list(optimizers), schedulers, None
+    if all(isinstance(each, Mapping) for each in configured):
+        parts = [_unpacked(each) for each in configured]
         return (
             [each for part in parts for each in part[0]],
             [_as_options(each, part[2]) for part in parts for each in part[1]],
             None,
         )
-    if all(isinstance(each, Optimizer) for each in made):
-        return list(made), [], None
+    if all(isinstance(each, Optimizer) for each in configured):
+        return list(configured), [], None
     raise TypeError(
         "configure_optimizers must return an optimizer, a list of them, ([optimizers], "
-        f"[schedulers]), or dicts with the keys optimizer and lr_scheduler; got {made!r:.80}"
+        f"[schedulers]), or dicts with the keys optimizer and lr_scheduler; got {configured!r:.80}"
     )
 
 
@@ -108,19 +108,19 @@ def _as_options(scheduler: Any, monitor: str | None) -> dict[str, Any]:
     return {**options, "scheduler": scheduler}
 
 
-def _of_optimizer(named: list[dict[str, Any]], optimizer: Any) -> dict[str, Any] | None:
+def _of_optimizer(options: list[dict[str, Any]], optimizer: Any) -> dict[str, Any] | None:
     """The options of the optimizer's scheduler.
 
     Raises:
         ValueError: it has several.
     """
-    own = [each for each in named if each["scheduler"].optimizer is optimizer]
-    if len(own) > 1:
+    matching = [each for each in options if each["scheduler"].optimizer is optimizer]
+    if len(matching) > 1:
         raise ValueError(
-            f"an optimizer has {len(own)} schedulers: chain them with SequentialLR or "
+            f"an optimizer has {len(matching)} schedulers: chain them with SequentialLR or "
             "ChainedScheduler"
         )
-    return own[0] if own else None
+    return matching[0] if matching else None
 
 
 def _form(

@@ -37,8 +37,8 @@ class TrainerStandIn:
     logger = progress_bar_callback = checkpoint_callback = None
 
     def __init__(self, seat: Any) -> None:
-        own = {"_seat": seat, "loggers": [], "callbacks": []}  # the module's `ModuleSeat`
-        vars(self).update(own)
+        # past __setattr__, which refuses assignments
+        vars(self).update(_seat=seat, loggers=[], callbacks=[])
 
     def __setattr__(self, name: str, value: Any) -> None:
         remedy = ASSIGNED.get(name, "leave the assignment out")
@@ -166,16 +166,16 @@ class ModuleSeat:
         self.after_batch = False
         # whether a step runs for several models at once
         self.together = False
-        self.told: TrialProgress = NotBegun()
+        self.lane_progress: TrialProgress = NotBegun()
         self.optimizers: list[Optimizer] = []
         self.scheduler_configs: list[SchedulerConfig] = []
         # steps that the module took by itself
         self.own_steps = 0
         self.steps_itself = not module.automatic_optimization
         # the attributes as they were when a lane took the module
-        self.kept: Any = None
+        self.initial_attributes: Any = None
         # what of them had changed when the validation began
-        self.before: dict[str, Any] = {}
+        self.changed_attributes: dict[str, Any] = {}
         # outcome, batch and number of the newest training step
         self.last: tuple[Any, ...] = ()
         # within a training step, within a validation, at an epoch's end; else None
@@ -186,7 +186,7 @@ class ModuleSeat:
         # metrics that the epoch's training steps logged: see `StepLog.metrics`
         self.step_metrics: dict[str, tuple[Any, bool]] = {}
         # the values that a validation step is to return, and the samples of its batch
-        self._returned: Means | None = None
+        self._step_values: Means | None = None
         self._samples = 0
 
     @property
@@ -200,7 +200,7 @@ class ModuleSeat:
             raise RuntimeError(
                 "the step asks how far the trial is, which differs between fused trials"
             )
-        return self.told
+        return self.lane_progress
 
     @property
     def steps(self) -> int:
@@ -217,10 +217,10 @@ class ModuleSeat:
     @property
     def is_last_batch(self) -> bool:
         """Whether the epoch ends with the batch at hand; within an epoch's end: it does."""
-        done = self.progress.batches
+        batches = self.progress.batches
         if self.after_batch:
-            return done == 0 or done >= self.trainer.num_training_batches
-        return done + 1 >= self.trainer.num_training_batches
+            return batches == 0 or batches >= self.trainer.num_training_batches
+        return batches + 1 >= self.trainer.num_training_batches
 
     @property
     def awaits_step(self) -> bool:
@@ -230,10 +230,13 @@ class ModuleSeat:
     @property
     def counts(self) -> dict[str, Callable[[], int]]:
         """What gives the batches of the epoch so far ("step"), and the epochs ("epoch")."""
-        return {"step": lambda: self.told.batches, "epoch": lambda: self.told.epochs}
+        return {
+            "step": lambda: self.lane_progress.batches,
+            "epoch": lambda: self.lane_progress.epochs,
+        }
 
     def count_step(self, *_: Any) -> None:
-        """The module stepped an optimizer."""
+        """Count a step that the module made by itself."""
         self.own_steps += 1
 
     # -- logging -----------------------------------------------------------------------------------
@@ -245,7 +248,7 @@ class ModuleSeat:
         how = reduction(name, reduce_fx)
         if self.step_log is not None:
             self.step_log.add(name, value, how, batch_size, on_epoch is True)
-        elif self._returned is not None:
+        elif self._step_values is not None:
             if on_epoch is not False:
                 self._log_in_validation(name, value, how, batch_size)
         elif self.validation_log is not None:
@@ -259,10 +262,10 @@ class ModuleSeat:
 
     def _log_in_validation(self, name: str, value: Any, how: str, batch_size: int | None) -> None:
         """A mean over all samples is returned by the step; other values are collected."""
-        assert self._returned is not None
+        assert self._step_values is not None
         usual = how == "mean" and batch_size in (None, self._samples)
         if usual and not hasattr(value, "compute"):
-            self._returned.log(name, value)
+            self._step_values.log(name, value)
             return
         if self.validation_log is None:
             raise RuntimeError(
@@ -288,7 +291,7 @@ class ModuleSeat:
 
     def batch_number(self) -> Any:
         """The number of the batch in its epoch; in a fused step, what must not be read."""
-        return Unknown() if self.together else self.told.batches
+        return Unknown() if self.together else self.lane_progress.batches
 
     @contextmanager
     def in_validation(self, samples: int, together: bool = False) -> Iterator[dict[str, Any]]:
@@ -298,13 +301,13 @@ class ModuleSeat:
         """
         before = self.after_batch, self.is_validating
         self.after_batch = self.is_validating = True
-        self._returned = Means()
+        self._step_values = Means()
         self._samples = samples
         self.together = together
         try:
-            yield self._returned
+            yield self._step_values
         finally:
-            self._returned = None
+            self._step_values = None
             self.together = False
             self.after_batch, self.is_validating = before
 
@@ -324,7 +327,7 @@ class ModuleSeat:
 # names whose values were not kept, and a warning said so
 _unkept: set[str] = set()
 _seats: weakref.WeakKeyDictionary[nn.Module, ModuleSeat] = weakref.WeakKeyDictionary()
-_classes: dict[type, type] = {}
+_attached_classes: dict[type, type] = {}
 
 
 def seat_of(module: Any) -> ModuleSeat:
@@ -345,10 +348,10 @@ def attach_seat(module: nn.Module, seat: ModuleSeat) -> None:
             vars(each)["shoal_seat"] = weakref.ref(seat)
             vars(each)["shoal_read"] = _read_hyper_parameters(each)
             kind = type(each)
-            if kind not in _classes:  # one for each, so that lanes have the same
+            if kind not in _attached_classes:  # one for each, so that lanes have the same
                 names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-                _classes[kind] = type(kind.__name__, (Attached, kind), names)
-            each.__class__ = _classes[kind]
+                _attached_classes[kind] = type(kind.__name__, (Attached, kind), names)
+            each.__class__ = _attached_classes[kind]
 
 
 def own_class(module: Any) -> type:
@@ -368,13 +371,13 @@ def detached(module: nn.Module) -> nn.Module:
 
 def _read_hyper_parameters(module: Any) -> dict[str, Any]:
     """The module's saved hyper-parameters that its steps may read."""
-    given = dict(getattr(module, "hparams", {}))
+    hyper_parameters = dict(getattr(module, "hparams", {}))
     names = names_in_steps(type(module))
     if names is None:
-        return given
+        return hyper_parameters
     if "hparams" not in names:
         return {}
-    return {name: value for name, value in given.items() if name in names}
+    return {name: value for name, value in hyper_parameters.items() if name in names}
 
 
 class Attached:
@@ -384,12 +387,12 @@ class Attached:
     @property
     def outside_graph(self) -> frozenset[str]:
         """Attributes that no step reads."""
-        own = {"shoal_seat", "_hparams", "_hparams_initial", "_trainer"}
+        attributes = {"shoal_seat", "_hparams", "_hparams_initial", "_trainer"}
         names = names_in_steps(own_class(self))
         if names is not None:
-            own |= {name for name in vars(self) if name.strip("_") and name not in names}
-            own -= KEPT
-        return frozenset(own)
+            attributes |= {name for name in vars(self) if name.strip("_") and name not in names}
+            attributes -= KEPT
+        return frozenset(attributes)
 
     @property
     def trainer(self) -> TrainerStandIn:
@@ -412,15 +415,15 @@ class Attached:
 
     @property
     def logger(self) -> None:
-        """There is none: Shoal's own loggers write what is logged."""
+        """No logger: Shoal's own loggers write what is logged."""
 
     @property
     def loggers(self) -> list[Any]:
-        """There are none."""
+        """No loggers."""
         return []
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """As Python's."""
+        """Print as Python's `print` does."""
         print(*args, **kwargs)  # noqa: T201 - the user's own call
 
     def log(
@@ -439,28 +442,28 @@ class Attached:
         )
 
     def log_dict(self, dictionary: Any, *_: Any, **options: Any) -> None:
-        """Keep each value."""
+        """Keep each value of the dictionary."""
         for name, value in items_of(dictionary):
             self.log(name, value, **options)
 
     def optimizers(self, use_pl_optimizer: bool = True) -> Any:
         """The optimizer; a list, if there are several."""
-        own = seat_of(self).optimizers
-        return own[0] if len(own) == 1 else own
+        optimizers = seat_of(self).optimizers
+        return optimizers[0] if len(optimizers) == 1 else optimizers
 
     def lr_schedulers(self) -> Any:
         """The scheduler; a list, if there are several; None, if there is none."""
-        own = [config.scheduler for config in seat_of(self).scheduler_configs]
-        if not own:
+        schedulers = [config.scheduler for config in seat_of(self).scheduler_configs]
+        if not schedulers:
             return None
-        return own[0] if len(own) == 1 else own
+        return schedulers[0] if len(schedulers) == 1 else schedulers
 
     # the module's own hooks
     on_before_backward: Callable[[Any], None]
     on_after_backward: Callable[[], None]
 
     def manual_backward(self, loss: Any, *args: Any, **kwargs: Any) -> None:
-        """The loss's gradient is added, between the hooks around it."""
+        """Add the loss's gradient, between the hooks around it."""
         self.on_before_backward(loss)
         loss.backward(*args, **kwargs)
         self.on_after_backward()
@@ -483,8 +486,8 @@ def clip(optimizer: Optimizer, limit: float | None, algorithm: str | None) -> No
     """Clip the gradient by its norm, or by the value of each number."""
     if not limit:
         return
-    found = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if algorithm == "value":
-        nn.utils.clip_grad_value_(found, limit)
+        nn.utils.clip_grad_value_(parameters, limit)
     else:
-        nn.utils.clip_grad_norm_(found, limit)
+        nn.utils.clip_grad_norm_(parameters, limit)

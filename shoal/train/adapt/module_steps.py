@@ -116,12 +116,12 @@ def transfer_batch(module: Any, batch: Any, terms: Terms, scored: bool) -> Any:
     `scored`: it is of a validation.
     """
     batch = in_form(batch, terms.forms[scored])
-    for hook, more in zip(OF_TRANSFER, ((0,), (module.device, 0), (0,)), strict=True):
-        made = terms.data_module_class
-        if made is not None and overrides(made, hook):
-            batch = getattr(terms.data_module, hook)(batch, *more)
+    for hook, arguments in zip(OF_TRANSFER, ((0,), (module.device, 0), (0,)), strict=True):
+        data_module_class = terms.data_module_class
+        if data_module_class is not None and overrides(data_module_class, hook):
+            batch = getattr(terms.data_module, hook)(batch, *arguments)
         elif overrides(type(module), hook):
-            batch = getattr(module, hook)(batch, *more)
+            batch = getattr(module, hook)(batch, *arguments)
     return batch
 
 
@@ -167,10 +167,10 @@ def _compare_loss(module: Any, logged: Any, outcome: Any) -> None:
     if kind in _compared or is_fused(module):
         return
     _compared.add(kind)
-    told, returned = float(logged), float(loss_of(outcome).detach())
-    if not isclose(told, returned, rel_tol=1e-3):
+    logged_loss, returned = float(logged), float(loss_of(outcome).detach())
+    if not isclose(logged_loss, returned, rel_tol=1e-3):
         warn(
-            f"{kind.__name__}.training_step logs {told:.4g} as 'loss' and returns "
+            f"{kind.__name__}.training_step logs {logged_loss:.4g} as 'loss' and returns "
             f"{returned:.4g}: among the scores, 'loss' is what it returns; log the other "
             "value by a name of its own"
         )
@@ -228,13 +228,9 @@ def loss_of(outcome: Any) -> Tensor:
 
 
 @cache
-def _count_of(kind: Any, step: str) -> int:
-    return positional(getattr(kind, step)) - 1
-
-
 def _count(kind: Any, step: str) -> int:
     """How many of (batch, batch_idx) the step takes."""
-    return _count_of(kind, step)
+    return positional(getattr(kind, step)) - 1
 
 
 # -- validation ------------------------------------------------------------------------------------

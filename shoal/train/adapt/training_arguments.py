@@ -151,22 +151,22 @@ class Arguments:
             )
 
     @classmethod
-    def of(cls, given: Any) -> Self:
+    def of(cls, args: Any) -> Self:
         """The arguments in a dict, or in a TrainingArguments.
 
         Raises:
             TypeError, ValueError: it is neither, or has a field that Shoal does not follow.
         """
         known = [field.name for field in fields(cls)]
-        values = _changed(given)
+        values = _changed(args)
         for name in sorted(set(values).difference(known)):
             _check_around(name, known)
         return cls(**{name: values[name] for name in known if name in values})
 
     def with_config(self, config: Mapping[str, Any]) -> Arguments:
         """These arguments, with a trial's values in their place."""
-        own = {name: config[name] for name in SEARCHED if name in config}
-        return Arguments(**{**vars(self), **own})
+        values = {name: config[name] for name in SEARCHED if name in config}
+        return Arguments(**{**vars(self), **values})
 
     def warmup(self, steps: int) -> int:
         """Steps of warm-up, of so many steps in all."""
@@ -225,24 +225,24 @@ def _check_around(name: str, known: list[str]) -> None:
     )
 
 
-def _changed(given: Any) -> dict[str, Any]:
-    """The given fields, without those that have their defaults."""
-    if given is None:
+def _changed(args: Any) -> dict[str, Any]:
+    """The fields in the user's arguments, without those that have their defaults."""
+    if args is None:
         return {}
     defaults = {
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(TrainingArguments)
     }
-    if isinstance(given, Mapping):
-        values = dict(given)
-    elif isinstance(given, TrainingArguments):
-        values = {field.name: getattr(given, field.name) for field in fields(given)}
+    if isinstance(args, Mapping):
+        values = dict(args)
+    elif isinstance(args, TrainingArguments):
+        values = {field.name: getattr(args, field.name) for field in fields(args)}
         # Making the object fills in fields, in the same way for a fresh one.
-        defaults = vars(type(given)(output_dir=given.output_dir))
+        defaults = vars(type(args)(output_dir=args.output_dir))
     else:
         raise TypeError(
             "args must be a transformers.TrainingArguments or a dict of its fields; "
-            f"got {type(given).__name__}"
+            f"got {type(args).__name__}"
         )
     return {
         NEWER.get(name, name): _plain(value)

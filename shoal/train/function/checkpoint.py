@@ -38,44 +38,44 @@ def pack_checkpoint(checkpoint: Any) -> dict[str, Any]:
                 "write it first, or give a dict"
             )
         files = {}
-        for place in sorted(path.rglob("*")):
-            if place.is_file():
-                name = Path(path.name) / place.relative_to(path)
-                files[name.as_posix()] = _content(place)
+        for file in sorted(path.rglob("*")):
+            if file.is_file():
+                name = Path(path.name) / file.relative_to(path)
+                files[name.as_posix()] = _content(file)
         return {"kind": "folder", "name": path.name, "files": files}
     return {"kind": "tree", "tree": tree.to_numpy(_marked(checkpoint))}
 
 
-def without_place(kept: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same without the name of the file or folder that was given, which may be a random one."""
-    if kept["kind"] == "tree":
-        return kept
+def without_place(packed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The packed checkpoint without the name of its file or folder, which may be a random one."""
+    if packed["kind"] == "tree":
+        return packed
     files = {}
-    for name, content in kept["files"].items():
+    for name, content in packed["files"].items():
         files["/".join(PurePosixPath(name).parts[1:])] = content
-    return {"kind": kept["kind"], "files": files}
+    return {"kind": packed["kind"], "files": files}
 
 
-def unpacked(kept: Mapping[str, Any], folder: Path) -> Any:
+def unpacked(packed: Mapping[str, Any], folder: Path) -> Any:
     """The checkpoint again; what was a path is written into the folder, which must exist.
 
     Raises:
         Damaged: it names a place outside of the folder.
     """
-    if kept["kind"] == "tree":
-        return _unmarked(tree.to_torch(kept["tree"]))
-    place = _within(folder, kept["name"])
-    if kept["kind"] == "folder":
-        place.mkdir(parents=True, exist_ok=True)
-    for name, content in kept["files"].items():
+    if packed["kind"] == "tree":
+        return _unmarked(tree.to_torch(packed["tree"]))
+    path = _within(folder, packed["name"])
+    if packed["kind"] == "folder":
+        path.mkdir(parents=True, exist_ok=True)
+    for name, content in packed["files"].items():
         target = _within(folder, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(np.asarray(content).tobytes())
-    return place
+    return path
 
 
 def _within(folder: Path, name: Any) -> Path:
-    """The place of that name in the folder: a checkpoint that others made must write nowhere else.
+    """The path of that name in the folder: a checkpoint that others made must write nowhere else.
 
     Raises:
         Damaged: the name leads out of the folder.

@@ -95,13 +95,13 @@ class CommandRecipe(FunctionRecipe):
         program = self.words[0]
         if not _PLACE.search(program) and not shutil.which(program):
             raise ValueError(f"there is no program {program!r} to run")
-        named = self.placeholders
-        if space is None and not named:
+        placeholders = self.placeholders
+        if space is None and not placeholders:
             return
         space = space or {}
-        for name in sorted(named - space.keys()):
+        for name in sorted(placeholders - space.keys()):
             raise ValueError(_unknown(name, [*space, FOLDER]))
-        unused = sorted(space.keys() - named - {"seed"})
+        unused = sorted(space.keys() - placeholders - {"seed"})
         if unused:
             raise ValueError(
                 f"the command does not use {', '.join(unused)} of the search space: write "
@@ -132,9 +132,9 @@ class CommandRecipe(FunctionRecipe):
             _check_code(self.words)
             self.check_values(context.chosen)
             words = _arguments(self.words, context.chosen, folder)
-            place = self.folder if Path(self.folder).is_dir() else None
+            directory = self.folder if Path(self.folder).is_dir() else None
             variables = _variables(context, folder)
-            process = TrialProcess(words, variables, place, context.log)
+            process = TrialProcess(words, variables, directory, context.log)
             try:
                 reports = _report_lines(process, folder)
                 _check_end(process, reports or context.restored)
@@ -150,65 +150,65 @@ def _names(word: str) -> set[str]:
 def _check_code(words: Sequence[str]) -> None:
     """Raise ValueError if a value would be run as code, or say which program runs."""
     code = set(_code_words(words))
-    first = _program_place(words)
-    for place, word in enumerate(words):
+    first = _program_index(words)
+    for index, word in enumerate(words):
         names = sorted(_names(word))
         if not names:
             continue
-        if place in code:
+        if index in code:
             raise ValueError(
                 f"the command has {{{names[0]}}} within {word!r:.80}, which runs as code, and a "
                 "value could be any code: pass it as an argument, as in "
                 f"sh -c 'python t.py \"$1\"' sh {{{names[0]}}}, or by the environment, as in "
                 f"env VALUE={{{names[0]}}} sh -c 'python t.py \"$VALUE\"'"
             )
-        if place == first and _PLACE.match(word):
+        if index == first and _PLACE.match(word):
             raise ValueError(
                 f"the value {{{names[0]}}} would say which program the command runs: name the "
                 "program, and give it values as arguments"
             )
 
 
-def _program_place(words: Sequence[str]) -> int:
-    """The place of the program among the words, behind those that prepare for it, as env does."""
-    for place, word in enumerate(words):
+def _program_index(words: Sequence[str]) -> int:
+    """The index of the program among the words, behind those that prepare for it, as env does."""
+    for index, word in enumerate(words):
         if not _BEFORE_PROGRAM.fullmatch(Path(word).name):
-            return place
+            return index
     return 0
 
 
 def _code_words(words: Sequence[str]) -> Iterator[int]:
-    """The places of the words that are run as code, as far as the programs are known."""
-    first = _program_place(words)
-    for place, word in enumerate(words):
+    """The indices of the words that are run as code, as far as the programs are known."""
+    first = _program_index(words)
+    for index, word in enumerate(words):
         name = Path(word).name
-        if name.startswith(("-S", "--split-string")) and place < first:  # of env
-            yield from (place, place + 1)
-        elif place == first and name in _JOINERS:
-            yield from range(place + 1, len(words))
-        elif place == first and _INTERPRETER.fullmatch(name):
-            yield from _code_of(words, place, name not in _WITH_NAMES)
+        if name.startswith(("-S", "--split-string")) and index < first:  # of env
+            yield from (index, index + 1)
+        elif index == first and name in _JOINERS:
+            yield from range(index + 1, len(words))
+        elif index == first and _INTERPRETER.fullmatch(name):
+            yield from _code_of(words, index, name not in _WITH_NAMES)
         elif _SHELL.fullmatch(name):
-            yield from _code_of(words, place, False)
+            yield from _code_of(words, index, False)
 
 
 def _code_of(words: Sequence[str], program: int, options: bool) -> Iterator[int]:
-    """The places of the words that this interpreter runs as code.
+    """The indices of the words that this interpreter runs as code.
 
     Its arguments begin with the first word that is no option, a file, or behind the code.
     `options`: whether its other options count as code, too.
     """
     before = ""
-    for place in range(program + 1, len(words)):
-        word = words[place]
+    for index in range(program + 1, len(words)):
+        word = words[index]
         if _CODE.fullmatch(before):
-            yield place
+            yield index
             if word != "--":
                 return
             continue
         if word.startswith(("-", "+")) or before in _WITH_WORD:
             if options:
-                yield place
+                yield index
         elif not _CODE.fullmatch(word) and Path(words[program]).name not in _WITH_NAMES:
             return
         before = word
@@ -255,14 +255,14 @@ def _report_lines(process: TrialProcess, folder: Path) -> int:
             continue
         # Of several lines at once, the files belong to the last.
         current = process.pause()
-        kept = folder if current and any(folder.iterdir()) else None
-        report(values, checkpoint=kept)
+        checkpoint = folder if current and any(folder.iterdir()) else None
+        report(values, checkpoint=checkpoint)
         process.go_on()
         reports += 1
     return reports
 
 
-def _check_end(process: TrialProcess, told: int | bool) -> None:
+def _check_end(process: TrialProcess, reported: int | bool) -> None:
     """Raise RuntimeError unless the process has ended well."""
     status = process.ended()
     log = process.log
@@ -270,7 +270,7 @@ def _check_end(process: TrialProcess, told: int | bool) -> None:
     if status != 0:
         last = _last(log.errors or log.newest)
         raise RuntimeError(f"the command ended with {status}; {last}\n{newest}")
-    if not told:
+    if not reported:
         raise RuntimeError(
             "the command printed no scores: a line that holds name=number pairs and nothing else, "
             f"such as loss=0.3 accuracy=0.9, is a report; {_last(log.newest)}\n{newest}"
@@ -288,22 +288,22 @@ def _last(lines: Iterable[str]) -> str:
 def scores(line: str) -> Values | None:
     """The numbers of a line that consists of name=value pairs; None of other lines."""
     pairs = [_PAIR.fullmatch(word) for word in line.replace(",", " ").split()]
-    found = {}
+    values = {}
     for pair in pairs:
         if pair is None:
             return None
         try:
-            found[pair[1]] = float(pair[2])
+            values[pair[1]] = float(pair[2])
         except ValueError:
             return None
-    return found or None
+    return values or None
 
 
 @contextmanager
 def _folder(prefix: str) -> Iterator[Path]:
     """The folder of a trial's checkpoint, with what the newest one held."""
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as place:
-        folder = Path(place) / FOLDER
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as path:
+        folder = Path(path) / FOLDER
         folder.mkdir()
         former = restore()
         if former is not None:
@@ -313,12 +313,12 @@ def _folder(prefix: str) -> Iterator[Path]:
 
 def _arguments(words: Iterable[str], config: Mapping[str, Any], folder: Path) -> list[str]:
     """The words with values in place of names; a name alone whose value is "" gives no argument."""
-    found = []
+    arguments = []
     for word in words:
         filled = _filled(word, config, folder)
         if filled or not _PLACE.fullmatch(word):
-            found.append(filled)
-    return found
+            arguments.append(filled)
+    return arguments
 
 
 def _filled(word: str, config: Mapping[str, Any], folder: Path) -> str:
@@ -327,12 +327,12 @@ def _filled(word: str, config: Mapping[str, Any], folder: Path) -> str:
     Raises:
         ValueError: the configuration lacks a name.
     """
-    known = {**config, FOLDER: folder}
+    values = {**config, FOLDER: folder}
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in known:
-            raise ValueError(_unknown(found[1], list(known)))
-        return str(known[found[1]])
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise ValueError(_unknown(match[1], list(values)))
+        return str(values[match[1]])
 
     return _PLACE.sub(value, word)
 
@@ -349,17 +349,17 @@ def _unknown(name: str, known: list[str]) -> str:
 
 def _variables(context: TrialContext, folder: Path) -> dict[str, str]:
     """The environment of a trial's process."""
-    found = dict(os.environ)
-    found.pop("SHOAL_RESTORED", None)
-    found |= {
+    variables = dict(os.environ)
+    variables.pop("SHOAL_RESTORED", None)
+    variables |= {
         "PYTHONUNBUFFERED": "1",
         "SHOAL_CHECKPOINT": str(folder),
         "SHOAL_SEED": str(context.seed),
         "SHOAL_TRIAL": context.trial.id,
     }
     if context.restored:
-        found["SHOAL_RESTORED"] = "1"
-    return found
+        variables["SHOAL_RESTORED"] = "1"
+    return variables
 
 
 # Characters of a line that are read at once; lines that wait to be looked at; lines of an error.
@@ -373,8 +373,8 @@ _POSIX = os.name == "posix"
 class OutputLog:
     """What a process prints: in files, and the newest lines in memory."""
 
-    def __init__(self, place: Path | None) -> None:
-        self._file = None if place is None else PrintedLog(place, study_of(place))
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else PrintedLog(path, study_of(path))
         self._lock = Lock()
         self.newest: deque[str] = deque(maxlen=SHOWN)
         self.errors: deque[str] = deque(maxlen=SHOWN)  # of them, those of its stderr
@@ -425,8 +425,8 @@ class TrialProcess:
         with suppress(AttributeError, OSError):
             os.set_blocking(self._input, False)
         self._readers = [
-            Thread(target=self._read, args=(stream, told), daemon=True)
-            for stream, told in ((process.stdout, True), (process.stderr, False))
+            Thread(target=self._read, args=(stream, is_output), daemon=True)
+            for stream, is_output in ((process.stdout, True), (process.stderr, False))
         ]
         for reader in self._readers:
             reader.start()
@@ -437,7 +437,7 @@ class TrialProcess:
             yield line
 
     def ended(self) -> int:
-        """How it ended: its exit status, or minus the number of a signal."""
+        """Wait for its end; returns its exit status, or minus the number of a signal."""
         status: int = self._process.wait()
         for reader in self._readers:
             reader.join(GRACE)
@@ -450,7 +450,7 @@ class TrialProcess:
         return self._lines.empty()
 
     def go_on(self) -> None:
-        """After `pause`. It gets a line to read, for which it may have waited."""
+        """Let it run on after `pause`, with a line to read, for which it may have waited."""
         with suppress(OSError):  # nobody reads them
             os.write(self._input, b"go\n")
         self._signal("SIGCONT")
@@ -481,12 +481,12 @@ class TrialProcess:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, getattr(signal, name))
 
-    def _read(self, stream: IO[str], told: bool) -> None:
-        """Log what comes; `told`: and give it to `lines`."""
+    def _read(self, stream: IO[str], is_output: bool) -> None:
+        """Log what comes on the stream; the output's lines go to `lines`, too."""
         with suppress(ValueError, OSError), stream:
             while line := stream.readline(LONGEST):
-                self.log.write(line, is_error=not told)
-                if told and not self._over:
+                self.log.write(line, is_error=not is_output)
+                if is_output and not self._over:
                     self._lines.put(line)
-        if told and not self._over:
+        if is_output and not self._over:
             self._lines.put(None)

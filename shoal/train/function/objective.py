@@ -137,9 +137,9 @@ class ObjectiveTrial:
         Anything else is known to the trial itself only, while it trains.
         """
         self.user_attrs[key] = value
-        found = number(value)
-        if found is not None:
-            self.noted[key] = found
+        score = number(value)
+        if score is not None:
+            self.noted[key] = score
             return
         warn(
             f"set_user_attr: a study keeps notes that are numbers, and {key!r} is "
@@ -160,7 +160,7 @@ class ObjectiveTrial:
         return chosen[name]
 
     def _source(self, name: str, number: int) -> Source:
-        """What the parameter is drawn from, the one that is asked for after so many others."""
+        """What the parameter is drawn from; `number` others were asked for before it."""
         seed = self._context.seed % 2**32
         trial = self._context.trial.id
         if self._context.spread and _NUMBERED.fullmatch(trial):
@@ -220,17 +220,17 @@ def called(objective: Any, context: TrialContext) -> Values:
     return {context.metric: value, **trial.noted}
 
 
-def _warn_of_unasked(context: TrialContext, asked: Mapping[str, Any]) -> None:
+def _warn_of_unasked(context: TrialContext, params: Mapping[str, Any]) -> None:
     """Warn of what the trial was given and its objective never asked for."""
-    unasked = sorted(context.trial.config.keys() - asked.keys() - OF_SHOAL)
+    unasked = sorted(context.trial.config.keys() - params.keys() - OF_SHOAL)
     if not unasked:
         return
     ends = {name.rpartition(".")[2] for name in unasked if "." in name}
     hint = ""
-    for name in sorted(ends & asked.keys()):
+    for name in sorted(ends & params.keys()):
         full = next(each for each in unasked if each.endswith(f".{name}"))
         hint = f". What belongs to a value has its dimension's name in front: ask for {full!r}"
     warn(
         f"the objective never asked for {', '.join(unasked)} of the search space, which is "
-        f"searched in vain; it asked for {', '.join(asked) or 'nothing'}{hint}"
+        f"searched in vain; it asked for {', '.join(params) or 'nothing'}{hint}"
     )

@@ -77,7 +77,7 @@ _open: list[Session] = []
 
 
 def _leave_to_parent() -> None:
-    """In a fork nobody would answer to a report."""
+    """Refuse reports in a fork, where nobody would answer them."""
     if _open:
         _open[:] = [_Elsewhere()]
 
@@ -132,14 +132,14 @@ def numbers(values: Any, metric: str) -> Values:
     """
     if not isinstance(values, Mapping):
         values = {metric: values}
-    found = numbers_in(values, metric)
-    wrong = [name for name, value in found.items() if value is None]
-    if wrong or not found:
+    floats = numbers_in(values, metric)
+    wrong = [name for name, value in floats.items() if value is None]
+    if wrong or not floats:
         raise TypeError(
             "report takes numbers by name, as report({'loss': 0.3}), or one number; "
             f"got {dict(values)!r}"
         )
-    return {name: nan if value is None else value for name, value in found.items()}
+    return {name: nan if value is None else value for name, value in floats.items()}
 
 
 def numbers_in(values: Mapping[Any, Any], metric: str) -> dict[str, float | None]:

@@ -77,7 +77,7 @@ class FunctionTrainer:
         # The functions that wait, in the order of their last reports.
         self._runs: dict[TrialId, FunctionRun] = {}
         # The newest checkpoint of each of them: its reports, and its name.
-        self._kept: dict[TrialId, tuple[int, str]] = {}
+        self._checkpoints: dict[TrialId, tuple[int, str]] = {}
         sweep(vault.url, setup.run)
 
     # -- units -----------------------------------------------------------------------------------
@@ -96,13 +96,13 @@ class FunctionTrainer:
         """
         for unit in units:
             try:
-                yield unit.trial.id, self._made(unit)
+                yield unit.trial.id, self._outcome(unit)
             except TrialError as error:
-                error.config = self._chosen(unit)
+                error.config = self._drawn_config(unit)
                 self.forget(unit.trial.id)
                 yield unit.trial.id, error
 
-    def _made(self, unit: Unit) -> Done | Returned:
+    def _outcome(self, unit: Unit) -> Done | Returned:
         """What came of the unit.
 
         Raises:
@@ -131,20 +131,20 @@ class FunctionTrainer:
     def _done(
         self, unit: Unit, run: FunctionRun, news: Report | End, spent: dict[str, Seconds]
     ) -> Done | Returned:
-        """What to say of the unit; a checkpoint becomes durable."""
-        chosen = self._chosen(unit)
+        """The driver's answer about the unit; a checkpoint becomes durable."""
+        config = self._drawn_config(unit)
         over = isinstance(news, End)
         if isinstance(news, End) and (news.pruned or not news.values):
-            return Returned(news.pruned, chosen)
-        kept = None
+            return Returned(news.pruned, config)
+        name = None
         if isinstance(news, Report) and news.checkpoint is not None:
             begin = perf_counter()
-            kept = self._saved(unit.trial.id, run, news.checkpoint)
+            name = self._saved(unit.trial.id, run, news.checkpoint)
             spent["save"] = perf_counter() - begin
         visit = unit.visit._replace(samples=1)
-        return Done(visit, spent, dict(news.values), kept=kept, over=over, config=chosen)
+        return Done(visit, spent, dict(news.values), kept=name, over=over, config=config)
 
-    def _chosen(self, unit: Unit) -> dict[str, Value] | None:
+    def _drawn_config(self, unit: Unit) -> dict[str, Value] | None:
         """The trial's configuration, if its objective has drawn more of that."""
         run = self._runs.get(unit.trial.id)
         if run is None or run.context.chosen == dict(unit.trial.config):
@@ -164,7 +164,7 @@ class FunctionTrainer:
                 self._vault.save(name, state)
             except TypeError as error:
                 raise ValueError(f"the checkpoint cannot be stored: {error}") from error
-        self._kept[trial] = run.reports, name
+        self._checkpoints[trial] = run.reports, name
         return name
 
     def _advanced(self, run: FunctionRun) -> Report | End:
@@ -204,19 +204,19 @@ class FunctionTrainer:
         self._runs[trial] = run
         while len(self._runs) > AT_REST + 1:  # these are too many: one ends
             *waiting, _ = self._runs
-            safe = [trial for trial in waiting if self._is_durable(trial)]
-            self.forget((safe or waiting)[0])
+            durable = [trial for trial in waiting if self._is_durable(trial)]
+            self.forget((durable or waiting)[0])
         return run
 
     def _started(self, unit: Unit) -> FunctionRun:
         """A new thread for the trial's function."""
         trial = unit.trial
-        kept: Kept | None = None
+        state: DurableState | None = None
         if isinstance(unit.source, str):
-            kept = self._vault.restore(unit.source)
+            state = self._vault.restore(unit.source)
         elif unit.source is not None:
-            kept = unit.source
-        if kept is None and unit.visits:
+            state = unit.source
+        if state is None and unit.visits:
             raise LookupError(f"nothing of trial {trial.id} is here")
         with blaming():
             seed = seed_of(trial.config, self._setup.seed)
@@ -228,21 +228,21 @@ class FunctionTrainer:
             seed=seed,
             metric=self._setup.metric or METRIC,
             chosen=dict(trial.config),
-            restored=kept is not None,
+            restored=state is not None,
             log=log,
             scratch=prefix_of(self._vault.url, self._setup.run),
             spread=self._recipe.spread,
         )
-        return FunctionRun(self._recipe, context, self._setup.options.threads, self._device, kept)
+        return FunctionRun(self._recipe, context, self._setup.options.threads, self._device, state)
 
     def _is_durable(self, trial: TrialId) -> bool:
         """Whether the trial's last report gave a checkpoint."""
-        reports, _ = self._kept.get(trial, (0, ""))
+        reports, _ = self._checkpoints.get(trial, (0, ""))
         return reports == self._runs[trial].reports
 
     def _drop(self, trial: TrialId) -> None:
         self._runs.pop(trial, None)
-        self._kept.pop(trial, None)
+        self._checkpoints.pop(trial, None)
 
     def holds(self, trial: TrialId, visits: int) -> bool:
         """Whether the trial's function waits here after so many reports."""
@@ -256,11 +256,11 @@ class FunctionTrainer:
         """
         if trial in self._runs and self._is_durable(trial):
             with suppress(FileNotFoundError, Damaged):
-                return self._vault.load(self._kept[trial][1])
+                return self._vault.load(self._checkpoints[trial][1])
         raise LookupError(f"the last report of trial {trial} gave no checkpoint")
 
     def keep(self, trial: TrialId) -> str:
-        """As `SlotTrainer.keep`. What a function gave is durable already.
+        """Refuse what `SlotTrainer.keep` does: what a function gave is durable already.
 
         Raises:
             LookupError: always.
@@ -302,7 +302,7 @@ def _check_scored(run: FunctionRun, end: End) -> None:
 # Seconds that a function's `finally` blocks may take when its trial is stopped.
 GRACE: Seconds = 20.0
 
-Kept = Mapping[str, Any]  # a durable state: "reports", "rng" and "checkpoint"
+DurableState = Mapping[str, Any]  # "reports", "rng" and "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,26 +345,26 @@ class FunctionRun:
         context: TrialContext,
         threads: int,
         device: torch.device,
-        kept: Kept | None,
+        state: DurableState | None,
     ) -> None:
         self.context = context
         self.reports = 0
         # whether a score of the metric was finite, as far as is known
-        self.scored = kept is not None
+        self.scored = state is not None
         self.over = False
         self._recipe = recipe
         self._threads = threads
         self._device = device
-        self._kept = kept
-        if kept is not None:
-            self.reports = int(kept["reports"])
+        self._restored = state
+        if state is not None:
+            self.reports = int(state["reports"])
         self._rng = Rng(context.seed, device)
         self._folders: list[str] = []  # of checkpoints that were paths
         self._news: Report | End | BaseException = End()
         self._folder = ""  # the one that it works in, once it has begun
         self._stopping = False
         self._go = Semaphore(0)
-        self._came = Semaphore(0)
+        self._has_news = Semaphore(0)
         name = f"shoal-{context.trial.id}"
         self._thread = Thread(target=self._main, name=name, daemon=True)
 
@@ -378,7 +378,7 @@ class FunctionRun:
         """
         with self._rng, talking(self), self._in_its_folder():
             self._wake()
-            self._came.acquire()
+            self._has_news.acquire()
         news = self._news
         if isinstance(news, Report | End):
             value = news.values.get(self.context.metric, 0.0 if news.values else nan)
@@ -393,7 +393,7 @@ class FunctionRun:
 
     @contextmanager
     def _in_its_folder(self) -> Iterator[None]:
-        """The process is where the function has left it; afterwards, where it was before."""
+        """Within it, the process is in the folder where the function has left it."""
         outside = current_folder()
         if self._folder:
             with suppress(OSError):  # it may be gone
@@ -417,7 +417,7 @@ class FunctionRun:
         if self._thread.is_alive():
             with self._rng, talking(self), self._in_its_folder():
                 self._wake()
-                ended = self._came.acquire(timeout=GRACE)
+                ended = self._has_news.acquire(timeout=GRACE)
             if not ended:
                 warn(
                     f"the function of trial {self.context.trial.id} was told to stop and goes on: "
@@ -433,7 +433,7 @@ class FunctionRun:
             self._go.release()
 
     def _close(self) -> None:
-        """Nothing of the function is needed any more."""
+        """Remove what was written for the function, which is over."""
         self.over = True
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -457,34 +457,34 @@ class FunctionRun:
             self._news = End(pruned=True)
         except BaseException as error:  # noqa: BLE001 the slot raises it
             self._news = error
-        self._came.release()
+        self._has_news.release()
 
     def report(self, values: Any, checkpoint: Any) -> None:
-        """See `talk.report`."""
+        """See `session.report`."""
         if self._stopping:
             raise TrialStopped
-        found = numbers(values, self.context.metric)
-        kept = None
+        floats = numbers(values, self.context.metric)
+        packed = None
         if checkpoint is not None:
-            kept = pack_checkpoint(checkpoint)
-        self._news = Report(found, kept)
-        self._came.release()
+            packed = pack_checkpoint(checkpoint)
+        self._news = Report(floats, packed)
+        self._has_news.release()
         self._go.acquire()
         if self._stopping:
             raise TrialStopped
 
     def restore(self) -> Any:
-        """See `talk.restore`."""
-        if self._kept is None:
+        """See `session.restore`."""
+        if self._restored is None:
             return None
         self._rng.__exit__()
-        self._rng.load(self._kept["rng"])
+        self._rng.load(self._restored["rng"])
         self._rng.__enter__()
         folder = ""
-        if self._kept["checkpoint"]["kind"] != "tree":
+        if self._restored["checkpoint"]["kind"] != "tree":
             folder = tempfile.mkdtemp(prefix=self.context.scratch)
             self._folders.append(folder)
-        return unpacked(self._kept["checkpoint"], Path(folder))
+        return unpacked(self._restored["checkpoint"], Path(folder))
 
 
 def prefix_of(study: str, run: int) -> str:
@@ -502,7 +502,7 @@ def sweep(study: str, run: int) -> None:
 
     Runs of a study come one after the other, so no process of a former one needs it.
     """
-    own = prefix_of(study, run)
+    prefix = prefix_of(study, run)
     for folder in Path(tempfile.gettempdir()).glob(f"{_study_prefix(study)}*"):
-        if not folder.name.startswith(own):
+        if not folder.name.startswith(prefix):
             shutil.rmtree(folder, ignore_errors=True)

@@ -90,7 +90,7 @@ class Encoder:
             return {MARK: "number", "of": repr(thing.item()), "kind": thing.dtype.str}
         return self._coded(thing, where)
 
-    def _several(self, thing: Any, where: str) -> Any:
+    def _collection(self, thing: Any, where: str) -> Any:
         kind = type(thing)
         if kind is list:
             return self._items(thing, where)
@@ -118,7 +118,7 @@ class Encoder:
             return {MARK: "member", "of": owner, "name": thing.name}
         return self._instance(thing, where)
 
-    def _each(self, items: Any, where: str) -> list[Any]:
+    def _items(self, items: Any, where: str) -> list[Any]:
         return [self.form(item, f"{where}[{at}]") for at, item in enumerate(items)]
 
     def _mapping(self, items: Mapping[Any, Any], where: str) -> Any:

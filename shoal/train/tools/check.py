@@ -51,22 +51,22 @@ def check_recipe(
     the check "trains".
     """
     try:
-        alone = _Bench(recipe, data, config, seed, device)
-        first = alone.train(alone.lane(), _same)
+        bench = _Bench(recipe, data, config, seed, device)
+        first = bench.train(bench.lane(), _same)
     except RAISED as error:
         return _report(0, [("trains", False, _described(error))])
     checks: list[Check] = [("trains", True, f"{STEPS} steps")]
     if neighbour is None:
         neighbour = config
-    beside = Neighbour(recipe, data, neighbour, seed + 1, device)
-    for name, between in alone.ways(beside).items():
+    other_trial = Neighbour(recipe, data, neighbour, seed + 1, device)
+    for name, between in bench.ways(other_trial).items():
         try:
-            again = alone.train(alone.lane(), between)
-            checks.append(_compared(name, first, again))
+            repeated = bench.train(bench.lane(), between)
+            checks.append(_compared(name, first, repeated))
         except RAISED as error:
             checks.append((name, False, _described(error)))
     if isinstance(recipe, Adapted):
-        checks.append(("fused packs", True, alone.fused()))
+        checks.append(("fused packs", True, bench.fused()))
     return _report(STEPS, checks)
 
 
@@ -88,12 +88,12 @@ def trained_names(recipe: Recipe, data: Data, config: Config, seed: int = 0) -> 
     return set(values)
 
 
-def _compared(name: str, first: Tree, again: Tree) -> Check:
+def _compared(name: str, first: Tree, repeated: Tree) -> Check:
     """Whether two states are equal; if not, the first three places where they differ."""
-    found = list(differences(first, again))
-    if not found:
+    gaps = list(differences(first, repeated))
+    if not gaps:
         return name, True, "equal to the last bit"
-    places = [f"{where} differs by {gap:.3g}" for where, gap in found[:3]]
+    places = [f"{where} differs by {gap:.3g}" for where, gap in gaps[:3]]
     return name, False, ", ".join(places)
 
 
@@ -137,12 +137,12 @@ class _Bench:
         shard = self._data.shards[0]
         with closing(stream.chunks(shard, 0, settings.order)) as chunks:
             chunk = next(chunks)
-        whole = max(1, cols.rows(chunk) // size)
-        batches = [cols.cut(chunk, at * size, (at + 1) * size) for at in range(whole)]
+        count = max(1, cols.rows(chunk) // size)
+        batches = [cols.cut(chunk, index * size, (index + 1) * size) for index in range(count)]
         self.batches = list(islice(cycle(batches), STEPS * settings.accumulate_grad_batches))
-        self._checked: list[Columns] = []
+        self._validation: list[Columns] = []
         if is_scored(recipe):
-            self._checked = list(stream.validation())[:1]
+            self._validation = list(stream.validation())[:1]
 
     def lane(self) -> TrainingLane:
         """A new lane of the trial."""
@@ -211,7 +211,7 @@ class _Bench:
 
         def validated(lane: TrainingLane) -> TrainingLane:
             if lane.passed:  # validation comes after training
-                evaluate(lane, self._checked)
+                evaluate(lane, self._validation)
             return lane
 
         ways: dict[str, Callable[[TrainingLane], TrainingLane]] = {
@@ -219,7 +219,7 @@ class _Bench:
             "same beside another trial": beside,
             "same after a move": moved,
         }
-        if self._checked:
+        if self._validation:
             ways["validation changes nothing"] = validated
         return ways
 
@@ -234,18 +234,18 @@ class Neighbour:
     def __init__(
         self, recipe: Recipe, data: Data, config: Config, seed: int, device: str = "cpu"
     ) -> None:
-        own = dict(config)
-        if "seed" in own:
-            own["seed"] = seed
-        self._bench = partial(_Bench, recipe, data, own, seed, device)
-        self._made: tuple[_Bench, TrainingLane] | None = None
+        own_config = dict(config)
+        if "seed" in own_config:
+            own_config["seed"] = seed
+        self._bench = partial(_Bench, recipe, data, own_config, seed, device)
+        self._trial: tuple[_Bench, TrainingLane] | None = None
 
     def step(self) -> None:
         """Train on its first batch."""
-        if self._made is None:
+        if self._trial is None:
             bench = self._bench()
             lane = bench.lane()
             bench.begin(lane)
-            self._made = bench, lane
-        bench, lane = self._made
+            self._trial = bench, lane
+        bench, lane = self._trial
         bench.step(lane, bench.batches[0])

@@ -46,11 +46,11 @@ def said(error: BaseException, batch: str = "") -> str:
     """
     text = str(error).strip().split("\n")[0]
     frames = list(walk_tb(error.__traceback__))
-    own = [(frame, line) for frame, line in frames if _is_users(frame)]
+    user_frames = [(frame, line) for frame, line in frames if _is_users(frame)]
     parts = [text]
-    if own:
-        frame, line = own[-1]
-        method = own[0][0].f_code.co_name
+    if user_frames:
+        frame, line = user_frames[-1]
+        method = user_frames[0][0].f_code.co_name
         place = f"{Path(frame.f_code.co_filename).name}, line {line}"
         parts = [f"{method} raised {type(error).__name__}: {text} ({place})"]
     elif not frames or not _is_shoals(frames[-1][0]):

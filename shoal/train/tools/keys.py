@@ -43,8 +43,8 @@ class Keys:
     def of(cls, recipe: Recipe) -> Keys:
         """What the recipe's code says."""
         if isinstance(recipe, CommandRecipe):
-            named = frozenset(recipe.placeholders)
-            return cls(named | {"seed"}, named, False)
+            placeholders = frozenset(recipe.placeholders)
+            return cls(placeholders | {"seed"}, placeholders, False)
         read: set[str] = set()
         needed: set[str] = set()
         open_ = isinstance(recipe, Adapted | FunctionRecipe)
@@ -75,7 +75,7 @@ def check_added(
     """
     keys = Keys.of(recipe)
     unknown = sorted(config.keys() - keys.read - set(dimensions))
-    lacks = sorted(set(always) & keys.needed - config.keys())
+    missing = sorted(set(always) & keys.needed - config.keys())
     draws = getattr(recipe, "draws", False)
     known = {*dimensions, *(keys.read if draws else keys.needed)} - config.keys()
     for name in unknown:
@@ -85,12 +85,12 @@ def check_added(
                 f"nothing reads {name!r} of this configuration: did you mean {meant!r}?"
             )
     if not draws:
-        _check_lacks(recipe, config, lacks)
+        _check_missing(recipe, config, missing)
     unread = [name for name in unknown if not keys.open]
     if unread and not isinstance(recipe, FunctionRecipe):
         watched = Watched(config)
-        made = check_configured(recipe, config, seed, watched)
-        unread = _unread(unread, made, watched)
+        parameters = check_configured(recipe, config, seed, watched)
+        unread = _unread(unread, parameters, watched)
     if unread:
         raise ValueError(
             f"nothing reads {', '.join(unread)} of this configuration: leave it out "
@@ -98,17 +98,17 @@ def check_added(
         )
 
 
-def _check_lacks(recipe: Recipe, config: Mapping[str, Any], lacks: Collection[str]) -> None:
+def _check_missing(recipe: Recipe, config: Mapping[str, Any], missing: Collection[str]) -> None:
     """Raise ValueError if keys are missing."""
     if isinstance(recipe, CommandRecipe):
         recipe.check_values(config)
-        lacks = sorted(recipe.placeholders - config.keys())
-    if lacks:
+        missing = sorted(recipe.placeholders - config.keys())
+    if missing:
         name = getattr(recipe, "name", None) or type(recipe).__name__
         listed = ", ".join(config) or "nothing"
         raise ValueError(
-            f"{name} reads {', '.join(lacks)}, and this configuration has {listed}: give "
-            + ", ".join(f"{each}=…" for each in lacks)
+            f"{name} reads {', '.join(missing)}, and this configuration has {listed}: give "
+            + ", ".join(f"{each}=…" for each in missing)
             + ", too"
         )
 
@@ -137,9 +137,7 @@ def unread_dimensions(
 
 def _unread(names: list[str], parameters: int, watched: Watched) -> list[str]:
     """Those of the names that were not read, if a model was made and nobody went through all."""
-    if not parameters or watched.whole:
-        return []
-    return [name for name in names if name not in watched.seen]
+    return watched.unread(names) if parameters else []
 
 
 def unread_text(recipe: Recipe, unread: Collection[str]) -> str:
@@ -188,9 +186,9 @@ def check_attributes(
 
 def _keys_of(recipe: Recipe) -> set[str]:
     """The texts that may be keys of a configuration; the recipe's `__init__` gets none."""
-    own = [vars(kind).get("__init__") for kind in own_classes(recipe)]
-    begins = [getattr(each, "__code__", None) for each in own]
-    codes = [code for code in code_of(recipe) if code not in begins]
+    constructors = [vars(kind).get("__init__") for kind in own_classes(recipe)]
+    excluded = [getattr(each, "__code__", None) for each in constructors]
+    codes = [code for code in code_of(recipe) if code not in excluded]
     return set().union(*map(keys_in, codes))
 
 
@@ -203,20 +201,20 @@ def _check_holders(recipe: Recipe, unread: Collection[str], codes: Collection[Co
     attributes = set().union(*map(attributes_in, codes))
     texts = set().union(*map(texts_in, codes))
     spread = any(map(spreads, codes))
-    held = dict(vars(recipe))
+    holders = dict(vars(recipe))
     for kind in own_classes(recipe):
-        held = {**vars(kind), **held}
+        holders = {**vars(kind), **holders}
     for name in [each for each in unread if each not in keys]:
         if any(name in variables_in(code) for code in codes):
             raise ValueError(instead_text("the code", name, "a variable"))
-        for holder, value in held.items():
+        for holder, value in holders.items():
             if holder.startswith("__") or isinstance(value, CALLED):
                 continue
             if isinstance(value, Mapping):
-                there = name in value and (spread or name in texts)
+                is_read = name in value and (spread or name in texts)
             else:
-                there = name in attributes and name in getattr(value, "__dict__", ())
-            if there:
+                is_read = name in attributes and name in getattr(value, "__dict__", ())
+            if is_read:
                 owner = f"{holder!r} of {type(recipe).__name__}"
                 raise ValueError(instead_text(owner, name, "a value"))
 
@@ -232,8 +230,8 @@ def check_arguments(recipe: FunctionRecipe, names: Collection[str]) -> None:
     if code is None or recipe.draws or any(map(spreads, codes)):
         return
     texts = set().union(*map(texts_in, codes))
-    own = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    for name in own:
+    arguments = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    for name in arguments:
         if name in names and name in names_in(code) and name not in texts:
             raise ValueError(
                 f"{recipe.name} has an argument {name!r} and reads that, not the {name!r} of the "

@@ -62,11 +62,11 @@ def check_names(recipe: Recipe, dimensions: Collection[str]) -> None:
 
 def _own_attributes(recipe: Recipe) -> set[str]:
     """Public attributes of plain values that the recipe and its classes set."""
-    found = dict(vars(recipe))
+    attributes = dict(vars(recipe))
     for kind in own_classes(recipe):
-        found |= vars(kind)
+        attributes |= vars(kind)
     kinds = (bool, int, float, str, tuple, list, dict, type(None))
-    plain = {name for name, value in found.items() if isinstance(value, kinds)}
+    plain = {name for name, value in attributes.items() if isinstance(value, kinds)}
     return {name for name in plain if not name.startswith("_")}
 
 
@@ -115,7 +115,7 @@ def check_configured(
     with states, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model, made = _optimizer(copy(recipe), watched or Watched(config))
+            model, configured = _optimizer(copy(recipe), watched or Watched(config))
         except NotInSpaceError as error:
             raise ValueError(lacking(recipe, config, error)) from error
         except (UnshapedError, SharedError):
@@ -123,7 +123,7 @@ def check_configured(
         except Exception:  # noqa: BLE001 - the trial will say so
             return 0
         try:
-            optimization = Optimization(made)
+            optimization = Optimization(configured)
             check_values(recipe, config, {}, optimization.optimizers)
         except (TypeError, ValueError) as error:
             raise ValueError(str(error)) from error
@@ -145,8 +145,8 @@ def lacking(recipe: Recipe, config: Mapping[str, Any], error: NotInSpaceError) -
 
 def _check_own(model: nn.Module, stepped: Collection[nn.Parameter]) -> None:
     """Raise ValueError if the optimizers step parameters that are not the model's."""
-    own = {id(parameter) for parameter in model.parameters()}
-    foreign = [parameter for parameter in stepped if id(parameter) not in own]
+    model_ids = {id(parameter) for parameter in model.parameters()}
+    foreign = [parameter for parameter in stepped if id(parameter) not in model_ids]
     if foreign:
         raise ValueError(
             f"configure_optimizers gives {len(stepped)} parameters to optimizers, {len(foreign)} "

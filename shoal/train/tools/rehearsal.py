@@ -57,8 +57,8 @@ class Mistake(ValueError):  # noqa: N818
 
 def is_rehearsed(recipe: Recipe, data: Data) -> bool:
     """Whether a step can be tried: samples can be read one by one, and steps are the recipe's."""
-    own = isinstance(recipe, ShardRecipe) or overrides(recipe, "features")
-    return data.by_rows and not own
+    excluded = isinstance(recipe, ShardRecipe) or overrides(recipe, "features")
+    return data.by_rows and not excluded
 
 
 def rehearse(
@@ -79,19 +79,19 @@ def rehearse(
     Raises:
         Mistake: the recipe's code raised, or what it gives is not what it must be.
     """
-    opened = is_open(recipe, config)
-    if opened:
+    size_is_open = is_open(recipe, config)
+    if size_is_open:
         config = with_size(config, SMALL)
     delay_compiler()
-    place = torch.device(device)
+    torch_device = torch.device(device)
 
-    def made(own: Recipe) -> _Rehearsal:
-        return _Rehearsal(own, data, config, seed, place, metric, mode, not opened)
+    def rehearsal(variant: Recipe) -> _Rehearsal:
+        return _Rehearsal(variant, data, config, seed, torch_device, metric, mode, not size_is_open)
 
-    _train_twice(made, recipe)
+    _train_twice(rehearsal, recipe)
 
 
-def _train_twice(made: Callable[[Recipe], _Rehearsal], recipe: Recipe) -> None:
+def _train_twice(rehearsal: Callable[[Recipe], _Rehearsal], recipe: Recipe) -> None:
     """Rehearse; where steps change what the recipe holds, again with what they left there.
 
     Raises:
@@ -99,34 +99,34 @@ def _train_twice(made: Callable[[Recipe], _Rehearsal], recipe: Recipe) -> None:
     """
     used, fresh = own_copy(recipe), own_copy(recipe)
     if isinstance(recipe, Adapted):  # each trial has a module of its own
-        made(used).run()
+        rehearsal(used).run()
         return
-    held = SharedValues(partial(attributes_of, used))
-    first = made(used).run()
-    names = held.changed()
+    shared_values = SharedValues(partial(attributes_of, used))
+    first = rehearsal(used).run()
+    names = shared_values.changed()
     if not names or first is None:
         return
     differs = False
     for _ in range(AGAIN):
         left = own_copy(used)
-        differs = any(differences(first, made(used).run()))
-        more = held.changed()
-        if differs or not more:  # a cache is full by now
+        differs = any(differences(first, rehearsal(used).run()))
+        changed = shared_values.changed()
+        if differs or not changed:  # a cache is full by now
             break
-    if differs and not any(differences(first, made(fresh).run())):
+    if differs and not any(differences(first, rehearsal(fresh).run())):
         guilty = []
         for name in names:
             alone = own_copy(recipe)
             vars(alone)[name] = getattr(left, name)
-            if any(differences(first, made(alone).run())):
+            if any(differences(first, rehearsal(alone).run())):
                 guilty.append(name)
         raise Mistake(
             f"{changing(_labels(recipe, guilty or names))}, and results differ by it; {OWN_STATE}"
         )
-    sure = [name for name in more if differs or name not in held.unknown]
-    told = _labels(recipe, sure)
-    notes = [] if differs else SharedCode(recipe).notes(told)
-    warn_of_shared([label for label in told if label not in notes])
+    sure = [name for name in changed if differs or name not in shared_values.unknown]
+    labels = _labels(recipe, sure)
+    notes = [] if differs else SharedCode(recipe).notes(labels)
+    warn_of_shared([label for label in labels if label not in notes])
 
 
 def _labels(recipe: Recipe, names: Iterable[str]) -> list[str]:
@@ -301,21 +301,23 @@ class _Rehearsal:
                     self._chunk = cols.cut(chunk, 0, rest)
                     scores.add(self._chunk)
             self._chunk = None
-            found = self._if_there(scores.scores)
+            values = self._scores_or_none(scores.scores)
         for name, weight in lane.model.named_parameters():
             if not same(weight.detach(), weights[name]):
                 raise Mistake(
                     f"validation changes the weights {name!r}, and how often a trial is validated "
                     "must not change what it learns: change them in training_step"
                 )
-        if found is None:
+        if values is None:
             return None
         with lane.rng:
             name = self._metric or ""
-            more = self._if_there(lambda: lane.end_epoch(found.get(name), name))
-        return None if more is None else {**found, **more}
+            more = self._scores_or_none(lambda: lane.end_epoch(values.get(name), name))
+        return None if more is None else {**values, **more}
 
-    def _if_there(self, scores: Callable[[], Mapping[str, float]]) -> Mapping[str, float] | None:
+    def _scores_or_none(
+        self, scores: Callable[[], Mapping[str, float]]
+    ) -> Mapping[str, float] | None:
         """The scores; None where so few samples may have none."""
         try:
             return scores()
@@ -330,12 +332,12 @@ class _Rehearsal:
 def _smallest_scored(data: Data, size: int) -> int:
     """Samples of the smallest batch of a validation, where those of training have `size`."""
     size *= EVALUATION_BATCHES
-    found = []
+    sizes = []
     for part in data.validation:
         samples = data.size(part)
         for chunk in {min(samples, data.chunk), samples % data.chunk}:
-            found += [min(chunk, size), chunk % size]
-    return min(filter(None, found))
+            sizes += [min(chunk, size), chunk % size]
+    return min(filter(None, sizes))
 
 
 def _telling_index(data: Data, part: ShardId, size: int) -> Index:
@@ -362,7 +364,7 @@ def telling_rows(columns: Columns) -> Iterator[int]:
 
 
 def _are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether all numbers are."""
+    """Whether all numbers of the tensors are finite."""
     return all(bool(torch.isfinite(each).all()) for each in tensors)
 
 

@@ -81,17 +81,17 @@ def serve(link: Connection, setup: TimedSetup) -> None:
     """
     timed = Timed(setup, link.send)
     link.send(("at", timed.meeting.address))
-    asked: SimpleQueue[Request | None] = SimpleQueue()
-    listener = threading.Thread(target=_listen, args=(link, timed, asked), daemon=True)
+    requests: SimpleQueue[Request | None] = SimpleQueue()
+    listener = threading.Thread(target=_listen, args=(link, timed, requests), daemon=True)
     listener.start()
     while True:
-        task = asked.get()
-        if task is None:
+        request = requests.get()
+        if request is None:
             return
-        link.send(_answer(timed, *task))
+        link.send(_answer(timed, *request))
 
 
-def _listen(link: Connection, timed: Timed, asked: SimpleQueue[Request | None]) -> None:
+def _listen(link: Connection, timed: Timed, requests: SimpleQueue[Request | None]) -> None:
     """Pass requests on until the link is closed: orders to the lane, others to the queue."""
     with suppress(EOFError, OSError):
         while True:
@@ -101,13 +101,13 @@ def _listen(link: Connection, timed: Timed, asked: SimpleQueue[Request | None]) 
             elif kind == "halt":
                 timed.orders.halt()
             else:
-                asked.put((kind, content))
+                requests.put((kind, content))
     timed.orders.halt()
-    asked.put(None)
+    requests.put(None)
 
 
 def _answer(timed: Timed, kind: str, arguments: Sequence[Any]) -> Request:
-    """Do what was asked; the answer."""
+    """Do what the request says; returns the answer."""
     try:
         return kind, getattr(timed, kind)(*arguments)
     except TrialError as error:
@@ -149,17 +149,17 @@ class Timed:
             device=self.setup.device,
             metric=self.setup.metric,
         )
-        found: dict[str, Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         with TemporaryDirectory() as folder:
             vault = Checkpoints(folder, 1)
             trainer = SlotTrainer(self.recipe, self.data, vault, setup)
             for trial in trials:
                 try:
-                    found[str(trial.id)] = (*trainer.probe(trial), None)
+                    outcomes[str(trial.id)] = (*trainer.probe(trial), None)
                 except TrialError as error:
                     trainer.forget(trial.id)
-                    found[str(trial.id)] = error.signature, {}, explained(error)
-        return found
+                    outcomes[str(trial.id)] = error.signature, {}, explained(error)
+        return outcomes
 
     def train(
         self, trial: Trial, seat: Seat, joins: bool = False, batches: int | None = STEPS
@@ -189,11 +189,11 @@ class Timed:
             begin = wide.clock.now()
             samples = sum(next(steps) for _ in range(last))
             seconds = wide.clock.now() - begin
-            made, spent = wide.clock.take()
+            step_count, spent = wide.clock.take()
             return {
                 "samples": samples,
                 "seconds": seconds,
-                "steps": made,
+                "steps": step_count,
                 "spent": dict(spent),
                 "batch": wide.lane.size * group,
             }
@@ -229,13 +229,13 @@ class Timed:
         with blaming():
             config = own_config(self.recipe, trial.config)
             stream = self._streams.of(data_key(recipe, config))
-        for each in count(number, of):
-            turn, at = divmod(each, chunks)
+        for index in count(number, of):
+            turn, chunk_index = divmod(index, chunks)
             varied = None
             if stream.augments:
                 varied = turn
             with blaming():
-                chunk = stream.array_chunk(shard, at, varied, "once")
+                chunk = stream.array_chunk(shard, chunk_index, varied, "once")
             yield chunk
 
     def _lane(self, trial: Trial) -> TrainingLane:
@@ -281,15 +281,15 @@ class Timed:
     def _rescaled(self, wide: WideLane, steps: Iterator[int]) -> dict[str, Any]:
         """Train on order, and say when the lane has settled at a width; its changes of width."""
         width = 0
-        made = 0  # steps at this width
+        steps_made = 0  # steps at this width
         with suppress(Halted):
             for _ in steps:
                 before = width
                 width = wide.widths[-1][1]
                 if width != before:
-                    made = 0
-                made += 1
-                if made == SETTLED:
+                    steps_made = 0
+                steps_made += 1
+                if steps_made == SETTLED:
                     self._say(("settled", width))
         changes = wide.changes.rescales
         return {"rescales": [(each.before, each.after, each.seconds) for each in changes]}

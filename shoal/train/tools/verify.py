@@ -82,29 +82,29 @@ def compare(one: Any, other: Any) -> Comparison:
     return Comparison(not gaps, max(gaps, default=0.0))
 
 
-def in_one_form(saved: Tree, again: Tree) -> tuple[Tree, Tree]:
+def in_one_form(saved: Tree, retrained: Tree) -> tuple[Tree, Tree]:
     """A stored state and one of the same trial trained again, to be compared.
 
     Earlier versions stored no `LATER`, and more of what the optimizers were configured with. The
     batch size that was found is what the trial was trained again with.
     """
-    then = dict(saved)
+    stored = dict(saved)
     if saved.get("steps") is None:
-        then = {name: again[name] for name in LATER & again.keys()} | then
-        then["steps"] = again.get("steps")
-    if "configured" in then:
-        then["configured"] = numbers_of_state(then["configured"])
+        stored = {name: retrained[name] for name in LATER & retrained.keys()} | stored
+        stored["steps"] = retrained.get("steps")
+    if "configured" in stored:
+        stored["configured"] = numbers_of_state(stored["configured"])
     if "found" in saved:
-        again = {**again, "found": saved["found"]}
-    return then, again
+        retrained = {**retrained, "found": saved["found"]}
+    return stored, retrained
 
 
-def check_one_model(saved: Tree, again: Tree) -> None:
+def check_one_model(saved: Tree, retrained: Tree) -> None:
     """Raise ValueError if the models of two states have other parameters, buffers or shapes."""
-    for path, one, other in unequal(saved["model"], again["model"], "model"):
+    for path, one, other in unequal(saved["model"], retrained["model"], "model"):
         arrays = _are((one, other), np.ndarray)
         if one is _LACKING or other is _LACKING or (arrays and not _fits(one, other)):
-            raise ValueError(_other(path, one, other))
+            raise ValueError(_inequality(path, one, other))
 
 
 def differences(one: Any, other: Any) -> Iterator[tuple[str, float]]:
@@ -178,7 +178,7 @@ def _minus(one: Any, other: Any) -> Any:
 
 def judged(
     saved: Tree,
-    again: Tree,
+    retrained: Tree,
     twins: Iterable[Tree],
     moved: float,
     drawn: str = "",
@@ -193,39 +193,39 @@ def judged(
     alone; empty: it has not. `parted`: it had several slots, each of which saw a part of a batch.
     """
     places = [
-        place for place in unequal(saved, again) if not (drawn and place[0].startswith("rng."))
+        place for place in unequal(saved, retrained) if not (drawn and place[0].startswith("rng."))
     ]
     if parted:
-        own = [
+        own_paths = [
             path
             for path, one, other in places
             if path.partition(".")[0] in OWN and not (one is _LACKING or other is _LACKING)
         ]
-        if own:
-            rest = [place for place in places if place[0] not in own]
-            found = _judged(again, rest, twins, moved, drawn)
-            if found.verdict == "differs":
-                return found
+        if own_paths:
+            rest = [place for place in places if place[0] not in own_paths]
+            verdict = _judged(retrained, rest, twins, moved, drawn)
+            if verdict.verdict == "differs":
+                return verdict
             return Verdict(
                 "not comparable",
-                found.difference,
-                f"{own[0]} is what the samples of one of its slots made of it",
+                verdict.difference,
+                f"{own_paths[0]} is what the samples of one of its slots made of it",
             )
-    return _judged(again, places, twins, moved, drawn)
+    return _judged(retrained, places, twins, moved, drawn)
 
 
 def _judged(
-    again: Tree,
+    retrained: Tree,
     places: Sequence[tuple[str, Any, Any]],
     twins: Iterable[Tree],
     moved: float,
     drawn: str,
 ) -> Verdict:
-    """Compare at these places."""
+    """Compare two states at the places where they are not equal, as `judged` does."""
     gap = max((_gap(one, other) for _, one, other in places), default=0.0)
     for path, one, other in places:
         if not _is_number(path, one, other):
-            return Verdict("differs", gap, _other(path, one, other))
+            return Verdict("differs", gap, _inequality(path, one, other))
     if not places and not drawn:
         return Verdict("equal", 0.0)
     if drawn:
@@ -236,7 +236,7 @@ def _judged(
             if any(finite):
                 return Verdict("differs", gap, f"{path} is not finite in one of both")
             return Verdict("not comparable", gap, f"{path} is not finite")
-    return _near(again, twins, places, moved, gap)
+    return _near(retrained, twins, places, moved, gap)
 
 
 def _is_number(path: str, one: Any, other: Any) -> bool:
@@ -251,8 +251,8 @@ def _is_number(path: str, one: Any, other: Any) -> bool:
     return _are((one, other), float)
 
 
-def _other(path: str, one: Any, other: Any) -> str:
-    """What is exact, and is not equal."""
+def _inequality(path: str, one: Any, other: Any) -> str:
+    """The text that says how two states differ at a place where they must be equal."""
     if one is _LACKING or other is _LACKING:
         return f"only one of both has {path}"
     if _are((one, other), np.ndarray) and one.size + other.size > 2:
@@ -263,7 +263,7 @@ def _other(path: str, one: Any, other: Any) -> str:
 
 
 def _near(
-    again: Tree,
+    retrained: Tree,
     twins: Iterable[Tree],
     places: Sequence[tuple[str, Any, Any]],
     moved: float,
@@ -272,18 +272,20 @@ def _near(
     """Compare numbers with what rounding alone does to them."""
     if all(_norm(_minus(one, other)) <= _floor(other) for _, one, other in places):
         return Verdict("agrees", gap)
-    spreads = _Spreads(again, twins)
+    spreads = _Spreads(retrained, twins)
     for group in dict.fromkeys(_group(path) for path, _, _ in places):
         most = LEEWAY * spreads.of_group[group]
         size = spreads.size[group]
         enough = KNOWN * size
-        said = f"its norm is {size:.2g}"
+        size_text = f"its norm is {size:.2g}"
         if group == "model":
             enough = min(enough, RESOLVED * moved)
-            said += f"; a visit moves it by {moved:.2g}"
+            size_text += f"; a visit moves it by {moved:.2g}"
         if not most <= enough:  # also of NaN
             return Verdict(
-                "not comparable", gap, f"rounding alone may move its {group} by {most:.2g} ({said})"
+                "not comparable",
+                gap,
+                f"rounding alone may move its {group} by {most:.2g} ({size_text})",
             )
     for path, one, other in places:
         apart, most = _norm(_minus(one, other)), spreads.allowed(path, other)
@@ -297,7 +299,7 @@ def _near(
 
 
 def _group(path: str) -> str:
-    """What is moved alike: the model, or one of the optimizer's moments for all parameters."""
+    """The name of what rounding moves alike: the model, or a moment of the optimizer's."""
     parts = path.split(".")
     return parts[-1] if parts[0] == "optimizer" else parts[0]
 
@@ -305,21 +307,21 @@ def _group(path: str) -> str:
 class _Spreads:
     """How far twins are from the trial trained again: by leaf, and by group of leaves."""
 
-    def __init__(self, again: Tree, twins: Iterable[Tree]) -> None:
+    def __init__(self, retrained: Tree, twins: Iterable[Tree]) -> None:
         self.of_leaf: dict[str, float] = {}
         squares: dict[str, float] = {}
         for twin in twins:
-            own: dict[str, float] = {}
-            for path, one, other in unequal(twin, again):
+            twin_squares: dict[str, float] = {}
+            for path, one, other in unequal(twin, retrained):
                 if not _is_number(path, one, other):
                     continue
                 far = _norm(_minus(one, other))
                 self.of_leaf[path] = max(far, self.of_leaf.get(path, 0.0))
-                own[_group(path)] = own.get(_group(path), 0.0) + far**2
-            for group, far in own.items():
+                twin_squares[_group(path)] = twin_squares.get(_group(path), 0.0) + far**2
+            for group, far in twin_squares.items():
                 squares[group] = max(far, squares.get(group, 0.0))
         sizes: dict[str, float] = {}
-        for path, leaf, _ in unequal(again, _emptied(again)):
+        for path, leaf, _ in unequal(retrained, _emptied(retrained)):
             if _is_number(path, leaf, leaf):
                 sizes[_group(path)] = sizes.get(_group(path), 0.0) + _norm(leaf) ** 2
         self.size = {group: size**0.5 for group, size in sizes.items()}
@@ -334,7 +336,7 @@ class _Spreads:
 
 
 def _floor(leaf: Any) -> float:
-    """How far a leaf is that is a few roundings away."""
+    """How far a leaf may be away that needs no twins, as a norm."""
     return FLOOR * float(np.finfo(np.asarray(leaf).dtype).eps) * _norm(leaf)
 
 
@@ -413,16 +415,16 @@ def retrain(
         return source
     if after is not None and source is not None:
         after(source)
-    own = replace(setup.with_options(checkpoint_every=inf), recorded=recorded)
-    trainer = SlotTrainer(recipe, data, None, own)
+    trainer_setup = replace(setup.with_options(checkpoint_every=inf), recorded=recorded)
+    trainer = SlotTrainer(recipe, data, None, trainer_setup)
     shards = len(trial.shards or data.shards)
     metric = setup.metric or own_recipe(recipe, trial.config).metric
     done = first
     while done < len(visits):
         visit = visits[done]
-        after_it = done + len(visit.shards)
+        done_after = done + len(visit.shards)
         score = metric is not None and any(
-            _is_evaluated(number / shards, evaluated) for number in range(done + 1, after_it + 1)
+            _is_evaluated(number / shards, evaluated) for number in range(done + 1, done_after + 1)
         )
 
         planned = visit._replace(samples=0)
@@ -431,8 +433,8 @@ def retrain(
         unit = Unit(trial, tuple(visits[:done]), planned, source, score)
         scores = _make(trainer, unit)
         if scored is not None and scores:
-            scored(after_it, scores)
-        done = after_it
+            scored(done_after, scores)
+        done = done_after
         source = None  # from now on the trainer has the state
         if after is not None:
             after(trainer.state(trial.id))
