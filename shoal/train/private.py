@@ -94,12 +94,12 @@ def class_losses(replacement: Callable[..., Tensor | None]) -> Iterator[None]:
         yield
         return
 
-    def replaced(name: str, input: Tensor, *more: Any, **named: Any) -> Tensor:
+    def replaced(name: str, input: Tensor, *arguments: Any, **options: Any) -> Tensor:
         if _functorch.is_batchedtensor(input):
-            loss = replacement(name, input, *more, **named)
+            loss = replacement(name, input, *arguments, **options)
             if loss is not None:
                 return loss
-        result: Tensor = _class_losses[name](input, *more, **named)
+        result: Tensor = _class_losses[name](input, *arguments, **options)
         return result
 
     for name in _class_losses:
@@ -293,7 +293,7 @@ class ModuleParts(NamedTuple):
     modules: dict[str, Any]
 
     def same(self, other: ModuleParts) -> bool:
-        """Whether they are the very same objects by the same names."""
+        """Whether both have the very same objects by the same names."""
         return all(
             len(mine) == len(theirs)
             and all(map(eq, mine, theirs))
@@ -322,12 +322,12 @@ def hook_boxes(of: nn.Module | Optimizer) -> list[Mapping[int, Any]]:
 
 
 def hooks_in(boxes: Sequence[Mapping[int, Any]]) -> list[int]:
-    """The hooks that a user registered there: their ids."""
+    """The ids of the hooks that users registered in these boxes."""
     return [hook for box in boxes if box for hook in _users(box)]
 
 
 def own_hooks_of(tensor: Tensor) -> list[int]:
-    """The hooks that a user registered for this tensor's gradient: their ids."""
+    """The ids of the hooks that users registered for this tensor's gradient."""
     ids: list[int] = []
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         hooks = getattr(tensor, name, None)

@@ -35,7 +35,7 @@ class _Generator:
         self._none_at = b""  # the generator's memory when none was held back
 
     def put(self) -> None:
-        """Make it the one that NumPy's global functions use."""
+        """Make this the generator that NumPy's global functions use."""
         _set_global_bits(self.bits)
         if self.waiting is not None:
             np.random.set_state({**self.bits.state, "has_gauss": 1, "gauss": self.waiting})

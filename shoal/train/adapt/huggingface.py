@@ -132,9 +132,9 @@ class HuggingFaceRecipe(Adapted):
         functions = (self.model_init, self.compute_metrics, self.preprocess)
         parts = (*functions, *self.given[:3])
         return tuple(
-            each if isinstance(each, type) or hasattr(each, "__code__") else type(each)
-            for each in parts
-            if each is not None
+            part if isinstance(part, type) or hasattr(part, "__code__") else type(part)
+            for part in parts
+            if part is not None
         )
 
     def named(self) -> Any:
@@ -147,10 +147,11 @@ class HuggingFaceRecipe(Adapted):
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError if the configuration has a field under a name that is not read."""
-        for name, own in ATTRIBUTES.items():
+        for name, attribute in ATTRIBUTES.items():
             if name in config:
                 raise ValueError(
-                    f"the search space has {name}, which a recipe calls {own}: search over {own}"
+                    f"the search space has {name}, which a recipe calls {attribute}: search over "
+                    f"{attribute}"
                 )
         if "num_train_epochs" in config:
             raise ValueError(
@@ -310,7 +311,7 @@ class TensorColumns:
 
 
 def makes_tensor(values: Sequence[Any]) -> bool:
-    """Whether these are numbers, or lists or arrays of them that have equal shapes."""
+    """Whether the values are numbers, or lists or arrays of numbers that have equal shapes."""
     if all(is_array(each) for each in values):
         return len({np.shape(each) for each in values}) == 1
     if not all(isinstance(each, int | float | list | tuple) for each in values):
@@ -387,8 +388,8 @@ def arguments_of(forward: Callable[..., Any]) -> frozenset[str]:
     """The names of the arguments of a model's method; none if it takes any."""
     parameters = inspect.signature(forward).parameters
     any_name = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    named = [name for name, each in parameters.items() if each.kind not in any_name]
-    return frozenset(named[1:])
+    names = [name for name, each in parameters.items() if each.kind not in any_name]
+    return frozenset(names[1:])
 
 
 def rows_in(inputs: Mapping[str, Any]) -> int:
@@ -458,6 +459,6 @@ def labels_of(model: nn.Module, inputs: Mapping[str, Any], names: list[str] | No
 
     `names`: of the labels; None: those that models of this class have.
     """
-    wanted = names or find_labels(type(model))
-    labels = [inputs[name] for name in wanted if name in inputs]
+    label_names = names or find_labels(type(model))
+    labels = [inputs[name] for name in label_names if name in inputs]
     return labels[0] if len(labels) == 1 else tuple(labels)

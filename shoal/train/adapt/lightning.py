@@ -415,12 +415,12 @@ def parameters_of(kind: type) -> tuple[set[str], bool]:
     """The names of what the class's __init__ takes, and whether it takes any other name."""
     parameters = list(inspect.signature(kind).parameters.values())
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-    named = {
+    names = {
         each.name
         for each in parameters
         if each.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     }
-    return named, takes_any
+    return names, takes_any
 
 
 def is_ignored(kind: type, name: str) -> bool:
@@ -510,7 +510,7 @@ def _before_own_step(model: ref[Any]) -> Callable[..., None]:
 
 
 def _nothing(_: Any) -> None:
-    """The module calls manual_backward by itself."""
+    """Do nothing: the module calls manual_backward by itself."""
 
 
 def recipe_in(module: ModuleType, name: str | None) -> Recipe | None:

@@ -50,9 +50,9 @@ def is_metric(value: Any) -> bool:
 
 def own_classes(kind: type) -> Iterator[type]:
     """The class and those it inherits from, as far as the user wrote them."""
-    for each in kind.__mro__:
-        if each.__module__.partition(".")[0] not in OTHERS:
-            yield each
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] not in OTHERS:
+            yield base
 
 
 @cache

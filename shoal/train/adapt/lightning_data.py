@@ -197,7 +197,7 @@ class GivenData:
         return sources(train, valid, self.data_module)
 
     def brought(self) -> tuple[Any, ...]:
-        """The user's classes and functions among it."""
+        """The user's classes and functions among the data."""
         parts = [self.train, self.valid, self.data_module]
         parts += [getattr(part, name, None) for part in parts for name in OF_LOADERS]
         return tuple(
@@ -285,7 +285,7 @@ class Terms:
         return self.planned
 
     def max_epochs_or_error(self) -> int:
-        """Epochs that schedules are laid out for, which a module asks for.
+        """`epochs`, for a module that asks; that it did is noted.
 
         Raises:
             ValueError: nobody said how many.

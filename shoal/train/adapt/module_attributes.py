@@ -123,8 +123,8 @@ def leave_out_of_graph(module: nn.Module, names: frozenset[str] | None) -> None:
     used = metrics_in_training(module, names)
     for name, child in module.named_children():
         if is_metric(child) and name not in used:
-            for each in child.modules():
-                vars(each)["outside_graph"] = frozenset(vars(each)) | {"outside_graph"}
+            for part in child.modules():
+                vars(part)["outside_graph"] = frozenset(vars(part)) | {"outside_graph"}
 
 
 # -- torchmetrics ----------------------------------------------------------------------------------
@@ -132,6 +132,6 @@ def leave_out_of_graph(module: nn.Module, names: frozenset[str] | None) -> None:
 
 def metrics_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """The metrics within the module that have a state of their own."""
-    for name, each in module.named_modules():
-        if is_metric(each) and hasattr(each, "metric_state"):
-            yield name, each
+    for name, child in module.named_modules():
+        if is_metric(child) and hasattr(child, "metric_state"):
+            yield name, child

@@ -57,8 +57,8 @@ def names_in_steps(kind: type, training: bool = False) -> frozenset[str] | None:
 
 def functions_of(kind: type) -> Iterator[tuple[str, FunctionType]]:
     """The functions that the user's classes define, by name; those of properties, too."""
-    for each in own_classes(kind):
-        for name, value in vars(each).items():
+    for base in own_classes(kind):
+        for name, value in vars(base).items():
             for part in _parts(value):
                 if isinstance(part, FunctionType):
                     yield name, part

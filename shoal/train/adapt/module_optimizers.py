@@ -35,7 +35,7 @@ class EveryNth(LRScheduler):
         return {"within": self._schedulers[0].state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from that state."""
+        """Let the scheduler go on from what `state_dict` gave."""
         if "within" in state_dict:
             self._schedulers[0].load_state_dict(state_dict["within"])
 
@@ -126,7 +126,7 @@ def _of_optimizer(options: list[dict[str, Any]], optimizer: Any) -> dict[str, An
 def _form(
     options: dict[str, Any] | None, steps_itself: bool, counts: Mapping[str, Callable[[], int]]
 ) -> Any:
-    """The options as a recipe gives them."""
+    """The options of a scheduler in the form in which a recipe gives them."""
     if options is None:
         return None
     scheduler = options["scheduler"]

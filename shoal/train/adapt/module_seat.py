@@ -224,7 +224,7 @@ class ModuleSeat:
 
     @property
     def awaits_step(self) -> bool:
-        """Whether the step of the epoch's last batches is due, which they do not make up alone."""
+        """Whether the epoch's end cuts a group of batches short, whose step is yet to come."""
         return self.progress.group > 0 and self.is_last_batch
 
     @property
@@ -261,7 +261,7 @@ class ModuleSeat:
             )
 
     def _log_in_validation(self, name: str, value: Any, how: str, batch_size: int | None) -> None:
-        """A mean over all samples is returned by the step; other values are collected."""
+        """Have the step return a mean over all samples; collect other values until the end."""
         assert self._step_values is not None
         usual = how == "mean" and batch_size in (None, self._samples)
         if usual and not hasattr(value, "compute"):
@@ -343,15 +343,15 @@ def attach_seat(module: nn.Module, seat: ModuleSeat) -> None:
     Copies of the module ask the same seat.
     """
     _seats[module] = seat
-    for each in module.modules():
-        if is_module(each):
-            vars(each)["shoal_seat"] = weakref.ref(seat)
-            vars(each)["shoal_read"] = _read_hyper_parameters(each)
-            kind = type(each)
+    for child in module.modules():
+        if is_module(child):
+            vars(child)["shoal_seat"] = weakref.ref(seat)
+            vars(child)["shoal_read"] = _read_hyper_parameters(child)
+            kind = type(child)
             if kind not in _attached_classes:  # one for each, so that lanes have the same
                 names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
                 _attached_classes[kind] = type(kind.__name__, (Attached, kind), names)
-            each.__class__ = _attached_classes[kind]
+            child.__class__ = _attached_classes[kind]
 
 
 def own_class(module: Any) -> type:
@@ -362,10 +362,10 @@ def own_class(module: Any) -> type:
 
 def detached(module: nn.Module) -> nn.Module:
     """The module as its own class made it; other modules as they are."""
-    for each in module.modules():
-        if isinstance(each, Attached):
-            del vars(each)["shoal_seat"], vars(each)["shoal_read"]
-            each.__class__ = own_class(each)
+    for child in module.modules():
+        if isinstance(child, Attached):
+            del vars(child)["shoal_seat"], vars(child)["shoal_read"]
+            child.__class__ = own_class(child)
     return module
 
 

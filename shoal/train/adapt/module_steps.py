@@ -241,11 +241,6 @@ def has_validation_hooks(kind: type) -> bool:
     return any(overrides(kind, hook) for hook in OF_VALIDATION)
 
 
-def _needs_one(module: nn.Module) -> bool:
-    """Whether validation runs for one model at a time."""
-    return has_validation_hooks(type(module)) or any(map(is_metric, module.modules()))
-
-
 def validate(module: Any, batch: Any, terms: Terms) -> dict[str, Any]:
     """The means that the module logs; other values are collected until the end.
 
@@ -256,7 +251,9 @@ def validate(module: Any, batch: Any, terms: Terms) -> dict[str, Any]:
     if not overrides(kind, "validation_step"):
         return {}
     seat = seat_of(module)
-    if seat.validation_log is None and _needs_one(module):
+    if seat.validation_log is None and (
+        has_validation_hooks(kind) or any(map(is_metric, module.modules()))
+    ):
         raise RuntimeError("hooks and metrics of validation are for one model at a time")
     batch = transfer_batch(module, batch, terms, scored=True)
     number = seat.validation_batches

@@ -194,7 +194,7 @@ class Arguments:
 
     @property
     def mode(self) -> str | None:
-        """Whether that score is to be large ("max") or small ("min")."""
+        """Whether `metric` is to be large ("max") or small ("min")."""
         if self.metric is None:
             return None
         larger = self.greater_is_better

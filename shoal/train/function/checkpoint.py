@@ -57,7 +57,7 @@ def without_place(packed: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def unpacked(packed: Mapping[str, Any], folder: Path) -> Any:
-    """The checkpoint again; what was a path is written into the folder, which must exist.
+    """The checkpoint that was packed; what was a path is written into the folder, which must exist.
 
     Raises:
         Damaged: it names a place outside of the folder.

@@ -432,31 +432,31 @@ class TrialProcess:
             reader.start()
 
     def lines(self) -> Iterator[str]:
-        """The lines of its output as they come, up to its end."""
+        """The lines of the program's output as they come, up to its end."""
         while (line := self._lines.get()) is not None:
             yield line
 
     def ended(self) -> int:
-        """Wait for its end; returns its exit status, or minus the number of a signal."""
+        """Wait for the program's end; returns its exit status, or minus the number of a signal."""
         status: int = self._process.wait()
         for reader in self._readers:
             reader.join(GRACE)
         return status
 
     def pause(self) -> bool:
-        """Have it stand still, where that can be; whether it has printed nothing more by then."""
+        """Have the program stand still, if that can be; returns whether no line is left to read."""
         self._signal("SIGSTOP")
         time.sleep(ARRIVAL)
         return self._lines.empty()
 
     def go_on(self) -> None:
-        """Let it run on after `pause`, with a line to read, for which it may have waited."""
+        """Let the program run on after `pause`, with a line to read, which it may wait for."""
         with suppress(OSError):  # nobody reads them
             os.write(self._input, b"go\n")
         self._signal("SIGCONT")
 
     def stop(self) -> None:
-        """End it and what it started: politely at first."""
+        """End the program and what it started, politely at first."""
         if self._process.poll() is None:
             self._signal("SIGTERM")
             self._signal("SIGCONT")

@@ -40,7 +40,7 @@ class FunctionRecipe(Recipe):
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """What the user calls the function."""
         return name_of(self.function)
 
     def data(self) -> Data:

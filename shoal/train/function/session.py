@@ -54,10 +54,10 @@ class Session(Protocol):
 
 
 class _Elsewhere:
-    """The trial is at work in the process from which this one was forked."""
+    """The session in a fork of the trial's process, where nothing can be reported."""
 
     def report(self, values: Any, checkpoint: Any) -> None:
-        """See `report`.
+        """Refuse the report.
 
         Raises:
             RuntimeError: always.
@@ -68,7 +68,7 @@ class _Elsewhere:
         )
 
     def restore(self) -> Any:
-        """See `restore`."""
+        """Refuse it, as `report` does."""
         self.report(None, None)
 
 
@@ -87,7 +87,7 @@ in_forks(_leave_to_parent)
 
 @contextmanager
 def talking(session: Session) -> Iterator[None]:
-    """Within, `report` and `restore` are this trial's."""
+    """Within it, `report` and `restore` are those of this session's trial."""
     _open.append(session)
     try:
         yield

@@ -103,7 +103,7 @@ class FunctionTrainer:
                 yield unit.trial.id, error
 
     def _outcome(self, unit: Unit) -> Done | Returned:
-        """What came of the unit.
+        """Run the trial's function to its next report or its end; returns what came of the unit.
 
         Raises:
             TrialError: the function raised, or is over without a score.
@@ -460,7 +460,7 @@ class FunctionRun:
         self._has_news.release()
 
     def report(self, values: Any, checkpoint: Any) -> None:
-        """See `session.report`."""
+        """Hand a report to the slot, and wait until the trial is to go on: `session.report`."""
         if self._stopping:
             raise TrialStopped
         floats = numbers(values, self.context.metric)
@@ -474,7 +474,7 @@ class FunctionRun:
             raise TrialStopped
 
     def restore(self) -> Any:
-        """See `session.restore`."""
+        """The checkpoint that the function goes on from: `session.restore`."""
         if self._restored is None:
             return None
         self._rng.__exit__()

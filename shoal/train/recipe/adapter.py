@@ -89,7 +89,7 @@ class Adapted(Recipe):
     def attributes_instead(
         self, model: Any, names: Sequence[str], unread: Sequence[str]
     ) -> list[str]:
-        """Those of the names whose value the code ignores, for an attribute that it reads.
+        """The names whose value the code ignores, for an attribute that it reads.
 
         `model`: one that was built. `unread`: those that nobody took from the configuration.
         """
@@ -289,7 +289,7 @@ class NoAdapter:
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore it from a trial's state."""
+        """Restore what `state` gave, out of a trial's state."""
 
 
 class LaneAdapter(NoAdapter):

@@ -117,7 +117,7 @@ class Progress(NamedTuple):
 
 
 def on_batches(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step, which gets the batch that `collate` makes of a lot, and must not write into it."""
+    """A decorator: the step gets the batch that `collate` makes of a lot; it must not change it."""
 
     @wraps(step)
     def step_on_batch(self: Any, model: nn.Module, batch: Any, *more: Any) -> Any:

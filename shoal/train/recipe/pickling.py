@@ -255,8 +255,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def loads(blob: bytes, may_import: Callable[[str], bool] = os.path.exists) -> Any:
-    """What was pickled, as `cloudpickle.loads` gives it. It runs the code in the blob: read what
-    you trust.
+    """What was pickled, as `cloudpickle.loads` gives it.
+
+    It runs the code in the blob: read what you trust.
 
     `may_import`: whether modules may be imported from a folder that is there, which the blob names.
 

@@ -119,7 +119,7 @@ class Encoder:
         return self._instance(thing, where)
 
     def _items(self, items: Any, where: str) -> list[Any]:
-        return [self.form(item, f"{where}[{at}]") for at, item in enumerate(items)]
+        return [self.form(item, f"{where}[{index}]") for index, item in enumerate(items)]
 
     def _mapping(self, items: Mapping[Any, Any], where: str) -> Any:
         if all(type(key) is str for key in items) and MARK not in items:
@@ -132,18 +132,18 @@ class Encoder:
 
     def _named(self, thing: Any, name: str, where: str) -> Any:
         """The form of a class, a function or a constant that a module has."""
-        whole = getattr(thing, "__qualname__", name)
-        if "<" in whole:
+        qualname = getattr(thing, "__qualname__", name)
+        if "<" in qualname:
             raise NotPlain(
-                f"{where} is {whole.split('.')[-1]}, which was made within a function, or is a "
+                f"{where} is {qualname.split('.')[-1]}, which was made within a function, or is a "
                 "lambda: no file's import gives it again"
             )
         home = getattr(thing, "__module__", None)
         if not isinstance(home, str):
-            home = pickle.whichmodule(thing, whole)  # type: ignore[attr-defined]
-        names = [each for each in (whole, name) if _has(home, each, thing)]
+            home = pickle.whichmodule(thing, qualname)  # type: ignore[attr-defined]
+        names = [each for each in (qualname, name) if _has(home, each, thing)]
         if not names:
-            raise NotPlain(f"{where} is not what {home} has as {whole}")
+            raise NotPlain(f"{where} is not what {home} has as {qualname}")
         name = names[0]
         if home == MAIN:
             self.of_main[name.partition(".")[0]] = None

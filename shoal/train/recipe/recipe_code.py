@@ -49,7 +49,7 @@ class Watched(dict[str, Any]):
         return list(dict.keys(self))
 
     def unread(self, names: Collection[str]) -> list[str]:
-        """Those of the names that nobody has read; none, if somebody went through all."""
+        """The names that nobody has read; none, if somebody went through all keys."""
         if self.__dict__["whole"]:
             return []
         return [name for name in names if name not in self.__dict__["seen"]]
@@ -130,7 +130,8 @@ def code_of(recipe: Recipe, *brought: Any) -> list[CodeType]:
         function = waiting.pop()
         if function.__code__ not in codes:
             codes[function.__code__] = None
-            waiting += _named_in(function)
+            for _, value_of in variables_of(function):
+                waiting += functions_of_users(value_of())
     return [*codes]
 
 
@@ -141,12 +142,6 @@ def reports_no_checkpoint(recipe: Recipe) -> bool:
     if "report" not in names or "checkpoint" in names:
         return False
     return not any(map(spreads, codes))
-
-
-def _named_in(function: FunctionType) -> Iterator[FunctionType]:
-    """The user's functions, and those of the user's classes, that the function's code names."""
-    for _, value_of in variables_of(function):
-        yield from functions_of_users(value_of())
 
 
 def variables_of(function: FunctionType) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -176,7 +171,7 @@ def _content(cell: CellType) -> Any:
 
 
 def functions_of_users(value: Any) -> Iterator[FunctionType]:
-    """The functions of a function or a class that no library brings."""
+    """The user's functions in a value: itself and what it wraps, or those of a class."""
     parts = [value]
     if isinstance(value, type):
         parts += vars(value).values()
@@ -252,7 +247,7 @@ def _inner(code: CodeType) -> list[CodeType]:
 
 
 def _is_of_library(module: str, file: str) -> bool:
-    """Whether the module of that name, whose code is in that file, is no user's."""
+    """Whether the module of that name and file is Python's, Shoal's, or of an installed package."""
     root = module.partition(".")[0]
     if root == "shoal" or root in sys.stdlib_module_names:
         return True

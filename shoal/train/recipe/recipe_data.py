@@ -86,7 +86,7 @@ def _check_in_order(data: Data) -> None:
 
 
 def _as_data(recipe: Recipe, result: Any) -> Data:
-    """Data as it is; a DataLoader or Dataset, or one each to train and to validate with."""
+    """The `Data` of what a recipe's `data` gave: that, or one or two DataLoaders or Datasets."""
     if isinstance(result, Data):
         return result
     train, valid = result, None

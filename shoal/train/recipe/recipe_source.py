@@ -71,7 +71,7 @@ class _Script:
 
     @property
     def name(self) -> str | None:
-        """The name by which it is imported; None if there is no such file."""
+        """The name by which the script is imported; None if there is no such file."""
         if self._file is None or self._file.suffix != ".py":
             return None
         if not self._file.is_file():

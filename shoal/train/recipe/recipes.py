@@ -88,7 +88,7 @@ def own_config(recipe: Recipe, config: Config) -> Config:
 
 
 def changed(space: Mapping[str, Any], config: Config, modify: Config) -> Config:
-    """The configuration with these values changed.
+    """The configuration with the values of `modify` in it.
 
     With another recipe, what came with the former one is left out. Of what comes with the new one,
     the space gives the values that are no choice.

@@ -104,7 +104,7 @@ class Scored:
     trained: Mapping[str, float] = field(default_factory=dict)
 
     def event(self, trial: TrialId, visits: int, shards: int) -> Evaluated:
-        """The event of the evaluation, within the visit after so many; an epoch has `shards`."""
+        """The event of the evaluation, after so many visits; an epoch has so many `shards`."""
         scores = dict(self.scores or {})
         trained = named_apart(self.trained, scores)
         epoch = (visits + self.part) / shards

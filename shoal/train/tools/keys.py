@@ -41,7 +41,7 @@ class Keys:
 
     @classmethod
     def of(cls, recipe: Recipe) -> Keys:
-        """What the recipe's code says."""
+        """The keys that the recipe's code reads, as far as it shows them."""
         if isinstance(recipe, CommandRecipe):
             placeholders = frozenset(recipe.placeholders)
             return cls(placeholders | {"seed"}, placeholders, False)
@@ -136,7 +136,7 @@ def unread_dimensions(
 
 
 def _unread(names: list[str], parameters: int, watched: Watched) -> list[str]:
-    """Those of the names that were not read, if a model was made and nobody went through all."""
+    """The names that were not read, if a model was made and nobody went through all keys."""
     return watched.unread(names) if parameters else []
 
 

@@ -235,7 +235,7 @@ class _Rehearsal:
     # -- the steps ---------------------------------------------------------------------------------
 
     def _trained(self, lane: TrainingLane, stream: Stream, shard: ShardId) -> dict[str, float]:
-        """Train on the batch; what the last step gave, by name."""
+        """Train on the batch; returns what the last step gave, by name."""
         lane.begin(self._data.size(shard))
         with closing(stream.chunks(shard, 0, lane.settings.order)) as chunks:
             for chunk in chunks:
@@ -312,8 +312,8 @@ class _Rehearsal:
             return None
         with lane.rng:
             name = self._metric or ""
-            more = self._scores_or_none(lambda: lane.end_epoch(values.get(name), name))
-        return None if more is None else {**values, **more}
+            end_scores = self._scores_or_none(lambda: lane.end_epoch(values.get(name), name))
+        return None if end_scores is None else {**values, **end_scores}
 
     def _scores_or_none(
         self, scores: Callable[[], Mapping[str, float]]

@@ -57,7 +57,7 @@ Outcome = tuple[str, dict[str, float], str | None]  # signature, figures, why it
 
 @dataclass(frozen=True, slots=True)
 class TimedSetup:
-    """What a process needs to know of the study.
+    """What a timing process needs to know of the study.
 
     `user`: the recipe, and its data if that lies at nodes (else None), pickled. `lock`: a file;
     other data is built by one process at a time.
@@ -138,7 +138,7 @@ class Timed:
         )
 
     def probe(self, trials: Sequence[Trial]) -> dict[str, Outcome]:
-        """By trial its signature, its figures, and why it failed, if it did.
+        """The signature of each trial, its figures, and why it failed, if it did.
 
         The figures are those of `SlotTrainer.probe`, for the first trial of each signature.
         """
@@ -270,16 +270,16 @@ class Timed:
         Afterwards only what is prepared anew in each epoch takes time.
         """
         data = self.data.of_recipe(lane.recipe.recipe_name)
-        wanted = min(batches * lane.size, data.size(data.shards[0]))
+        needed = min(batches * lane.size, data.size(data.shards[0]))
         samples = 0
         with blaming(), closing(self._endless(lane)(0)) as chunks:
             for chunk in chunks:
                 samples += rows(chunk)
-                if samples >= wanted:
+                if samples >= needed:
                     return
 
     def _rescaled(self, wide: WideLane, steps: Iterator[int]) -> dict[str, Any]:
-        """Train on order, and say when the lane has settled at a width; its changes of width."""
+        """Train on order, and say when the lane has settled at a width; returns its changes."""
         width = 0
         steps_made = 0  # steps at this width
         with suppress(Halted):
