@@ -368,7 +368,7 @@ def nccl_group(store: Any, rank: int, width: int, patience: float) -> Any:
 
 # -- memory that a step frees ----------------------------------------------------------------------
 
-HELD = 128 * 2**20  # bytes, freed, that a process keeps
+KEEP = 128 * 2**20  # freed bytes that a process keeps
 # of mallopt; either one also stops glibc from adapting both
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
@@ -389,7 +389,7 @@ def keep_freed() -> None:
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         if library.mallopt(_MMAP_THRESHOLD, _LARGEST):
-            library.mallopt(_TRIM_THRESHOLD, HELD)
+            library.mallopt(_TRIM_THRESHOLD, KEEP)
 
 
 # -- NumPy's random generator ----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from torch import nn
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 # the first names of packages whose code is not the user's
-OTHERS = {"lightning", "pytorch_lightning", "torch", "torchmetrics", "builtins", "shoal"}
+LIBRARIES = {"lightning", "pytorch_lightning", "torch", "torchmetrics", "builtins", "shoal"}
 
 
 def _classes(name: str) -> tuple[type, ...]:
@@ -51,7 +51,7 @@ def is_metric(value: Any) -> bool:
 def own_classes(kind: type) -> Iterator[type]:
     """The class and those it inherits from, as far as the user wrote them."""
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] not in OTHERS:
+        if base.__module__.partition(".")[0] not in LIBRARIES:
             yield base
 
 

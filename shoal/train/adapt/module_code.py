@@ -11,7 +11,7 @@ from typing import Any
 from shoal.train.adapt.lightning_classes import own_classes
 
 # methods that run before or after training, never within a step
-APART = {
+OUTSIDE_STEPS = {
     "__init__",
     "configure_optimizers",
     "configure_model",
@@ -48,7 +48,7 @@ def names_in_steps(kind: type, training: bool = False) -> frozenset[str] | None:
     """
     names: set[str] = set()
     for name, function in functions_of(kind):
-        if name not in APART and not (training and name in OF_VALIDATION):
+        if name not in OUTSIDE_STEPS and not (training and name in OF_VALIDATION):
             names |= names_of(function.__code__)
     if names & DYNAMIC:
         return None

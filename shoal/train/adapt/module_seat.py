@@ -391,7 +391,7 @@ class Attached:
         names = names_in_steps(own_class(self))
         if names is not None:
             attributes |= {name for name in vars(self) if name.strip("_") and name not in names}
-            attributes -= KEPT
+            attributes -= READ_BY_LIBRARIES
         return frozenset(attributes)
 
     @property
@@ -479,7 +479,7 @@ class Attached:
 
 
 # attributes that steps read through torch's or Lightning's code
-KEPT = {"training", "shoal_read", "_device", "_dtype"}
+READ_BY_LIBRARIES = {"training", "shoal_read", "_device", "_dtype"}
 
 
 def clip(optimizer: Optimizer, limit: float | None, algorithm: str | None) -> None:

@@ -48,7 +48,7 @@ MOST_BYTES = 2**24  # of a batch that is rehearsed
 SMALL = 32  # samples of a batch whose size is to be found out
 SEARCHED = 2**26  # bytes of a shard that is searched for telling samples
 
-AGAIN = 3  # rehearsals, each with what the one before left on the recipe
+REPEATS = 3  # rehearsals, each with what the one before left on the recipe
 
 
 class Mistake(ValueError):  # noqa: N818
@@ -107,7 +107,7 @@ def _train_twice(rehearsal: Callable[[Recipe], _Rehearsal], recipe: Recipe) -> N
     if not names or first is None:
         return
     differs = False
-    for _ in range(AGAIN):
+    for _ in range(REPEATS):
         left = own_copy(used)
         differs = any(differences(first, rehearsal(used).run()))
         changed = shared_values.changed()

@@ -49,7 +49,7 @@ EXACT = frozenset(
     {"visits", "steps", "rng", "scheduler", "scheduled", "configured", "found", "bad"}
 )
 # what user code sets on a model: in a trial of several slots, what one slot's samples made of it
-OWN = frozenset({"adapted", "found"})
+OF_USER_CODE = frozenset({"adapted", "found"})
 LATER = frozenset({"steps", "noted"})  # parts that the states of earlier versions lack
 _LACKING = object()  # in place of what one of two states does not have
 
@@ -199,7 +199,7 @@ def judged(
         own_paths = [
             path
             for path, one, other in places
-            if path.partition(".")[0] in OWN and not (one is _LACKING or other is _LACKING)
+            if path.partition(".")[0] in OF_USER_CODE and not (one is _LACKING or other is _LACKING)
         ]
         if own_paths:
             rest = [place for place in places if place[0] not in own_paths]
