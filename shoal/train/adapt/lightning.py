@@ -142,7 +142,7 @@ OWN_KEYS = {field.name for field in fields(Settings)} - {"data_key"} | {"seed"}
 class LightningRecipe(Adapted):
     """Trains a LightningModule; made by `shoal.lightning`."""
 
-    # as `lane.optimization` says it of recipes
+    # what `lane.optimization` advises, in Lightning's words
     OWN_STEPS = "set self.automatic_optimization = False in __init__"
 
     def __init__(self, module: type | ModuleMaker, given: GivenData) -> None:

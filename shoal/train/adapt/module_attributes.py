@@ -14,7 +14,10 @@ from shoal.train.lane.model_changes import HYPER_PARAMETERS, copied, same
 PLAIN = (bool, int, float, str, bytes, type(None))
 # attributes that torch, Lightning and Shoal set
 THEIRS = set(vars(nn.Module())) | {"shoal_seat", "shoal_read"}
-NOTHING: Mapping[str, Any] = {"attributes": {}, "gone": []}  # has changed
+NOTHING: Mapping[str, Any] = {
+    "attributes": {},
+    "gone": [],
+}  # what `changed` gives where nothing has
 
 
 class KeptAttributes:

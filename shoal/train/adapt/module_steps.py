@@ -99,7 +99,7 @@ def positional(step: Any) -> int:
     return sum(each.kind in kinds for each in parameters)
 
 
-# classes of which was looked at what they log as their loss
+# classes whose logged loss was compared with the one that they return
 _compared: set[type] = set()
 
 
