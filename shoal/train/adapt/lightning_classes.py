@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -55,7 +55,9 @@ def own_classes(kind: type) -> Iterator[type]:
             yield base
 
 
-@cache
-def overrides(kind: type, method: str) -> bool:
-    """Whether the user's classes bring their own version of the method."""
+def _overrides(kind: type, method: str) -> bool:
     return any(method in vars(each) for each in own_classes(kind))
+
+
+# Whether the user's classes bring their own version of the method; found out once.
+overrides: Callable[[type, str], bool] = cache(_overrides)

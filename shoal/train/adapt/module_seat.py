@@ -372,7 +372,8 @@ def detached(module: nn.Module) -> nn.Module:
 def _read_hyper_parameters(module: Any) -> dict[str, Any]:
     """The module's saved hyper-parameters that its steps may read."""
     hyper_parameters = dict(getattr(module, "hparams", {}))
-    names = names_in_steps(type(module))
+    kind: type = type(module)
+    names = names_in_steps(kind)
     if names is None:
         return hyper_parameters
     if "hparams" not in names:
