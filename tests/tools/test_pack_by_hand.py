@@ -220,7 +220,7 @@ def test_training_that_is_ended_early_leaves_the_models_as_before(
     blobs: Any, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Ctrl-C is the user's only where it has its usual handler, which other tests replace.
-    monkeypatch.setattr(blame, "_is_users", lambda: True)
+    monkeypatch.setattr(blame, "_may_be_ctrl_c", lambda: True)
     steps: list[int] = []
 
     class Ended(blobs):  # type: ignore[misc]

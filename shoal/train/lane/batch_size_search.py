@@ -33,7 +33,7 @@ def is_open(recipe: Recipe, config: Mapping[str, Any]) -> bool:
 
 
 def with_size(config: Mapping[str, Value], size: int) -> dict[str, Value]:
-    """The configuration, once it was found out."""
+    """The configuration with the batch size that was found out."""
     return {**config, "batch_size": size}
 
 
@@ -59,7 +59,7 @@ def largest(
         most = min(most, LARGEST)
     size = min(LEAST, most)
     lane = make(with_size(config, size))
-    found = 0
+    fitting = 0
     while size <= most:
         try:
             with blaming():
@@ -71,17 +71,17 @@ def largest(
                 with blaming():
                     rehearse(lane, cols.cut(validation, 0, EVALUATION_BATCHES * size))
         except OutOfMemory:
-            if not found:
+            if not fitting:
                 raise
             fits = False
         if not fits:
             break
-        found, size = size, 2 * size
+        fitting, size = size, 2 * size
     del lane
     gc.collect()
     if device.type == "cuda":  # others may share the GPU
         torch.cuda.empty_cache()
-    return max(found, 1)
+    return max(fitting, 1)
 
 
 def bytes_of_step(

@@ -25,7 +25,7 @@ SHOAL = str(Path(__file__).parents[2]) + os.sep
 
 @contextmanager
 def blaming(kind: Hashable = None, watched: bool = True) -> Iterator[None]:
-    """What the recipe's code raises, as the trial's error; what concerns the whole study passes.
+    """Turns what the recipe's code raises into a TrialError; errors of the whole study pass.
 
     Code that does not return is ended, too: `kind` as of `in_time`; not `watched`: it may wait.
     """
@@ -39,7 +39,7 @@ def blaming(kind: Hashable = None, watched: bool = True) -> Iterator[None]:
     # The recipe's own, whatever it is: asyncio's CancelledError and a library in Rust that panics
     # raise no Exception.
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and _is_users():
+        if isinstance(error, KeyboardInterrupt) and _may_be_ctrl_c():
             raise
         line = str(error).strip().split("\n")[0]
         if no_room(error):
@@ -59,7 +59,7 @@ _REST = "it was the last batch of a pass"
 
 @contextmanager
 def noting_rest(samples: int, size: int, of: int) -> Iterator[None]:
-    """Errors of a step on a smaller last batch get a note that says so, and what helps.
+    """Adds to errors of a step on a smaller last batch a note that says so, and what helps.
 
     The batch has `samples` where others have `size`, at the end of a pass over `of` samples.
     """
@@ -87,7 +87,7 @@ def rest_note(error: BaseException) -> str:
     return next((note for note in notes if note.startswith(_REST)), "")
 
 
-def _is_users() -> bool:
+def _may_be_ctrl_c() -> bool:
     """Whether a KeyboardInterrupt may come from Ctrl-C, and not from the recipe's own code.
 
     Python raises it in the main thread alone, and only while nothing else takes the signal: a run
@@ -120,16 +120,16 @@ def _why(error: BaseException, line: str) -> str:
     """One line for people: the error's class and its first line."""
     if isinstance(error, Diverged | Overdue):
         return line
-    said = f"{type(error).__name__}: {line}".removesuffix(": ")
+    text = f"{type(error).__name__}: {line}".removesuffix(": ")
     if rest := rest_note(error):
-        said += f"; {rest}"
+        text += f"; {rest}"
     if any(words in line for words in _OF_THREADS):
-        said += (
+        text += (
             ". Shoal calls a trial's function, and on Ray all of a trial's code, in a thread that "
             "is not the main one, where Python sets no signal handlers: do that in a process of "
             "its own, as a trial of command= is (docs/functions.md)"
         )
-    return said
+    return text
 
 
 # In messages of what Python does in the main thread alone.

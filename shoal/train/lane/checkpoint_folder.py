@@ -43,7 +43,7 @@ class CheckpointFolder:
 
     def __init__(self, url: str) -> None:
         self._local: Path | None = None
-        self._made = False  # the folder itself was made, or was there
+        self._folder_existed = False  # when this process last wrote
         if not is_remote(url):
             self._local = whole(url)
             return
@@ -54,14 +54,14 @@ class CheckpointFolder:
     def names(self) -> list[str]:
         """The files that Shoal writes there, in no order."""
         if self._local is not None:
-            found = _names_below(self._local)
+            names = _names_below(self._local)
         else:
             self._files.invalidate_cache()
             if not self._files.exists(self._root):
                 return []
             start = len(self._root.rstrip("/")) + 1
-            found = [path[start:] for path in self._files.find(self._root)]
-        return [name for name in found if OURS.fullmatch(name)]
+            names = [path[start:] for path in self._files.find(self._root)]
+        return [name for name in names if OURS.fullmatch(name)]
 
     def open(self, name: str) -> IO[bytes]:
         """A file to read from, in memory where the storage is remote."""
@@ -81,17 +81,17 @@ class CheckpointFolder:
         if self._local is not None:
             with open_file(self._path(name), root=self._local.parent) as file:
                 file.seek(start)
-                found: bytes = file.read(end - start)
-                return found
+                content: bytes = file.read(end - start)
+                return content
         return bytes(self._files.cat_file(self._url(name), start=start, end=end))
 
     def size(self, name: str) -> int:
         """The file's bytes."""
         if self._local is not None:
-            found = status_of(self._path(name), self._local.parent)
-            if found is None:
+            status = status_of(self._path(name), self._local.parent)
+            if status is None:
                 raise FileNotFoundError(ENOENT, "there is no such file", self._path(name))
-            return found.st_size
+            return status.st_size
         return int(self._files.size(self._url(name)))
 
     def remove(self, name: str) -> None:
@@ -107,21 +107,21 @@ class CheckpointFolder:
     def write(
         self, name: str, write: Callable[[IO[bytes]], object], check: Callable[[], None]
     ) -> None:
-        """Durable when it returns, and never there in part. `check` may refuse it at the end.
+        """Write the file: durable at the return, never there in part. `check` may refuse it last.
 
         Raises:
             FileNotFoundError: this process has written to the local folder before, and it is gone.
         """
-        beside = f"{name}.{os.getpid()}.part"
+        part_name = f"{name}.{os.getpid()}.part"
         try:
             if self._local is not None:
                 folder, root = self._local, self._local.parent
-                if self._made and not is_there(folder):
+                if self._folder_existed and not is_there(folder):
                     why = "deleted or moved while the study ran"
                     raise FileNotFoundError(ENOENT, why, str(folder))
-                path, part = self._path(name), self._path(beside)
+                path, part = self._path(name), self._path(part_name)
                 make_folder(part.parent, root)
-                self._made = True
+                self._folder_existed = True
                 remove_file(part, root)
                 with open_file(part, "xb", root) as file:
                     write(file)
@@ -131,7 +131,7 @@ class CheckpointFolder:
                 rename_file(part, path, root)
                 sync_folder(path.parent, root)
             else:
-                url = self._url(beside)
+                url = self._url(part_name)
                 self._files.makedirs(url.rpartition("/")[0], exist_ok=True)
                 with self._files.open(url, "wb") as file:
                     write(file)
@@ -140,9 +140,9 @@ class CheckpointFolder:
         except BaseException:
             with suppress(Exception):
                 if self._local is not None:
-                    remove_file(self._path(beside), self._local.parent)
+                    remove_file(self._path(part_name), self._local.parent)
                 else:
-                    self._files.rm_file(self._url(beside))
+                    self._files.rm_file(self._url(part_name))
             raise
 
     def _path(self, name: str) -> Path:

@@ -96,18 +96,18 @@ def _check_tree(loaded: Any, size: int) -> None:
     """Raise ValueError if the tree is too deep, or repeats what it holds too often."""
     values = 0
     nbytes = 0
-    left = [(loaded, 0)]
-    while left:
-        value, depth = left.pop()
+    pending = [(loaded, 0)]
+    while pending:
+        value, depth = pending.pop()
         values += 1
         if depth > DEEPEST or values > max(FEW, size):
             raise ValueError(f"its values lie more than {DEEPEST} deep, or within each other")
         if isinstance(value, Tensor) and not is_sparse(value):
             nbytes += value.nbytes
         elif isinstance(value, Mapping):
-            left += [(each, depth + 1) for each in value.values()]
+            pending += [(each, depth + 1) for each in value.values()]
         elif isinstance(value, list | tuple | set | frozenset):
-            left += [(each, depth + 1) for each in value]
+            pending += [(each, depth + 1) for each in value]
     if nbytes > max(UNPACKED, REPEATED * size):
         raise ValueError(f"its {size} bytes say that they are {nbytes} bytes")
 
@@ -124,16 +124,16 @@ class PackMember(NamedTuple):
 
 
 class CheckpointPacks:
-    """Which states lie in packs, as far as was looked."""
+    """Which checkpoints lie in which pack, as of the last `look`."""
 
-    def __init__(self, place: CheckpointFolder) -> None:
-        self._place = place
+    def __init__(self, folder: CheckpointFolder) -> None:
+        self._folder = folder
         self._members: dict[str, PackMember] = {}  # by checkpoint
-        self._rest: dict[str, dict[str, None]] = {}  # by pack: its checkpoints
+        self._wanted: dict[str, dict[str, None]] = {}  # by pack: the checkpoints in it
         self._bytes: dict[str, int] = {}  # by pack
         # Packs whose directories cannot be read, and so nobody knows what lies in them.
         self.damaged: set[str] = set()
-        self._made = 0
+        self._pack_count = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
@@ -144,44 +144,44 @@ class CheckpointPacks:
     def size(self, name: str) -> int:
         return self._members[name].size
 
-    def rest(self, pack: str) -> tuple[list[str], bool]:
-        """The checkpoints that are wanted of this pack; whether they are half of it or less."""
-        names = list(self._rest[pack])
-        return names, 2 * sum(map(self.size, names)) <= self._bytes[pack]
+    def wanted(self, pack: str) -> tuple[list[str], bool]:
+        """The checkpoints still wanted of this pack; whether they are half of its bytes or less."""
+        wanted = list(self._wanted[pack])
+        return wanted, 2 * sum(map(self.size, wanted)) <= self._bytes[pack]
 
     def next_name(self, run: str) -> str:
         """A name for this run's next pack."""
-        self._made += 1
-        return f"pack-{run}-{self._made:06d}.zip"
+        self._pack_count += 1
+        return f"pack-{run}-{self._pack_count:06d}.zip"
 
     def look(self) -> None:
-        """Learn of all packs that lie there now. The states in a damaged one count as missing."""
-        there = {name for name in self._place.names() if name.endswith(".zip")}
-        for pack in self._rest.keys() - there:
+        """Learn of all packs in the folder. The states in a damaged one count as missing."""
+        packs = {name for name in self._folder.names() if name.endswith(".zip")}
+        for pack in self._wanted.keys() - packs:
             self.forget(pack)
-        self.damaged &= there
-        for pack in sorted(there):
+        self.damaged &= packs
+        for pack in sorted(packs):
             with suppress(FileNotFoundError):  # somebody has just removed it
-                if self._bytes.get(pack) != self._place.size(pack):
+                if self._bytes.get(pack) != self._folder.size(pack):
                     self.forget(pack)
                     with suppress(Damaged):
                         self.learn(pack)
 
     def learn(self, pack: str) -> None:
-        """Read what lies in this pack.
+        """Read which checkpoints lie in this pack.
 
         Raises:
             FileNotFoundError: it is not there.
             Damaged: its directory cannot be read.
         """
         try:
-            with self._place.open(pack) as file:
+            with self._folder.open(pack) as file:
                 infos = ZipFile(file).infolist()
         except FileNotFoundError:
             raise
         except Exception:  # noqa: BLE001 there are many ways to be no zip file
             infos = []
-        size = self._place.size(pack)
+        size = self._folder.size(pack)
         beyond = any(info.header_offset + info.file_size > size for info in infos)
         # without its end one finds a member's own end
         if not infos or infos[0].header_offset or beyond:
@@ -191,28 +191,28 @@ class CheckpointPacks:
         for info in infos:
             member = PackMember(pack, info.header_offset, info.file_size)
             self._members[info.filename] = member
-        self._rest[pack] = dict.fromkeys(info.filename for info in infos)
+        self._wanted[pack] = dict.fromkeys(info.filename for info in infos)
         self._bytes[pack] = size
 
     def forget(self, pack: str) -> None:
-        """The pack is gone, or about to be read again."""
-        for name in self._rest.pop(pack, {}):
+        """Forget the pack: it is gone, or about to be read again."""
+        for name in self._wanted.pop(pack, {}):
             del self._members[name]
         self._bytes.pop(pack, None)
 
     def read(self, name: str) -> bytes | None:
         """The checkpoint's content; None if no pack is known to hold it."""
-        at = self._members.get(name)
-        if at is None:
+        member = self._members.get(name)
+        if member is None:
             return None
-        start = at.start + _HEADER
-        stored = name.encode()
+        start = member.start + _HEADER
+        encoded_name = name.encode()
         try:
-            found = self._place.part(at.pack, start, start + len(stored) + at.size)
+            content = self._folder.part(member.pack, start, start + len(encoded_name) + member.size)
         except FileNotFoundError:
             return None
-        if found.startswith(stored):
-            return found[len(stored) :]
+        if content.startswith(encoded_name):
+            return content[len(encoded_name) :]
         return None  # the pack was written again, by another process
 
     def drop(self, names: Iterable[str]) -> list[str]:
@@ -220,7 +220,7 @@ class CheckpointPacks:
         touched: dict[str, None] = {}
         for name in names:
             pack = self._members.pop(name).pack
-            del self._rest[pack][name]
+            del self._wanted[pack][name]
             touched[pack] = None
         return list(touched)
 
@@ -264,8 +264,8 @@ class Checkpoints:
             self._run_and_token += f"-{token}"
         self.url = os.fspath(url)
         self.run = run
-        self._place = CheckpointFolder(self.url)
-        self._packs = CheckpointPacks(self._place)
+        self._folder = CheckpointFolder(self.url)
+        self._packs = CheckpointPacks(self._folder)
         self.together = together
         self._waiting: dict[str, bytes] = {}  # states that the next commit writes
         self._unwanted: list[str] = []  # names that the next sweep deletes
@@ -328,17 +328,17 @@ class Checkpoints:
                 check_members(file)
                 check_parts(file)
                 state = read_state(file)
-                own = state.pop(_NAME, name)
+                stored_name = state.pop(_NAME, name)
         except (OSError, MemoryError):
             raise
         except Exception as error:
             raise Damaged(f"{_at(name, self.url)} cannot be read: {short(error)}") from error
-        if own != name:
-            raise Damaged(f"{_at(name, self.url)} holds another state: {own!r:.80}")
+        if stored_name != name:
+            raise Damaged(f"{_at(name, self.url)} holds another state: {stored_name!r:.80}")
         return state
 
     def restore(self, name: str) -> dict[str, Any]:
-        """As `load`, of the state that a trial is to go on from.
+        """Load the state that a trial is to go on from.
 
         Raises:
             StateLost: it is damaged or missing. The trial can go on from an older one.
@@ -355,7 +355,7 @@ class Checkpoints:
     def check_there(self) -> None:
         """Raise FileNotFoundError if the place of the checkpoints is gone altogether."""
         try:
-            self._place.read(_MARKER)
+            self._folder.read(_MARKER)
         except FileNotFoundError:
             raise FileNotFoundError(
                 ENOENT,
@@ -372,7 +372,7 @@ class Checkpoints:
         if packed is not None:
             return io.BytesIO(packed)
         try:
-            return self._place.open(name)
+            return self._folder.open(name)
         except FileNotFoundError:
             self._packs.look()
             packed = self._packs.read(name)
@@ -390,7 +390,7 @@ class Checkpoints:
             self.sweep()
 
     def sweep(self) -> None:
-        """Carry out what `delete` was asked for."""
+        """Remove the checkpoints that `delete` named."""
         if not self._unwanted:
             return
         self._refuse_stale()
@@ -400,24 +400,24 @@ class Checkpoints:
             if name in self._packs:
                 packed.append(name)
             else:
-                self._place.remove(name)
+                self._folder.remove(name)
         self._unwanted = []
         for pack in self._packs.drop(packed):
-            rest, half_empty = self._packs.rest(pack)
-            if not rest:
+            wanted, half_empty = self._packs.wanted(pack)
+            if not wanted:
                 self._packs.forget(pack)
-                self._place.remove(pack)
+                self._folder.remove(pack)
             elif half_empty:  # it is written again
-                content = {name: self._packs.read(name) or b"" for name in rest}
+                content = {name: self._packs.read(name) or b"" for name in wanted}
                 self._write(pack, partial(write_zip, content))
                 self._packs.forget(pack)
                 self._packs.learn(pack)
 
     def names(self) -> tuple[str, ...]:
         """All durable checkpoints, in order of their names; half-written ones are left out."""
-        own = [name for name in self._place.names() if name.endswith(".pt")]
+        files = [name for name in self._folder.names() if name.endswith(".pt")]
         self._packs.look()
-        return tuple(sorted([*own, *self._packs.names()]))
+        return tuple(sorted([*files, *self._packs.names()]))
 
     def size(self, name: str) -> int:
         """The bytes of the stored checkpoint.
@@ -430,7 +430,7 @@ class Checkpoints:
         if name in self._packs:
             return self._packs.size(name)
         try:
-            return self._place.size(name)
+            return self._folder.size(name)
         except FileNotFoundError:
             self._packs.look()
             if name not in self._packs:
@@ -445,9 +445,9 @@ class Checkpoints:
         """
         self._refuse_stale()
         self._write(_MARKER, self._write_number)
-        for name in self._place.names():
+        for name in self._folder.names():
             if name.endswith(".part"):
-                self._place.remove(name)
+                self._folder.remove(name)
 
     def mark_back(self) -> int | None:
         """Make this the newest run again: its journal has lost the later ones.
@@ -457,7 +457,7 @@ class Checkpoints:
         marked = self._marked()
         if marked is None or marked <= self.run:
             return None
-        self._place.write(_MARKER, self._write_number, check=lambda: None)
+        self._folder.write(_MARKER, self._write_number, check=lambda: None)
         return marked
 
     def _write_number(self, file: IO[bytes]) -> None:
@@ -466,7 +466,7 @@ class Checkpoints:
     def _marked(self) -> int | None:
         """The newest run that has marked the place. None without a mark, or with a damaged one."""
         try:
-            return int(self._place.read(_MARKER))
+            return int(self._folder.read(_MARKER))
         except (FileNotFoundError, ValueError):
             return None
 
@@ -480,7 +480,7 @@ class Checkpoints:
 
     def _write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         # The run may have been overtaken while it wrote.
-        self._place.write(name, write, self._refuse_stale)
+        self._folder.write(name, write, self._refuse_stale)
 
 
 def _at(name: str, url: str) -> str:

@@ -12,20 +12,20 @@ _in_use: set[torch.device] = set()  # GPUs that this process trains on
 
 
 def device_of(name: str = "auto") -> str:
-    """The device by that name; "auto": a GPU if there is one, else the CPU.
+    """The name of a device that is here; of "auto" a GPU's if there is one, else the CPU's.
 
     Raises:
         ValueError: there is no such device here.
     """
-    there = ["cpu"]
+    available = ["cpu"]
     if torch.cuda.is_available():
-        there.append("cuda")
+        available.append("cuda")
     if torch.backends.mps.is_available():
-        there.append("mps")
+        available.append("mps")
     if name == "auto":
-        return next(kind for kind in ("cuda", "mps", "cpu") if kind in there)
-    if name.partition(":")[0] not in there:
-        raise ValueError(f"there is no device {name!r} here; there are {', '.join(there)}")
+        return next(kind for kind in ("cuda", "mps", "cpu") if kind in available)
+    if name.partition(":")[0] not in available:
+        raise ValueError(f"there is no device {name!r} here; there are {', '.join(available)}")
     return name
 
 
@@ -50,8 +50,8 @@ def use(name: str) -> torch.device:
 def works() -> bool:
     """Whether the GPUs in use still compute: after some errors they never do, in this process."""
     try:
-        begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        if not begun:
+        initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if not initialized:
             return True
         devices = _in_use or {torch.device("cuda")}
         return all(bool(torch.ones(1, device=device).item() == 1) for device in devices)
@@ -88,12 +88,12 @@ def limit_memory(device: str, most: float | None, share: float = 1.0, chunks: fl
     limit = inf if most is None else most
     if not device.startswith("cuda"):
         return limit
-    whole = memory_of(device)
+    total = memory_of(device)
     room = min(limit, free_memory(device))
     if share < 1:
-        room = min(room, max(share * whole - CONTEXT, share * whole / 2))
-    if room < whole and (share < 1 or limit < whole):
-        torch.cuda.set_per_process_memory_fraction(room / whole, torch.device(device).index)
+        room = min(room, max(share * total - CONTEXT, share * total / 2))
+    if room < total and (share < 1 or limit < total):
+        torch.cuda.set_per_process_memory_fraction(room / total, torch.device(device).index)
     return room - min(chunks, room / 2)
 
 

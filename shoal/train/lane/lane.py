@@ -35,7 +35,7 @@ from shoal.train.stream.stream import Batches
 
 
 class TrialModel:
-    """What of a trial lasts: model, optimizer, schedule, random states, and the visits made.
+    """The lasting part of a trial: model, optimizer, schedule, random states, and visits made.
 
     Raises:
         TypeError, ValueError: the recipe's settings, model or optimizer are not what they must be.
@@ -58,8 +58,8 @@ class TrialModel:
             coalesce_buffers(model)
             self.model: nn.Module = model.to(device)
             self.ownership.hold(self.model)  # where it lies on the device
-            made = self.hooks.configure_optimizers(self.model)
-        self.optimization = Optimization(made)
+            outcome = self.hooks.configure_optimizers(self.model)
+        self.optimization = Optimization(outcome)
         self.ownership.hold_objects("configure_optimizers", self.optimization.objects)
         # the only ones where Shoal takes the steps
         self.optimizer = self.optimization.optimizers[0]
@@ -81,7 +81,7 @@ class TrialModel:
         self.changes = self._changes()
 
     def _changes(self) -> ModelChanges:
-        """What training changes from now on beside state dicts."""
+        """A watch, from now on, of what training changes beside state dicts."""
         optimization = self.optimization
         return ModelChanges(
             self.model,
@@ -116,18 +116,15 @@ class TrialModel:
         modules = [type(module).__qualname__ for module in self.model.modules()]
         if isinstance(self.model, ShardModel):
             modules.append(self.model.form)
-        kinds = [type(each).__qualname__ for each in self.optimization.optimizers]
-        optimizer = " ".join(kinds)
-        other = optimizer
-        own = self.hooks.steps_itself
-        if optimizers.family(self.optimizer) is not None and not own:
-            other = ""
+        optimizer = " ".join(type(each).__qualname__ for each in self.optimization.optimizers)
+        usual = optimizers.family(self.optimizer) is not None and not self.hooks.steps_itself
+        unusual = "" if usual else optimizer
         kind = kind_of(self.device)
-        form = repr((shapes, modules, other, s.batch_size, s.precision, kind, *s.data_key))
+        form = repr((shapes, modules, unusual, s.batch_size, s.precision, kind, *s.data_key))
         return text_hash(form, FORM // 2) + text_hash(optimizer, 2)
 
     def casting(self) -> AbstractContextManager[Any]:
-        """Within it the recipe's steps run: autocast, or nothing."""
+        """The context in which the recipe's steps run: autocast, or nothing."""
         if self.settings.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
@@ -151,10 +148,11 @@ class TrialModel:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Become that state. Arrays are copied, in place where this lane has memory of their shape.
+        """Restore that state.
 
-        Of a trial with other hyper-parameters (this one starts from it) momenta and progress are
-        taken over; learning rates, decays, the schedule's gamma and the like stay this trial's.
+        Arrays are copied, in place where this lane has memory of their shape. Of a trial with other
+        hyper-parameters (this one starts from it) momenta and progress are taken over; learning
+        rates, decays, the schedule's gamma and the like stay this trial's.
 
         Raises:
             ValueError: it is the state of another model.
@@ -170,7 +168,7 @@ class TrialModel:
         self.load_changes(state)
 
     def load_model(self, state: Mapping[str, Any]) -> None:
-        """Make the model alone what it was in that state.
+        """Restore the model alone from that state.
 
         Raises:
             ValueError: it is the state of another model.
@@ -184,23 +182,23 @@ class TrialModel:
 
     def changes_now(self) -> dict[str, Any]:
         """A copy of what training changed of the model beside weights and buffers."""
-        return deepcopy({**tree.to_numpy(self.adapter.state()), **self.changes.kept()})
+        return deepcopy({**tree.to_numpy(self.adapter.state()), **self.changes.unchecked_state()})
 
     def load_changes(self, state: Mapping[str, Any]) -> None:
-        """Make it what it was when `changes_now`, or the whole state, gave this."""
-        own = {key: value for key, value in state.items() if key == "adapted"}
-        self.adapter.load(tree.to_torch(own))
+        """Restore the changes in what `changes_now` gave, or in a whole state."""
+        adapted = {key: value for key, value in state.items() if key == "adapted"}
+        self.adapter.load(tree.to_torch(adapted))
         self.changes.load(state, self.device)
 
     @property
     def bytes(self) -> int:
         """Memory held: parameters, buffers, gradients, optimizer."""
-        own: list[Tensor] = [*self.model.parameters(), *self.model.buffers()]
+        tensors: list[Tensor] = [*self.model.parameters(), *self.model.buffers()]
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        foreign = 0
+        shard_state = 0
         if isinstance(self.model, ShardModel):
-            foreign = self.model.bytes
-        return foreign + sum(map(bytes_of, own + grads)) + self.optimization.bytes
+            shard_state = self.model.bytes
+        return shard_state + sum(map(bytes_of, tensors + grads)) + self.optimization.bytes
 
 
 class TrainingLane(TrialModel):
@@ -348,9 +346,9 @@ class TrainingLane(TrialModel):
         self.adapter.after_batch()
 
     def forward(self, batch: Any | None, count: int) -> Tensor | None:
-        """The loss on so many samples, whose values are noted.
+        """The loss on the batch of so many samples; the values of the step are noted.
 
-        None instead of a batch: no sample of it falls to this process, and there is no loss.
+        Without a batch (none of its samples falls to this process) there is no loss.
         """
         if self.batches == 0:
             optimizers.zero(self.optimizer)
@@ -442,7 +440,7 @@ class TrainingLane(TrialModel):
             self.steps += 1
 
     def taken(self) -> tuple[int, dict[str, Sum]]:
-        """Samples taken since the last call (dropped ones too), and the sums of the values noted.
+        """The samples taken since the last call (dropped ones too), and the sums of noted values.
 
         Raises:
             Diverged: too many steps in a row had a loss that is not finite.
@@ -462,10 +460,11 @@ class TrainingLane(TrialModel):
         return self.optimization.by_epoch or self.adapter.listens
 
     def end_epoch(self, metric: float | None, name: str = "") -> Mapping[str, float]:
-        """Begin another epoch of notes, and step schedulers that count epochs.
+        """End the epoch: clear its notes, and step schedulers that count epochs.
 
-        ReduceLROnPlateau waits for an epoch with a metric. `name`: the metric's, which counts
-        where it is among what this returns: scores of the epoch beside those of its validation.
+        Returns the adapter's scores of the epoch, beside those of its validation. Where the metric
+        `name` is among them, it counts instead of `metric`. ReduceLROnPlateau waits for an epoch
+        with a metric.
         """
         self.metrics.epoch = {}
         scores = self.adapter.end_epoch()

@@ -1,4 +1,4 @@
-"""Figures of what trials cost, taken from their own first steps."""
+"""Figures of what trials cost, measured in their first steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Meter:
         self._most = inf
         self._extra: dict[str, int] = {}  # bytes of a step beside the trial's state
         self._state: dict[str, int] = {}  # bytes of a trial's state after a step
-        self._seen: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str], int] = {}
         self._news: dict[str, dict[str, float]] = {}
 
     def wants(self, signature: str) -> bool:
@@ -168,8 +168,8 @@ class Meter:
         return self._news.pop(signature, {})
 
     def _first(self, signature: str, name: str, times: int) -> bool:
-        seen = self._seen[signature, name] = self._seen.get((signature, name), 0) + 1
-        return seen <= times
+        number = self._counts[signature, name] = self._counts.get((signature, name), 0) + 1
+        return number <= times
 
     def tell(self, signature: str, **figures: float) -> None:
         """Take figures that something else measured."""
@@ -252,11 +252,11 @@ class Extra:
         for hook in self._hooks:
             hook.remove()
         if self._device.type == "cuda":
-            allocated, held = self._before
+            allocated, state_bytes = self._before
             # gradients and the optimizer's state are made in the first step
-            grown = self._lane.bytes - held
+            growth = self._lane.bytes - state_bytes
             peak = torch.cuda.max_memory_allocated(self._device)
-            self.bytes = max(0, peak - allocated - grown)
+            self.bytes = max(0, peak - allocated - growth)
 
     def _count(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
         if isinstance(output, Tensor):

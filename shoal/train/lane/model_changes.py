@@ -57,7 +57,7 @@ STEPPED = (Optimizer, LRScheduler)
 SEAT = "shoal_seat"
 # where LightningModules have what `save_hyperparameters` found
 HYPER_PARAMETERS = "_hparams"
-# functions of torchmetrics' objects that each has of its own
+# methods that torchmetrics sets as attributes of each object
 OF_METRICS = frozenset({"update", "compute"})
 BUILD = "build it in configure_model or configure_optimizers, as it is to be in the whole training"
 # classes of models of which a warning said that their validation changes them
@@ -67,15 +67,15 @@ _warned: set[type] = set()
 class ChangeError(ValueError):
     """Training changed something that is not part of a trial's state."""
 
-    def __init__(self, what: str, remedy: str) -> None:
+    def __init__(self, change: str, remedy: str) -> None:
         super().__init__(
-            f"training changed {what}, which no state of the trial can hold: resumed, or moved to "
-            f"another slot, the trial would go on without that; {remedy}"
+            f"training changed {change}, which no state of the trial can hold: resumed, or moved "
+            f"to another slot, the trial would go on without that; {remedy}"
         )
 
 
 class ModelChanges:
-    """What has become of a model and its optimizers since they were configured."""
+    """The changes of a model and its optimizers since they were configured."""
 
     def __init__(
         self,
@@ -87,30 +87,32 @@ class ModelChanges:
     ) -> None:
         self._model = model
         self._ownership = ownership
-        own = _Tensors(model, _with_inner([*optimizers, *(s.scheduler for s in schedules)]))
+        model_parts = _ModelParts(
+            model, _with_inner([*optimizers, *(s.scheduler for s in schedules)])
+        )
         self._modules: list[_Module] = []
         # what is in a shard recipe's model is its own affair, and so is its state
-        own_modules = () if isinstance(model, ShardModel) else model.named_modules()
-        for name, module in own_modules:
+        modules = () if isinstance(model, ShardModel) else model.named_modules()
+        for name, module in modules:
             seated = module is model and SEAT in vars(module)
             # the adapter keeps what a metric counts
-            kept = adapted and (seated or _is_metric(module))
-            self._modules.append(_Module(name, module, own, kept))
+            by_adapter = adapted and (seated or _is_metric(module))
+            self._modules.append(_Module(name, module, model_parts, by_adapter))
         self._parameters = dict(model.named_parameters())
         self._of_parameters = {}
         if not isinstance(model, ShardModel):
             self._of_parameters = {
                 name: _Attributes(
-                    each, f"the model's parameter {name}", own, frozenset(), kept=False
+                    each, f"the model's parameter {name}", model_parts, frozenset(), adapted=False
                 )
                 for name, each in self._parameters.items()
             }
         self._trained = [p.requires_grad for p in self._parameters.values()]
-        self._optimizers = [_Optimizer(each, own) for each in optimizers]
-        self._schedules = [_Scheduler(each, own) for each in schedules]
+        self._optimizers = [_Optimizer(each, model_parts) for each in optimizers]
+        self._schedules = [_Scheduler(each, model_parts) for each in schedules]
 
     def check(self, whole: bool = False) -> None:
-        """Look whether all changes can be kept.
+        """Check that all changes can be kept in a state.
 
         `whole`: also into tensors that objects hold, which `.data` changes without a trace.
 
@@ -123,7 +125,7 @@ class ModelChanges:
             module.check(whole)
             if self._ownership.is_shared(module.module) and module.state():
                 raise SharedError(
-                    f"training changed attributes or flags of {module.what}, a module that other "
+                    f"training changed attributes or flags of {module.label}, a module that other "
                     "models have, too: build it anew in each call of configure_model, or "
                     "copy.deepcopy(…) it"
                 )
@@ -141,10 +143,10 @@ class ModelChanges:
             ChangeError: as `check`.
         """
         self.check(whole=True)
-        return self.kept()
+        return self.unchecked_state()
 
-    def kept(self) -> dict[str, Any]:
-        """As `state`, without a look at what cannot be kept: for each step of a wide trial."""
+    def unchecked_state(self) -> dict[str, Any]:
+        """The changes as in `state`, without `check`: for each step of a wide trial."""
         saved: dict[str, Any] = {}
         trained = {
             name: parameter.requires_grad
@@ -168,7 +170,7 @@ class ModelChanges:
 
     @contextmanager
     def undone(self, device: torch.device) -> Iterator[None]:
-        """Whatever changes within it is undone, and a warning names it; `device`: the model's.
+        """Undoes whatever changes within it; a warning names it. `device`: the model's.
 
         Raises:
             ChangeError: as `check`.
@@ -185,7 +187,7 @@ class ModelChanges:
             self.load(before, device)
 
     def load(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Make all what it was when `state` gave this; earlier versions kept nothing of it."""
+        """Restore what `state` saved; states of earlier versions have nothing of it."""
         saved = tree.to_torch(state.get("changes", {}))
         trained = saved.get("requires_grad", {})
         for (name, parameter), was in zip(self._parameters.items(), self._trained, strict=True):
@@ -197,21 +199,21 @@ class ModelChanges:
         for name, attributes in self._of_parameters.items():
             attributes.load(parameters.get(name, {}), device)
         optimizers = saved.get("optimizers", [{}] * len(self._optimizers))
-        for optimizer, own in zip(self._optimizers, optimizers, strict=False):
-            optimizer.attributes.load(own, device)
+        for optimizer, attributes in zip(self._optimizers, optimizers, strict=False):
+            optimizer.attributes.load(attributes, device)
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """What differs between two of `ModelChanges`' states, in words."""
-    one, other = before.get("changes", {}), after.get("changes", {})
-    if not same(one.get("requires_grad", {}), other.get("requires_grad", {})):
+    old, new = before.get("changes", {}), after.get("changes", {})
+    if not same(old.get("requires_grad", {}), new.get("requires_grad", {})):
         yield "requires_grad"
     for kind in ("modules", "parameters"):
-        ones, others = one.get(kind, {}), other.get(kind, {})
-        for place in {**ones, **others}:
-            mine, theirs = ones.get(place, {}), others.get(place, {})
+        old_states, new_states = old.get(kind, {}), new.get(kind, {})
+        for place in {**old_states, **new_states}:
+            was, now = old_states.get(place, {}), new_states.get(place, {})
             for form in ("attributes", "stateful"):
-                for name in differing(mine.get(form, {}), theirs.get(form, {})):
+                for name in differing(was.get(form, {}), now.get(form, {})):
                     yield f"{place}.{name}".lstrip(".")
 
 
@@ -223,15 +225,15 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def _with_inner(objects: Iterable[Any]) -> list[Any]:
-    """Optimizers and schedulers, with those that they hold."""
-    found: list[Any] = []
+    """Optimizers and schedulers, with those that they wrap."""
+    all_objects: list[Any] = []
     for each in objects:
-        found.append(each)
+        all_objects.append(each)
         if isinstance(each, STEPPED):
             for value in vars(each).values():
                 inner = value if isinstance(value, list | tuple) else (value,)
-                found += [one for one in inner if isinstance(one, STEPPED)]
-    return found
+                all_objects += [one for one in inner if isinstance(one, STEPPED)]
+    return all_objects
 
 
 def warn_of_undone(kind: type, names: Sequence[str]) -> None:
@@ -245,10 +247,10 @@ def warn_of_undone(kind: type, names: Sequence[str]) -> None:
     )
 
 
-class _Tensors:
-    """The model's own modules, parameters and buffers, and the memory that these lie in.
+class _ModelParts:
+    """The model's modules, parameters and buffers, and the memory that these lie in.
 
-    `objects`: the trial's optimizers and schedulers, whose state is kept by themselves.
+    `objects`: the trial's optimizers and schedulers, which keep their state themselves.
     """
 
     def __init__(self, model: nn.Module, objects: Sequence[Any] = ()) -> None:
@@ -271,22 +273,24 @@ def _memory(tensor: Tensor) -> int:
 
 
 class _Attributes:
-    """The attributes of a module or an optimizer, and what they were at first.
+    """The attributes of a module, parameter or optimizer, and what they were at first.
 
-    `skip`: names that are looked at elsewhere.
+    `skip`: names that are looked at elsewhere. `adapted`: an adapter keeps the plain ones, but for
+    the training flag.
     """
 
-    def __init__(self, of: Any, what: str, own: _Tensors, skip: frozenset[str], kept: bool) -> None:
-        self._of = of
-        self._what = what
-        self._own = own
+    def __init__(
+        self, owner: Any, label: str, model_parts: _ModelParts, skip: frozenset[str], adapted: bool
+    ) -> None:
+        self._owner = owner
+        self._label = label
+        self._model_parts = model_parts
         self._skip = skip
-        # whether an adapter keeps the plain ones, but for the training flag
-        self._kept = kept
-        self._digest = partial(digest, own=own)
-        kind: Any = type(of)
-        self._theirs = _names_of_libraries(kind) - {HYPER_PARAMETERS}
-        now = vars(of)
+        self._adapted = adapted
+        self._digest = partial(digest, model_parts=model_parts)
+        kind: Any = type(owner)
+        self._library_names = _names_of_libraries(kind) - {HYPER_PARAMETERS}
+        now = vars(owner)
         self._first = list(now.values())
         self._plain: dict[str, Any] = {}
         self._objects: dict[str, Any] = {}
@@ -298,9 +302,9 @@ class _Attributes:
         for name, value in now.items():
             if name in skip:
                 continue
-            theirs = name in self._theirs
+            of_library = name in self._library_names
             if (
-                not theirs
+                not of_library
                 and not isinstance(value, (nn.Module, *STEPPED))
                 and is_stateful(value)
                 and self._is_plain(value.state_dict())
@@ -311,9 +315,9 @@ class _Attributes:
                 self._plain[name] = copied(value)
                 if not _stays(value):
                     self._deep.append(name)
-            elif not theirs:
-                self._objects[name] = self._digest(self._unkept(name, value))
-                self._whole[name] = self._digest(self._unkept(name, value), whole=True)
+            elif not of_library:
+                self._objects[name] = self._digest(self._without_adapted(name, value))
+                self._whole[name] = self._digest(self._without_adapted(name, value), whole=True)
                 if not isinstance(value, FIXED):
                     self._deep.append(name)
         self._originals = {name: now[name] for name in self._plain}
@@ -321,7 +325,7 @@ class _Attributes:
     @property
     def _same(self) -> bool:
         """Whether certainly nothing has changed; the usual case, and cheap."""
-        now = vars(self._of)
+        now = vars(self._owner)
         return (
             not self._deep
             and len(now) == len(self._first)
@@ -337,83 +341,83 @@ class _Attributes:
             return
         objects = {
             name: value
-            for name, value in vars(self._of).items()
-            if name not in self._theirs
+            for name, value in vars(self._owner).items()
+            if name not in self._library_names
             and name not in self._skip
             and not self._is_plain(value)
             and value is not self._stateful.get(name, (None,))[0]
         }
         for name, value in objects.items():
             before = (self._whole if whole else self._objects).get(name, self)
-            now = self._digest(self._unkept(name, value), whole=whole)
+            now = self._digest(self._without_adapted(name, value), whole=whole)
             if before is self or now != before:
-                what = f"the attribute {name!r} of {self._what} (now a {type(value).__name__})"
+                change = f"the attribute {name!r} of {self._label} (now a {type(value).__name__})"
                 if isinstance(value, STEPPED):
-                    raise ChangeError(what, "return it from configure_optimizers, too")
+                    raise ChangeError(change, "return it from configure_optimizers, too")
                 raise ChangeError(
-                    what,
+                    change,
                     "keep such things as numbers, texts, tensors, lists or dicts (of an iterator "
                     "how far it is); delete an object that no later step reads at the step's end",
                 )
         for name in (*self._objects, *self._stateful):
-            if name not in objects and name not in vars(self._of):
-                raise ChangeError(f"{self._what}: the attribute {name!r} is gone", BUILD)
+            if name not in objects and name not in vars(self._owner):
+                raise ChangeError(f"{self._label}: the attribute {name!r} is gone", BUILD)
 
     def state(self) -> dict[str, Any]:
         """The plain attributes that are new or changed, and the names of those that are gone."""
         if self._same:
             return {}
         changed: dict[str, Any] = {}
-        there: list[str] = []  # names of those that lie on a device
-        now = vars(self._of)
+        on_device: list[str] = []  # names of those that lie on a device
+        now = vars(self._owner)
         for name, value in now.items():
-            if name in self._skip or not self._is_plain(value) or self._is_kept(name):
+            if name in self._skip or not self._is_plain(value) or self._is_adapted(name):
                 continue
             if name in self._plain and same(value, self._plain[name]):
                 continue
             changed[name] = _encoded(value)
             if any(tensor.device.type != "cpu" for tensor in _tensors_in(value)):
-                there.append(name)
-        gone = [n for n in self._plain if n not in now and not self._is_kept(n)]
+                on_device.append(name)
+        gone = [n for n in self._plain if n not in now and not self._is_adapted(n)]
         saved: dict[str, Any] = {}
         stateful = {
-            name: _encoded(held.state_dict())
-            for name, (held, first) in self._stateful.items()
-            if not same(held.state_dict(), first)
+            name: _encoded(value.state_dict())
+            for name, (value, first) in self._stateful.items()
+            if not same(value.state_dict(), first)
         }
         if stateful:
             saved["stateful"] = stateful
         if changed:
             saved["attributes"] = changed
-        if there:
-            saved["on_device"] = there
+        if on_device:
+            saved["on_device"] = on_device
         if gone:
             saved["gone"] = gone
         return saved
 
     def load(self, saved: Mapping[str, Any], device: torch.device) -> None:
-        """Make the plain attributes what they were when `state` gave this."""
+        """Restore the plain attributes that `state` saved, and those that it found unchanged."""
         if not saved and self._same:
             return
-        now = vars(self._of)
-        for name in [n for n in now if n not in self._skip and not self._is_kept(n)]:
+        now = vars(self._owner)
+        for name in [n for n in now if n not in self._skip and not self._is_adapted(n)]:
             if name not in self._plain and self._is_plain(now[name]):
                 del now[name]
         for name, first in self._plain.items():
-            if not self._is_kept(name):
+            if not self._is_adapted(name):
                 now[name] = self._renewed(name, first)
         for name, value in saved.get("attributes", {}).items():
             place = device if name in saved.get("on_device", ()) else None
             now[name] = self._renewed(name, _decoded(value, place))
         for name in saved.get("gone", ()):
             now.pop(name, None)
-        later = saved.get("stateful", {})
-        for name, (held, first) in self._stateful.items():
-            state = _decoded(later[name], device) if name in later else first
-            held.load_state_dict(copied(state))
+        saved_states = saved.get("stateful", {})
+        for name, (stateful, first) in self._stateful.items():
+            state = _decoded(saved_states[name], device) if name in saved_states else first
+            stateful.load_state_dict(copied(state))
 
     def _renewed(self, name: str, value: Any) -> Any:
-        """The value; a tensor in its first one's memory, which an optimizer may step."""
+        """A copy of the value; a tensor in the first one's memory, which an optimizer may step."""
         first = self._originals.get(name)
         if isinstance(first, Tensor) and isinstance(value, Tensor):
             alike = first.shape == value.shape and first.dtype == value.dtype
@@ -423,13 +427,13 @@ class _Attributes:
                 return first
         return copied(value)
 
-    def _is_kept(self, name: str) -> bool:
-        """Whether an adapter keeps this one."""
-        return self._kept and name != "training"
+    def _is_adapted(self, name: str) -> bool:
+        """Whether an adapter keeps this attribute."""
+        return self._adapted and name != "training"
 
-    def _unkept(self, name: str, value: Any) -> Any:
+    def _without_adapted(self, name: str, value: Any) -> Any:
         """The value without the hyper-parameters that an adapter keeps."""
-        if name != HYPER_PARAMETERS or not self._kept:
+        if name != HYPER_PARAMETERS or not self._adapted:
             return value
         return {k: each for k, each in value.items() if not self._is_plain(each)}
 
@@ -438,7 +442,7 @@ class _Attributes:
         if type(value) in PLAIN:
             return True
         if isinstance(value, Tensor):
-            return type(value) is Tensor and value not in self._own
+            return type(value) is Tensor and value not in self._model_parts
         if type(value) is dict:
             texts = all(type(key) in (str, int) and key != tree.MARK for key in value)
             return texts and all(map(self._is_plain, value.values()))
@@ -459,37 +463,37 @@ class Entries(NamedTuple):
 
 def digest(  # noqa: PLR0911, PLR0912 - one for each kind
     value: Any,
-    own: _Tensors | None = None,
+    model_parts: _ModelParts | None = None,
     depth: int = 0,
     whole: bool = False,
     most: int = sys.maxsize,
 ) -> Any:
-    """A value that stays equal as long as the object does, as far as that can be looked into.
+    """A digest that stays equal as long as the object does, as far as that can be looked into.
 
-    `own`: the model's, if there is one; its modules and tensors are looked at elsewhere. `whole`:
-    also into the memory of other tensors. `most`: of larger containers and arrays about so many
-    items are looked at, evenly spread.
+    `model_parts`: the model's, if there is one, which are looked at elsewhere. `whole`: also into
+    the memory of other tensors. `most`: of larger containers and arrays about so many items are
+    looked at, evenly spread.
     """
-    deeper = partial(digest, own=own, depth=depth + 1, whole=whole, most=most)
+    deeper = partial(digest, model_parts=model_parts, depth=depth + 1, whole=whole, most=most)
     if type(value) in PLAIN or isinstance(value, (bytes, complex)):
         return value
     if isinstance(value, Iterator) and not isinstance(value, IOBase):
         return object()  # nobody can see what was taken from it: as if something had been
     if depth > DEEP or isinstance(value, FIXED):
         return id(value)
-    if own is not None and id(value) in own.objects:
+    if model_parts is not None and id(value) in model_parts.objects:
         return id(value)
     if isinstance(value, nn.Module):
-        if own is not None and value in own.modules:
+        if model_parts is not None and value in model_parts.modules:
             return id(value)
         tensors = [*value.parameters(), *value.buffers()]
-        more = _plain_in(value) if own is None else _counted(value)
+        more = _plain_in(value) if model_parts is None else _counted(value)
         return id(value), tuple(map(deeper, tensors)), more
     state = _random_state(value)
     if state is not None:
         return state
     if isinstance(value, Tensor):
-        if own is not None and value in own:
+        if model_parts is not None and value in model_parts:
             return id(value)
         if value.numel() > most:  # NumPy may have written to it, too
             return id(value), private.writes(value), _sum_of(value, most)
@@ -501,8 +505,8 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
     if isinstance(value, Mapping) and not _is_lazy(value):
         stride = _stride(len(value), most)
         keys = tuple(map(repr, islice(value, 0, None, stride)))
-        held = islice(value.values(), 0, None, stride)
-        return Entries(type(value), keys, tuple(map(deeper, held)))
+        items = islice(value.values(), 0, None, stride)
+        return Entries(type(value), keys, tuple(map(deeper, items)))
     if isinstance(value, (set, frozenset)):
         return frozenset(map(repr, value)) if len(value) <= most else type(value)
     queue = hasattr(type(value), "popleft") and hasattr(type(value), "__len__")
@@ -525,31 +529,31 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
 def _counted(module: nn.Module) -> tuple[Any, ...]:
     """What metrics in a module that is no part of the model have counted, by its values."""
     states = [each.metric_state for each in module.modules() if _is_metric(each)]
-    found: list[Any] = []
+    sums: list[Any] = []
     for state in states:
         for value in state.values() if isinstance(state, dict) else ():
-            found.append([_sum_of(each) for each in _tensors_in(value)])
-    return tuple(map(tuple, found))
+            sums.append([_sum_of(each) for each in _tensors_in(value)])
+    return tuple(map(tuple, sums))
 
 
 def _plain_in(module: nn.Module) -> tuple[Any, ...]:
     """The plain attributes of a module's modules of users' classes, but for flags of training."""
-    found = []
+    entries = []
     for each in module.modules():
         if is_users(type(each)):
             plain = {n: v for n, v in vars(each).items() if type(v) in PLAIN}
             plain.pop("training", None)
-            found.append(Entries(type(each), tuple(plain), tuple(plain.values())))
-    return tuple(found)
+            entries.append(Entries(type(each), tuple(plain), tuple(plain.values())))
+    return tuple(entries)
 
 
 def _stride(count: int, most: int) -> int:
-    """Every which item to look at; a power of two, so that it is seldom another one."""
+    """The step between items to look at; a power of two, so that it seldom changes."""
     return int(1 << max(0, (count - 1) // most).bit_length())
 
 
 def _is_lazy(value: Any) -> bool:
-    """Whether to go through its items may run a user's code."""
+    """Whether iterating over the container may run a user's code."""
     kinds = (dict, list, tuple, UserDict, UserList)
     return is_users(type(value)) and not isinstance(value, kinds)
 
@@ -584,13 +588,13 @@ def parts_of(value: Any) -> dict[str, Any]:
 
 @cache
 def _names_of_libraries(kind: type) -> frozenset[str]:
-    """Private names that the libraries' classes of an object use: what is there is their affair."""
-    found: set[str] = set()
+    """Private names that the libraries among an object's classes use: they are their affair."""
+    names: set[str] = set()
     for base in kind.__mro__:
         if not is_users(base):
             for member in vars(base).values():
-                found |= _names_in(member)
-    return frozenset(name for name in found if name.startswith("_"))
+                names |= _names_in(member)
+    return frozenset(name for name in names if name.startswith("_"))
 
 
 def _names_in(member: Any) -> set[str]:
@@ -603,21 +607,21 @@ def _names_in(member: Any) -> set[str]:
         code = getattr(getattr(member, "__func__", member), "__code__", None)
     if not isinstance(code, CodeType):
         return set()
-    found = set(code.co_names)
+    names = set(code.co_names)
     for each in code.co_consts:
-        found |= {each} if isinstance(each, str) else _names_in(each)
-    return found
+        names |= {each} if isinstance(each, str) else _names_in(each)
+    return names
 
 
-# what is looked at by its identity alone
+# compared by identity alone
 FIXED = (ModuleType, BuiltinFunctionType, type, torch.dtype, torch.device)
 
 
 def is_stateful(value: Any) -> bool:
     """Whether a library's object tells and takes its state, as torch's do."""
     names = ("state_dict", "load_state_dict")
-    told = all(callable(getattr(type(value), name, None)) for name in names)
-    return told and not is_users(type(value))
+    has_both = all(callable(getattr(type(value), name, None)) for name in names)
+    return has_both and not is_users(type(value))
 
 
 def _stays(value: Any) -> bool:
@@ -640,6 +644,7 @@ def is_users(kind: type) -> bool:
 
 
 def _content(cell: Any) -> Any:
+    """What a function's closure has in this cell."""
     try:
         return cell.cell_contents
     except ValueError:  # it is not filled yet
@@ -662,15 +667,17 @@ def _random_state(value: Any) -> Any:
 class _Module:
     """One module of the model: its attributes, parameters, buffers, modules and hooks."""
 
-    def __init__(self, name: str, module: nn.Module, own: _Tensors, kept: bool) -> None:
+    def __init__(
+        self, name: str, module: nn.Module, model_parts: _ModelParts, adapted: bool
+    ) -> None:
         self.name = name
         self.module = module
-        self.what = f"the model's {name}" if name else "the model"
+        self.label = f"the model's {name}" if name else "the model"
         inner = frozenset(vars(nn.Module())) - {"training"}
         skip = inner | {SEAT, "shoal_read", "outside_graph"}
         if _is_metric(module):
             skip |= OF_METRICS
-        self._attributes = _Attributes(module, self.what, own, skip, kept)
+        self._attributes = _Attributes(module, self.label, model_parts, skip, adapted)
         self._class = type(module)
         self._parts = private.parts_of_module(module)
         self._forms = _forms(self._parts)
@@ -687,7 +694,7 @@ class _Module:
         self._attributes.check(whole)
         if type(module) is not self._class:
             raise ChangeError(
-                f"the class of {self.what} from {self._class.__name__} to "
+                f"the class of {self.label} from {self._class.__name__} to "
                 f"{type(module).__name__} (a parametrization?)",
                 BUILD,
             )
@@ -695,10 +702,10 @@ class _Module:
         if not parts.same(self._parts) or _forms(parts) != self._forms:
             self._refuse_parts(parts)
         if private.unsaved_buffers(module).keys() != self._unsaved.keys():
-            raise ChangeError(f"which buffers of {self.what} are persistent", BUILD)
+            raise ChangeError(f"which buffers of {self.label} are persistent", BUILD)
         if private.hooks_in(self._boxes) != self._hooks:
             raise ChangeError(
-                f"the hooks of {self.what}",
+                f"the hooks of {self.label}",
                 "register them in configure_model, or remove them in the step that adds them",
             )
 
@@ -712,13 +719,13 @@ class _Module:
                 replaced = kind != "buffers" and before.get(name) is not now.get(name)
                 if was == is_now and not replaced:
                     continue
-                done = "is another one"
+                change = "is another one"
                 if was is None or is_now is None:
-                    done = "is new" if was is None else "is gone"
+                    change = "is new" if was is None else "is gone"
                 elif was != is_now:
-                    done = f"was {_described(was)}, and is {_described(is_now)}"
+                    change = f"was {_described(was)}, and is {_described(is_now)}"
                 raise ChangeError(
-                    f"{self.what}: the {kind[:-1]} {name!r} {done}",
+                    f"{self.label}: the {kind[:-1]} {name!r} {change}",
                     "build it in configure_model, as it is to be in the whole training; what is "
                     "to be trained later can wait with requires_grad_(False)",
                 )
@@ -735,7 +742,7 @@ class _Module:
         return {**saved, "buffers": buffers} if buffers else saved
 
     def load(self, saved: Mapping[str, Any], device: torch.device) -> None:
-        """Make it what it was when `state` gave this."""
+        """Restore what `state` saved."""
         self._attributes.load(saved, device)
         values = {**self._unsaved, **saved.get("buffers", {})}
         for name, buffer in private.unsaved_buffers(self.module).items():
@@ -772,15 +779,15 @@ def _described(form: tuple[Any, ...]) -> str:
 class _Optimizer:
     """One optimizer: its groups, its hooks, and its attributes."""
 
-    def __init__(self, optimizer: Optimizer, own: _Tensors) -> None:
+    def __init__(self, optimizer: Optimizer, model_parts: _ModelParts) -> None:
         self._optimizer = optimizer
-        self._what = f"the optimizer {type(optimizer).__name__}"
+        self._label = f"the optimizer {type(optimizer).__name__}"
         skip = OF_OPTIMIZERS | {
             name
             for name, value in vars(optimizer).items()
             if isinstance(value, Optimizer) or name.endswith("_hooks")
         }
-        self.attributes = _Attributes(optimizer, self._what, own, skip, kept=False)
+        self.attributes = _Attributes(optimizer, self._label, model_parts, skip, adapted=False)
         self._groups = [list(group["params"]) for group in optimizer.param_groups]
         self._keys = [set(group) for group in optimizer.param_groups]
         self._boxes = private.hook_boxes(optimizer)
@@ -793,7 +800,8 @@ class _Optimizer:
         groups = optimizer.param_groups
         if len(groups) != len(self._groups):
             raise ChangeError(
-                f"{self._what}: it had {len(self._groups)} parameter groups, and has {len(groups)}",
+                f"{self._label}: it had {len(self._groups)} parameter groups, "
+                f"and has {len(groups)}",
                 "give it all groups in configure_optimizers; parameters that wait have "
                 "requires_grad False, or their group lr 0, until their time comes",
             )
@@ -801,31 +809,33 @@ class _Optimizer:
             now = group["params"]
             if len(now) != len(before) or not all(map(is_, now, before)):
                 raise ChangeError(
-                    f"{self._what}: the parameters of its group {number}",
+                    f"{self._label}: the parameters of its group {number}",
                     "give each parameter its group in configure_optimizers; parameters that wait "
                     "have requires_grad False until their time comes",
                 )
             gone = self._keys[number] - set(group)
             if gone:
                 raise ChangeError(
-                    f"{self._what}: its group {number} has lost {', '.join(sorted(gone))}", BUILD
+                    f"{self._label}: its group {number} has lost {', '.join(sorted(gone))}", BUILD
                 )
         if private.hooks_in(self._boxes) != self._hooks:
-            raise ChangeError(f"the hooks of {self._what}", "register them in configure_optimizers")
+            raise ChangeError(
+                f"the hooks of {self._label}", "register them in configure_optimizers"
+            )
 
 
 class _Scheduler:
     """One schedule: the functions that its rates come from, which no state has."""
 
-    def __init__(self, schedule: Schedule, own: _Tensors) -> None:
+    def __init__(self, schedule: Schedule, model_parts: _ModelParts) -> None:
         self._schedule = schedule
         self._first = schedule.scheduler
-        self._own = own
-        self._functions = _functions(self._first, own)
+        self._model_parts = model_parts
+        self._functions = _functions(self._first, model_parts)
 
     def check(self) -> None:
-        """Raise ChangeError if one is another."""
-        now = _functions(self._schedule.scheduler, self._own)
+        """Raise ChangeError if the scheduler, or one of its functions, is another."""
+        now = _functions(self._schedule.scheduler, self._model_parts)
         if self._schedule.scheduler is not self._first or now != self._functions:
             raise ChangeError(
                 f"the functions of the scheduler {type(self._first).__name__}, or what they hold",
@@ -833,20 +843,20 @@ class _Scheduler:
             )
 
 
-def _functions(scheduler: Any, own: _Tensors) -> list[Any]:
+def _functions(scheduler: Any, model_parts: _ModelParts) -> list[Any]:
     """The functions and schedulers that a torch scheduler holds; its numbers are in its state."""
     if not isinstance(scheduler, LRScheduler):
         return []
-    found: list[Any] = [id(scheduler), id(scheduler.optimizer)]
+    functions: list[Any] = [id(scheduler), id(scheduler.optimizer)]
     for name, value in vars(scheduler).items():
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, LRScheduler):
-                found += _functions(each, own)
+                functions += _functions(each, model_parts)
             elif callable(each) and name != "step" and not name.startswith("_"):
                 # torch keeps the attributes of objects that are called, not what functions hold
-                looked = isinstance(each, (FunctionType, MethodType))
-                found.append(digest(each, own) if looked else id(each))
-    return found
+                is_function = isinstance(each, (FunctionType, MethodType))
+                functions.append(digest(each, model_parts) if is_function else id(each))
+    return functions
 
 
 def _is_metric(module: nn.Module) -> bool:

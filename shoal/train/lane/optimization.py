@@ -82,12 +82,12 @@ class Schedule:
         return isinstance(self.scheduler, ReduceLROnPlateau)
 
     def check_metric(self, metric: str | None, mode: str | None = None) -> None:
-        """Whether the study's metric is what ReduceLROnPlateau is to follow.
+        """Check that ReduceLROnPlateau can follow the study's metric.
 
         `mode`: whether its least or its largest value is the best; None: nobody said.
 
         Raises:
-            ValueError: no.
+            ValueError: it is to follow another one, or in another mode.
         """
         if not self.follows_metric:
             return
@@ -100,12 +100,12 @@ class Schedule:
                 f"ReduceLROnPlateau follows the study's metric, {metric!r}; "
                 f"got monitor={self.monitor!r}: leave it out"
             )
-        own = getattr(self.scheduler, "mode", None)
-        if mode not in (None, own):
+        own_mode = getattr(self.scheduler, "mode", None)
+        if mode not in (None, own_mode):
             raise ValueError(
-                f"ReduceLROnPlateau(mode={own!r}) follows the study's metric, {metric!r}, whose "
-                f"mode is {mode!r}: the rate would fall while the metric gets better. Give the "
-                f"scheduler mode={mode!r}, or the study mode={own!r}"
+                f"ReduceLROnPlateau(mode={own_mode!r}) follows the study's metric, {metric!r}, "
+                f"whose mode is {mode!r}: the rate would fall while the metric gets better. Give "
+                f"the scheduler mode={mode!r}, or the study mode={own_mode!r}"
             )
 
     def before_step(self, samples: float, epoch: float) -> None:
@@ -117,12 +117,12 @@ class Schedule:
         set_rates(self._optimizer, [base * factor for base in self._bases])
 
     def after_step(self) -> None:
-        """The optimizer has made a step."""
+        """Step a scheduler that counts steps, after a step of the optimizer."""
         if self.by_step and isinstance(self.scheduler, LRScheduler):
             self.scheduler.step()
 
     def end_epoch(self, metric: float | None) -> None:
-        """An epoch is over. ReduceLROnPlateau waits for an epoch with a metric."""
+        """Step a scheduler that counts epochs. ReduceLROnPlateau waits for one with a metric."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             if metric is not None:
                 self.scheduler.step(metric)
@@ -130,18 +130,18 @@ class Schedule:
             self.scheduler.step()
 
     def state(self) -> Any:
-        """How far it is, as a plain tree; None where there is nothing to keep."""
+        """The state of torch's scheduler as a plain tree; None where there is no scheduler."""
         if not isinstance(self.scheduler, LRScheduler):
             return None
         return tree.to_numpy(self.scheduler.state_dict())
 
-    def load(self, state: Any, made: Mapping[str, Any] | None = None) -> None:
-        """Go on from that state. `made`: what the scheduler with that state was made with."""
+    def load(self, state: Any, arguments: Mapping[str, Any] | None = None) -> None:
+        """Go on from that state, of a scheduler that was made with these arguments."""
         if state is None or not isinstance(self.scheduler, LRScheduler):
             return
         self.scheduler.load_state_dict(tree.to_torch(state))
-        if made is not None:
-            put_back(self.scheduler, self.made_with, made)
+        if arguments is not None:
+            put_back(self.scheduler, self.made_with, arguments)
 
     def set_bases(self, bases: Sequence[float]) -> None:
         """Count from these learning rates, one for each parameter group."""
@@ -164,40 +164,39 @@ def _counts_steps(scheduler: Any) -> bool:
 def made_with(scheduler: Any) -> dict[str, Any]:
     """The plain attributes of a torch scheduler that has just been made, and of what is within it.
 
-    They tell what it was made with from what it counts: a trial that starts from another's state
+    They are what it was made with, not what it counts: a trial that starts from another's state
     keeps its own. {} of other schedules.
     """
     return _attributes(scheduler) if isinstance(scheduler, LRScheduler) else {}
 
 
-def _attributes(of: Any) -> dict[str, Any]:
-    """As `made_with`, of any object."""
-    found = getattr(of, "__dict__", {})
+def _attributes(instance: Any) -> dict[str, Any]:
+    """The plain attributes of any object, as in `made_with`."""
+    values = getattr(instance, "__dict__", {})
     attributes: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in values.items():
         if name not in (*_COUNTED, *_WITHIN) and _is_plain(value):
             attributes[name] = _plain(value)
     for name in _WITHIN:
-        if name in found:
-            attributes[name] = [_attributes(each) for each in found[name]]
+        if name in values:
+            attributes[name] = [_attributes(each) for each in values[name]]
     return attributes
 
 
 def put_back(scheduler: Any, own: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """Restore, after another trial's state was loaded, what the two schedulers were made with.
+    """Restore a scheduler's own attributes (gamma, T_max) after it has loaded another's state.
 
-    Examples: gamma, T_max, base rates.
+    `own`, `theirs`: what the two schedulers were `made_with`.
     """
     for name, value in own.items():
         if name in _WITHIN:
-            others = theirs.get(name, ())
-            inner = zip(getattr(scheduler, name), value, others, strict=False)
-            for each, mine, other in inner:
-                put_back(each, mine, other)
+            inner = zip(getattr(scheduler, name), value, theirs.get(name, ()), strict=False)
+            for each, own_inner, their_inner in inner:
+                put_back(each, own_inner, their_inner)
         elif name in theirs and theirs[name] != value:
-            now = getattr(scheduler, name)
-            if isinstance(now, tuple | list | dict):
-                value = type(now)(deepcopy(value))
+            loaded = getattr(scheduler, name)
+            if isinstance(loaded, tuple | list | dict):
+                value = type(loaded)(deepcopy(value))
             setattr(scheduler, name, value)
     if isinstance(scheduler, CyclicLR):
         # its scale function holds the gamma that was there when it was made
@@ -239,7 +238,7 @@ class Configured(NamedTuple):
     monitor: str | None = None
 
 
-def configured(made: Any) -> list[tuple[Optimizer, Schedule]]:
+def configured(outcome: Any) -> list[tuple[Optimizer, Schedule]]:
     """The optimizers and their schedules, from what `configure_optimizers` returned.
 
     Raises:
@@ -248,7 +247,7 @@ def configured(made: Any) -> list[tuple[Optimizer, Schedule]]:
             optimizer.
     """
     pairs = []
-    for optimizer, scheduler, monitor in _entries(made):
+    for optimizer, scheduler, monitor in _entries(outcome):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{FORMS}; got {type(optimizer).__name__}: {str(optimizer)[:80]}")
         interval = None
@@ -263,29 +262,29 @@ def configured(made: Any) -> list[tuple[Optimizer, Schedule]]:
     return pairs
 
 
-def _entries(made: Any) -> Iterator[Configured]:
+def _entries(outcome: Any) -> Iterator[Configured]:
     """The optimizers in any of the forms, each with its scheduler."""
-    if isinstance(made, Mapping):
-        unknown = set(made) - {"optimizer", "lr_scheduler", "monitor"}
-        if unknown or "optimizer" not in made:
-            raise TypeError(f"{FORMS}; got a dict with the keys {', '.join(map(str, made))}")
-        yield Configured(made["optimizer"], made.get("lr_scheduler"), made.get("monitor"))
-    elif not isinstance(made, list | tuple):
-        yield Configured(made)
-    elif not _is_pair(made):
-        for each in made:
+    if isinstance(outcome, Mapping):
+        unknown = set(outcome) - {"optimizer", "lr_scheduler", "monitor"}
+        if unknown or "optimizer" not in outcome:
+            raise TypeError(f"{FORMS}; got a dict with the keys {', '.join(map(str, outcome))}")
+        yield Configured(outcome["optimizer"], outcome.get("lr_scheduler"), outcome.get("monitor"))
+    elif not isinstance(outcome, list | tuple):
+        yield Configured(outcome)
+    elif not _is_pair(outcome):
+        for each in outcome:
             yield from _entries(each)
-    elif isinstance(made[0], Optimizer):
-        yield Configured(made[0], _only(made[1]))
+    elif isinstance(outcome[0], Optimizer):
+        yield Configured(outcome[0], _only(outcome[1]))
     else:
-        yield from _by_optimizer(*made)
+        yield from _by_optimizer(*outcome)
 
 
-def _is_pair(made: Sequence[Any]) -> bool:
+def _is_pair(outcome: Sequence[Any]) -> bool:
     """Whether it is (optimizer, scheduler) or ([optimizers], [schedulers])."""
-    if not isinstance(made, tuple) or len(made) != 2:
+    if not isinstance(outcome, tuple) or len(outcome) != 2:
         return False
-    first, second = made
+    first, second = outcome
     if isinstance(second, Mapping):
         return isinstance(first, Optimizer) and "optimizer" not in second
     if isinstance(first, list):
@@ -316,15 +315,15 @@ def _by_optimizer(
         yield Configured(optimizers[0], _only(list(schedulers)))
         return
     for place, optimizer in enumerate(optimizers):
-        own = []
+        matching = []
         for number, scheduler in enumerate(schedulers):
             of_torch = scheduler.get("scheduler") if isinstance(scheduler, Mapping) else scheduler
             belongs = number == place
             if isinstance(of_torch, LRScheduler):
                 belongs = of_torch.optimizer is optimizer
             if belongs:
-                own.append(scheduler)
-        yield Configured(optimizer, _only(own))
+                matching.append(scheduler)
+        yield Configured(optimizer, _only(matching))
 
 
 def _lightning(options: Mapping[str, Any], monitor: str | None) -> tuple[Any, str | None]:
@@ -347,8 +346,6 @@ def _lightning(options: Mapping[str, Any], monitor: str | None) -> tuple[Any, st
 
 # settings of the steps that Shoal takes, and their values that ask for nothing
 OF_STEPS = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "batch_per_slot": False}
-
-
 # what a recipe does to step by itself; one of another library's code says it in its own way
 OWN_STEPS = "write training_step(self, model, batch, optimizers)"
 
@@ -360,8 +357,8 @@ class Optimization:
         TypeError, ValueError: it is none of the forms.
     """
 
-    def __init__(self, made: Any) -> None:
-        pairs = configured(made)
+    def __init__(self, outcome: Any) -> None:
+        pairs = configured(outcome)
         self.optimizers: tuple[Optimizer, ...] = tuple(each for each, _ in pairs)
         self.schedules = tuple(schedule for _, schedule in pairs)
         # the hyper-parameters of each group
@@ -370,18 +367,17 @@ class Optimization:
     @property
     def parameters(self) -> list[Parameter]:
         """The parameters of all groups, in order."""
-        found: list[Parameter] = []
+        parameters: list[Parameter] = []
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                found.extend(group["params"])
-        return found
+                parameters.extend(group["params"])
+        return parameters
 
     @property
     def objects(self) -> list[Any]:
         """The optimizers and torch's schedulers, each of which belongs to one trial."""
         schedulers = [schedule.scheduler for schedule in self.schedules]
-        own = [each for each in schedulers if isinstance(each, LRScheduler)]
-        return [*self.optimizers, *own]
+        return [*self.optimizers, *(each for each in schedulers if isinstance(each, LRScheduler))]
 
     @property
     def bytes(self) -> int:
@@ -395,7 +391,7 @@ class Optimization:
             quicken(optimizer, device)
 
     def forget_gradients(self) -> None:
-        """No gradient lasts beyond a pass, for none is part of a trial's state."""
+        """Drop the gradients: none lasts beyond a pass, for none is part of a trial's state."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
@@ -422,19 +418,19 @@ class Optimization:
             schedule.before_step(samples, epoch)
 
     def after_step(self) -> None:
-        """Step the schedules that count steps: the optimizers have made one."""
+        """Step the schedules that count steps, after a step of the optimizers."""
         for schedule in self.schedules:
             schedule.after_step()
 
     def end_epoch(self, metric: float | None) -> None:
-        """Step the schedules that count epochs: one is over."""
+        """Step the schedules that count epochs, at the end of one."""
         for schedule in self.schedules:
             schedule.end_epoch(metric)
 
     # -- state -------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """The states of all: of one optimizer as they are, of several as lists."""
+        """The states of optimizers and schedules; of several optimizers lists of them."""
         made_with = [schedule.made_with for schedule in self.schedules]
         return {
             "optimizer": self._joined([whole_state(each) for each in self.optimizers]),
@@ -452,10 +448,10 @@ class Optimization:
         Raises:
             ValueError: it is the state of other optimizers.
         """
-        theirs = len(state["optimizer"]) if isinstance(state["optimizer"], list) else 1
-        if theirs != len(self.optimizers):
+        saved_count = len(state["optimizer"]) if isinstance(state["optimizer"], list) else 1
+        if saved_count != len(self.optimizers):
             raise ValueError(
-                f"the state is that of {theirs} optimizers, and configure_optimizers returned "
+                f"the state is that of {saved_count} optimizers, and configure_optimizers returned "
                 f"{len(self.optimizers)}: was it changed?"
             )
         saved = self._parted(state["optimizer"])
@@ -469,18 +465,18 @@ class Optimization:
             load_whole(optimizer, saved[number])
             unsettle(optimizer)
             schedule.load(schedulers[number], made_with[number])
-            own = self._configured[number]
-            if numbers[number] != own:
-                restore_numbers(optimizer, own, numbers[number])
-                schedule.set_bases([base_rate(each) for each in own])
+            hyper_parameters = self._configured[number]
+            if numbers[number] != hyper_parameters:
+                restore_numbers(optimizer, hyper_parameters, numbers[number])
+                schedule.set_bases([base_rate(each) for each in hyper_parameters])
 
-    def _joined(self, each: list[Any]) -> Any:
-        """What is kept of all: the only one, or the list."""
-        return each[0] if len(self.optimizers) == 1 else each
+    def _joined(self, items: list[Any]) -> Any:
+        """The only item, or the list of all: the form in which a state holds them."""
+        return items[0] if len(self.optimizers) == 1 else items
 
-    def _parted(self, kept: Any) -> Sequence[Any]:
-        """One for each optimizer, of what `_joined` made."""
-        parts: Sequence[Any] = [kept] if len(self.optimizers) == 1 else kept
+    def _parted(self, joined: Any) -> Sequence[Any]:
+        """The items, one for each optimizer, of which `_joined` made this."""
+        parts: Sequence[Any] = [joined] if len(self.optimizers) == 1 else joined
         return parts
 
 

@@ -29,14 +29,14 @@ CHOICES = ("fused", "foreach", "differentiable", "capturable")
 Group = dict[str, Any]  # a parameter group
 
 # optimizers with kernels, and their parameters without a dense gradient so far; None: not known
-_open: WeakKeyDictionary[Optimizer, list[Tensor] | None] = WeakKeyDictionary()
+_waiting: WeakKeyDictionary[Optimizer, list[Tensor] | None] = WeakKeyDictionary()
 
 
 # -- kernels -------------------------------------------------------------------------------------
 
 
 def quicken(optimizer: Optimizer, device: Device) -> None:
-    """Have it use its fused kernel on a CPU, unless the recipe chose another implementation.
+    """Have the optimizer use its fused kernel on a CPU, unless the recipe chose an implementation.
 
     A recipe chooses by `fused=`, `foreach=` or `differentiable=`. The sums are the same ones,
     rounded otherwise; alone and in packs alike.
@@ -52,7 +52,7 @@ def quicken(optimizer: Optimizer, device: Device) -> None:
         return
     for group in groups:
         group["fused"] = True
-    _open[optimizer] = None
+    _waiting[optimizer] = None
 
 
 def _has_kernel(optimizer: Optimizer, parameter: Tensor) -> bool:
@@ -66,16 +66,13 @@ def _has_kernel(optimizer: Optimizer, parameter: Tensor) -> bool:
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    found = []
-    for group in optimizer.param_groups:
-        found.extend(group["params"])
-    return found
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def unsettle(optimizer: Optimizer) -> None:
     """Look at the optimizer's gradients anew: another state was loaded."""
-    if optimizer in _open:
-        _open[optimizer] = None
+    if optimizer in _waiting:
+        _waiting[optimizer] = None
 
 
 # -- steps ---------------------------------------------------------------------------------------
@@ -87,13 +84,13 @@ def zero(optimizer: Optimizer) -> None:
 
 
 def step(optimizer: Optimizer) -> None:
-    """The optimizer's step, by the fused kernel that `quicken` chose as far as that can make it.
+    """Take the optimizer's step, by the fused kernel that `quicken` chose where that can make it.
 
     Whether it can is asked only when a parameter has its first gradient, or a sparse one. Other
     steps cost nothing more.
     """
-    late = _open.get(optimizer, [])
-    if late is not None and all(p.grad is None for p in late):
+    waiting = _waiting.get(optimizer, [])
+    if waiting is not None and all(p.grad is None for p in waiting):
         private.step(optimizer)
         return
     groups = optimizer.param_groups
@@ -105,13 +102,13 @@ def step(optimizer: Optimizer) -> None:
     finally:
         for group in slow:
             group["fused"] = True
-    if late is None:
-        late = _parameters(optimizer)
-    _open[optimizer] = [p for p in late if p.grad is None or p.grad.is_sparse]
+    if waiting is None:
+        waiting = _parameters(optimizer)
+    _waiting[optimizer] = [p for p in waiting if p.grad is None or p.grad.is_sparse]
 
 
 def step_scaled(optimizer: Optimizer, factor: float) -> None:
-    """The optimizer's step, at learning rates that are so many times its own."""
+    """Take the optimizer's step, at learning rates that are so many times its own."""
     if factor == 1.0:
         step(optimizer)
         return
@@ -138,8 +135,8 @@ def family(optimizer: Optimizer) -> type[Optimizer] | None:
     kind = type(optimizer)
     if kind not in USUAL or private.has_step_hooks(optimizer):
         return None
-    own = vars(optimizer).get("step")
-    if own is not None and not hasattr(own, "_wrapped_by_lr_sched"):
+    wrapper = vars(optimizer).get("step")
+    if wrapper is not None and not hasattr(wrapper, "_wrapped_by_lr_sched"):
         return None  # torch's schedulers put a counter there, which does no harm
     for group in optimizer.param_groups:
         if group.get("differentiable") or group.get("capturable"):
@@ -200,9 +197,9 @@ def restore_numbers(
 
     The factor that a schedule has put on the learning rate by now stays.
     """
-    for group, mine, other in zip(optimizer.param_groups, own, theirs, strict=True):
+    for group, mine, loaded in zip(optimizer.param_groups, own, theirs, strict=True):
         rate = base_rate(mine)
-        former = base_rate(other)
+        former = base_rate(loaded)
         if former:
             rate = float(group["lr"]) * rate / former
         for name, value in mine.items():
@@ -232,15 +229,15 @@ def whole_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_whole(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Make the optimizer what `whole_state` was of.
+    """Restore what `whole_state` saved of such an optimizer.
 
     Raises:
         ValueError: other groups of parameters.
     """
-    own = {name: value for name, value in state.items() if name != WRAPPED}
+    unwrapped = {name: value for name, value in state.items() if name != WRAPPED}
     wrapped = _wrapped(optimizer)
     shared = [name for name, each in wrapped.items() if each.param_groups is optimizer.param_groups]
-    tree.load_optimizer(optimizer, own)
+    tree.load_optimizer(optimizer, unwrapped)
     for values in optimizer.state.values():
         if isinstance(values, dict):
             values.update(_with_deques(values))

@@ -53,7 +53,7 @@ _cleared = [1024]  # look for what is gone once there are so many entries
 
 
 class Ownership:
-    """What one model and its optimizers hold."""
+    """The tensors, modules and other objects that one model and its optimizers hold."""
 
     def __init__(self) -> None:
         self._number = next(_numbers)
@@ -88,7 +88,7 @@ class Ownership:
                     )
 
     def hold_objects(self, method: str, objects: Iterable[Any]) -> None:
-        """Enter what else the method returned: each object belongs to one trial.
+        """Enter other objects that the method returned: each belongs to one trial.
 
         Raises:
             SharedError: another trial has one of them.
@@ -107,7 +107,7 @@ class Ownership:
         return entry is not None and entry.shared
 
     def check(self) -> None:
-        """Look at the tensors that no trial was to train.
+        """Check the tensors that no trial was to train.
 
         Raises:
             SharedError: one that several models have is trained by now, or has other values.
@@ -162,16 +162,16 @@ class Ownership:
             if entry and entry.holder != self._number and tensor.is_leaf:
                 tensor.requires_grad_(entry.trained)
 
-    def _enter(self, each: Any) -> _Holding:
+    def _enter(self, instance: Any) -> _Holding:
         """The entry of an object."""
         try:
-            reference = weakref.ref(each)
+            reference = weakref.ref(instance)
         except TypeError:  # of a kind that nothing can watch
             return _Holding(lambda: True, self._number, False)
-        return self._entry(("object", id(each)), lambda: reference() is None, False)
+        return self._entry(("object", id(instance)), lambda: reference() is None, False)
 
     def _entry(self, key: tuple[str, int], gone: Callable[[], bool], trained: bool) -> _Holding:
-        """The entry of that key; what is gone has none, and another may lie in its place."""
+        """The entry of that key, a new one if its object is gone and another lies in its place."""
         entry = _entries.get(key)
         if entry is None or entry.gone():
             entry = _Holding(gone, self._number, trained)
@@ -191,9 +191,9 @@ def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         if not is_lazy(tensor):
             yield name, tensor
     for name, module in model.named_modules():
-        for own, value in vars(module).items():
+        for attribute, value in vars(module).items():
             if type(value) is Tensor:
-                yield f"{name}.{own}" if name else own, value
+                yield f"{name}.{attribute}" if name else attribute, value
 
 
 def _values(tensor: Tensor) -> bytes:

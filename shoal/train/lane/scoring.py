@@ -27,15 +27,13 @@ RULE = (
     "validation_step must return {name: values}, the values a tensor of shape (n,), one for each "
     "of the n samples, or one number, the mean over the batch; a tensor alone counts as the loss"
 )
-
-
 # recipes and names of values that a warning took for counts
 _counts: set[tuple[type, str]] = set()
 Record = list[tuple[int, dict[str, Any]]]  # of each batch its samples, and its values
 
 
 class Scoring:
-    """Scores over the chunks so far: means, and what needs all samples at once."""
+    """The scores over the chunks so far: means, and those that need all samples at once."""
 
     def __init__(self, lane: TrainingLane) -> None:
         self._lane = lane
@@ -76,7 +74,7 @@ class Scoring:
             yield cols.cut(chunk, start, start + size)
 
     def record(self, chunk: Columns) -> Record:
-        """What `take` takes in place of each batch of these samples, in main memory.
+        """Validate on these samples; the outcomes in main memory, as `take` takes them.
 
         Raises:
             TypeError, ValueError: `validation_step` returns something that is no score.
@@ -138,16 +136,16 @@ class Scoring:
         if rest is not None:
             with self._lane.rng, torch.no_grad():
                 self._add(rest[0])
-        found = {name: float(total) / count for name, (total, count) in self._totals.items()}
+        scores = {name: float(total) / count for name, (total, count) in self._totals.items()}
         for name, (value, count) in self._first.items():
             _warn_of_count(type(self._lane.recipe), name, float(value), count)
         self._first = {}
         if self._whole is not None:
             with self._lane.rng, torch.no_grad():
-                found |= self._whole.scores()
-        found |= self._lane.adapter.scores()
-        check_names(found)
-        return found
+                scores |= self._whole.scores()
+        scores |= self._lane.adapter.scores()
+        check_names(scores)
+        return scores
 
 
 def score_values(outcome: Any) -> Mapping[str, Any]:
@@ -200,7 +198,7 @@ def _sum(name: str, values: Any, samples: int) -> Any:
 
 
 def _reshaped(shape: tuple[int, ...], samples: int) -> str:
-    """What makes a value for each sample of values in that shape; empty if nobody knows."""
+    """A remedy for values in that shape, where there should be one for each sample."""
     if shape in ((samples, 1), (1, samples)):
         return ": give it flattened, .reshape(-1)"
     if shape == (samples, samples):
@@ -212,10 +210,10 @@ def _reshaped(shape: tuple[int, ...], samples: int) -> str:
 
 @contextmanager
 def scoring(lane: TrainingLane) -> Iterator[Scoring]:
-    """Validate the lane within; it is as before afterwards.
+    """Validate the lane within, which afterwards is as before.
 
-    Afterwards no buffer, random state or training flag has changed, nor what else belongs to the
-    trial's state: see `ModelChanges`.
+    No buffer, random state or training flag has changed, nor what else belongs to the trial's
+    state: see `ModelChanges`.
     """
     before = buffers(lane.model)
     mark = lane.rng.mark()
@@ -262,7 +260,7 @@ class NotANumberError(TypeError):
 
 
 class WholeSetScores:
-    """What `validation_epoch` and the objects of `configure_metrics` are told of one evaluation.
+    """The inputs of `validation_epoch` and of the metrics of `configure_metrics` in one evaluation.
 
     Neither is part of the trial's state.
 
@@ -291,7 +289,7 @@ class WholeSetScores:
         Raises:
             TypeError, ValueError: a value is not what is needed under its name.
         """
-        rest = {}
+        averaged = {}
         for name, value in values.items():
             if name in self._metrics:
                 self._update(name, value)
@@ -299,8 +297,8 @@ class WholeSetScores:
                 output = _output(name, value, samples)
                 self._outputs.setdefault(name, []).append(output)
             else:
-                rest[name] = value
-        return rest
+                averaged[name] = value
+        return averaged
 
     def takes(self, name: str) -> bool:
         """Whether the values of this name are needed as they are, and not as sums."""
@@ -326,8 +324,8 @@ class WholeSetScores:
                 f"{{{name!r}: (predictions, targets)}}; got {type(value).__name__}"
             )
         device = self._lane.device
-        there = (each.to(device) if isinstance(each, Tensor) else each for each in value)
-        self._metrics[name].update(*there)
+        on_device = (each.to(device) if isinstance(each, Tensor) else each for each in value)
+        self._metrics[name].update(*on_device)
         self._updated.add(name)
 
     def scores(self) -> dict[str, float]:
@@ -337,18 +335,18 @@ class WholeSetScores:
             NotANumberError: a score is not one number.
             ValueError: a metric saw no batch.
         """
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for name, metric in self._metrics.items():
             if name not in self._updated:
                 raise ValueError(
                     f"configure_metrics has {name!r}, and validation_step returned nothing under "
                     f"that name: return {{{name!r}: (predictions, targets)}}"
                 )
-            found |= dict(_computed(name, metric.compute()))
+            scores |= dict(_computed(name, metric.compute()))
             metric.reset()
         if self._outputs:
-            found |= self._of_epoch()
-        return found
+            scores |= self._of_epoch()
+        return scores
 
     def _of_epoch(self) -> dict[str, float]:
         """The scores of `validation_epoch`."""
@@ -358,10 +356,10 @@ class WholeSetScores:
             # of fused lanes only the first one's model is in evaluation mode by now
             if lane.hooks.epoch_gets_model:
                 lane.model.eval()
-            made = lane.hooks.validation_epoch(lane.model, outputs, lane.progress)
-        if not isinstance(made, Mapping):
-            raise TypeError(f"{EPOCH_RULE}; got {type(made).__name__}")
-        return {name: _number(name, value, EPOCH_RULE) for name, value in made.items()}
+            outcome = lane.hooks.validation_epoch(lane.model, outputs, lane.progress)
+        if not isinstance(outcome, Mapping):
+            raise TypeError(f"{EPOCH_RULE}; got {type(outcome).__name__}")
+        return {name: _number(name, value, EPOCH_RULE) for name, value in outcome.items()}
 
 
 def _output(name: str, value: Any, samples: int) -> Tensor:
@@ -382,8 +380,8 @@ def _output(name: str, value: Any, samples: int) -> Tensor:
 def _computed(name: str, value: Any) -> Iterator[tuple[str, float]]:
     """A metric's result by name; of one that computes several, each with its own name behind."""
     if isinstance(value, Mapping):
-        for own, each in value.items():
-            yield from _computed(f"{name}_{own}", each)
+        for part, each in value.items():
+            yield from _computed(f"{name}_{part}", each)
         return
     yield name, _number(name, value, "compute() of a metric must give one number")
 

@@ -37,8 +37,8 @@ def in_line(flat: Tensor, forms: Iterable[tuple[torch.Size, tuple[int, ...]]]) -
     """Views of the flat tensor's elements, one after another, with these shapes and strides."""
     views = []
     start = flat.storage_offset()
-    for shape, own in forms:
-        views.append(flat.as_strided(shape, own, start))
+    for shape, stride in forms:
+        views.append(flat.as_strided(shape, stride, start))
         start += shape.numel()
     return views
 
@@ -152,13 +152,13 @@ def coalesce_buffers(model: nn.Module) -> None:
 
 
 class Buffers(NamedTuple):
-    """What a model's buffers were: the tensors of each module, and the values of each tensor."""
+    """A model's buffers as they were: the tensors of each module, and the values of each tensor."""
 
     places: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]]
     values: list[tuple[Tensor, Tensor]]
 
     def put_back(self) -> None:
-        """Make them that again: the same tensors with the same values."""
+        """Put the same tensors with the same values back."""
         for box, before in self.places:
             box.clear()
             box.update(before)
@@ -168,10 +168,7 @@ class Buffers(NamedTuple):
 
 
 def buffers(model: nn.Module) -> Buffers:
-    """What the model's buffers are now.
-
-    A model may write to them, and put others in their place.
-    """
+    """The model's buffers now: it may write to them, and put others in their place."""
     places = []
     for module in model.modules():
         box = buffers_of(module)
@@ -182,7 +179,7 @@ def buffers(model: nn.Module) -> Buffers:
 
 @contextmanager
 def flags_kept(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module's training flag is what it was."""
+    """Restores every module's training flag afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         yield

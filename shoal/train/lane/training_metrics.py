@@ -187,8 +187,8 @@ def own_step_values(outcome: Any) -> Mapping[str, Any]:
 def numbers(values: list[Any]) -> list[float]:
     """The values as numbers; tensors on a device are fetched all at once."""
     if values and all(isinstance(value, Tensor) for value in values):
-        each = [value.reshape(()) for value in values]
-        fetched: list[float] = torch.stack(each).tolist()
+        scalars = [value.reshape(()) for value in values]
+        fetched: list[float] = torch.stack(scalars).tolist()
         return fetched
     return [float(value) for value in values]
 

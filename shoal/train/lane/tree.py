@@ -55,7 +55,7 @@ def to_torch(tree: Any, copy: bool = True) -> Any:
 
 
 def _mapped(tree: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The tree with what the function makes of its leaves."""
+    """The tree with its leaves mapped by the function."""
     if isinstance(tree, Mapping) and MARK not in tree:
         items = {key: _mapped(value, leaf) for key, value in tree.items()}
         if isinstance(tree, Counter):
@@ -177,11 +177,11 @@ def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     Raises:
         ValueError: it is the state of another model.
     """
-    own = model.state_dict()
-    wrong = [name for name in state if name not in own]
+    current = model.state_dict()
+    wrong = [name for name in state if name not in current]
     wrong += [
         name
-        for name, value in own.items()
+        for name, value in current.items()
         if name not in state or (isinstance(value, Tensor) and not fits(value, state[name]))
     ]
     if wrong:
@@ -190,26 +190,26 @@ def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
             f"the state is not this model's: {names} differ; was configure_model changed?"
         )
 
-    if any(not isinstance(value, Tensor) or is_sparse(value) for value in own.values()):
-        # `own` holds copies of sparse buffers, and of what modules make themselves
+    if any(not isinstance(value, Tensor) or is_sparse(value) for value in current.values()):
+        # `current` holds copies of sparse buffers, and of what modules make themselves
         model.load_state_dict(to_torch(state))
         return
-    for name, value in own.items():
+    for name, value in current.items():
         fill(value, state[name])
 
 
 def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Make the optimizer what `to_numpy(optimizer.state_dict())` was of.
+    """Restore the optimizer from `to_numpy(optimizer.state_dict())`.
 
     Tensors are filled in place where the optimizer holds tensors of that form.
 
     Raises:
         ValueError: other groups of parameters.
     """
-    held = optimizer.state_dict()["state"]
+    current = optimizer.state_dict()["state"]
     usual = type(optimizer).load_state_dict is Optimizer.load_state_dict
-    if held and usual and _alike(held, state["state"]):
-        _fill_optimizer(optimizer, held, state)
+    if current and usual and _alike(current, state["state"]):
+        _fill_optimizer(optimizer, current, state)
         return
     saved = to_torch(dict(state))
     optimizer.load_state_dict(saved)
@@ -222,15 +222,15 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             if not isinstance(value, Tensor) or value.shape != parameter.shape:
                 continue
             if value.stride() != parameter.stride():  # one-pass kernels rely on the strides
-                laid = torch.empty_like(parameter.detach(), dtype=value.dtype)
-                values[key] = laid.copy_(value)
+                target = torch.empty_like(parameter.detach(), dtype=value.dtype)
+                values[key] = target.copy_(value)
 
 
 def _fill_optimizer(
-    optimizer: Optimizer, held: Mapping[Any, Any], state: Mapping[str, Any]
+    optimizer: Optimizer, current: Mapping[Any, Any], state: Mapping[str, Any]
 ) -> None:
     """Fill the tensors that the optimizer holds, and set its groups' numbers."""
-    for number, values in held.items():
+    for number, values in current.items():
         saved_values = state["state"][number]
         for key, value in values.items():
             if isinstance(value, Tensor):
@@ -255,19 +255,19 @@ def _keep_dtypes(optimizer: Optimizer, saved: Mapping[Any, Any]) -> None:
     for number, values in saved.items():
         if not isinstance(number, int) or not isinstance(values, Mapping):
             continue
-        held = optimizer.state[parameters[number]]
+        loaded_values = optimizer.state[parameters[number]]
         for key, value in values.items():
-            loaded = held.get(key)
-            both = isinstance(value, Tensor) and isinstance(loaded, Tensor)
-            if both and loaded.dtype != value.dtype:
-                held[key] = value.to(loaded.device)
+            loaded = loaded_values.get(key)
+            tensors = isinstance(value, Tensor) and isinstance(loaded, Tensor)
+            if tensors and loaded.dtype != value.dtype:
+                loaded_values[key] = value.to(loaded.device)
 
 
-def _alike(held: Mapping[Any, Any], state: Mapping[Any, Any]) -> bool:
+def _alike(current: Mapping[Any, Any], state: Mapping[Any, Any]) -> bool:
     """Whether both hold the same tensors of the same form, and nothing but tensors."""
-    if held.keys() != state.keys():
+    if current.keys() != state.keys():
         return False
-    for number, values in held.items():
+    for number, values in current.items():
         saved = state[number]
         if values.keys() != saved.keys():
             return False

@@ -73,16 +73,16 @@ class Trunk:
         self.bytes = end
         self._file = os.fdopen(os.memfd_create("shoal-trunk"), "r+b")
         self._file.truncate(end)
-        whole = np.frombuffer(mmap.mmap(self._file.fileno(), end), np.uint8)
+        content = np.frombuffer(mmap.mmap(self._file.fileno(), end), np.uint8)
         self._values = [
-            whole[start : start + tensor.nbytes]
+            content[start : start + tensor.nbytes]
             for start, tensor in zip(self._starts, frozen, strict=True)
         ]
         values = blake2b(_beginnings(frozen), digest_size=8)
         for value, tensor in zip(self._values, frozen, strict=True):
             value[:] = _bytes_of(tensor)
             values.update(value.data)
-        whole.flags.writeable = False
+        content.flags.writeable = False
         self.key = values.hexdigest()
 
     def is_equal(self, frozen: Frozen) -> bool:
@@ -116,7 +116,7 @@ class LaneTrunk:
         places = trunk.places(self._memory, frozen)
         for tensor, place in zip(self.frozen, places, strict=True):
             tensor.data = place
-        self._at = [place.data_ptr() for place in places]
+        self._addresses = [place.data_ptr() for place in places]
         self._writes = [writes(tensor) for tensor in self.frozen]
 
     @property
@@ -128,8 +128,8 @@ class LaneTrunk:
 
     def is_equal(self) -> bool:
         """Whether the lane's parameters are there, and have the trunk's values."""
-        there = [tensor.data_ptr() for tensor in self.frozen] == self._at
-        return there and self.trunk.is_equal(self.frozen)
+        in_place = [tensor.data_ptr() for tensor in self.frozen] == self._addresses
+        return in_place and self.trunk.is_equal(self.frozen)
 
     def renew(self) -> bool:
         """Give back pages that were written to with the values that they had.
@@ -153,25 +153,25 @@ class Trunks:
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
         # by signature: the trunk's key; "": they differ
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._frozen: WeakKeyDictionary[HasTrunk, list[Tensor]] = WeakKeyDictionary()
         # by the beginnings of their tensors: lanes that may be the first of several, and trunks
         self._lanes: WeakValueDictionary[bytes, HasTrunk] = WeakValueDictionary()
         self._trunks: WeakValueDictionary[bytes, Trunk] = WeakValueDictionary()
 
     def enter(self, lane: HasTrunk) -> None:
-        """A lane was built: look what of it may be shared, before anything else uses its memory."""
+        """Note what a new lane may share, before anything else uses its memory."""
         frozen = frozen_of(lane)
         if frozen:
             self._frozen[lane] = frozen
 
     def share(self, lane: HasTrunk) -> None:
-        """Let the lane have its trunk together with the others here, if any has the same.
+        """Let the lane share its trunk with others of the slot, if any has the same.
 
         A lane's trunk is looked at again after a state was loaded.
         """
         if lane.trunk is None:
-            frozen = self._own(lane)
+            frozen = self._shareable(lane)
             if frozen:
                 with suppress(OSError):  # without memory to share each keeps its own
                     self._share(lane, frozen)
@@ -180,25 +180,28 @@ class Trunks:
         self._report(lane)
 
     def settle(self, lane: HasTrunk, wide: bool) -> None:
-        """The lane trained, `wide`: with other processes; what it changed it has for itself."""
+        """After training, give a lane that changed its trunk one of its own.
+
+        `wide`: it trained together with other processes.
+        """
         if lane.trunk is not None and (wide or not lane.trunk.untouched):
             lane.trunk = None
         self._report(lane)
 
     def _report(self, lane: HasTrunk) -> None:
-        """Tell what is new of lanes of this kind."""
-        told = self._told.get(lane.signature)
+        """Tell what is new of the trunks of lanes of this kind."""
+        reported = self._reported.get(lane.signature)
         if lane.trunk is not None:
             trunk = lane.trunk.trunk
-            if told is None:
-                self._told[lane.signature] = trunk.key
+            if reported is None:
+                self._reported[lane.signature] = trunk.key
                 self._tell(lane.signature, **{f"{SHARED}{trunk.key}": trunk.bytes / 2**30})
-            differs = told is not None and told != trunk.key
+            differs = reported is not None and reported != trunk.key
         else:
-            differs = any(trunk.key == told for trunk in self._trunks.values())
-        if told and differs:
-            self._told[lane.signature] = ""
-            self._tell(lane.signature, **{f"{SHARED}{told}": 0.0})
+            differs = any(trunk.key == reported for trunk in self._trunks.values())
+        if reported and differs:
+            self._reported[lane.signature] = ""
+            self._tell(lane.signature, **{f"{SHARED}{reported}": 0.0})
 
     def _share(self, lane: HasTrunk, frozen: Frozen) -> None:
         begins = _beginnings(frozen)
@@ -210,19 +213,19 @@ class Trunks:
             if trunk.is_equal(frozen):
                 lane.trunk = LaneTrunk(trunk, frozen)
         elif first is not None:
-            others = self._own(first)
-            if _beginnings(others) != begins or not _are_equal(
-                map(_bytes_of, others), map(_bytes_of, frozen)
+            first_frozen = self._shareable(first)
+            if _beginnings(first_frozen) != begins or not _are_equal(
+                map(_bytes_of, first_frozen), map(_bytes_of, frozen)
             ):
                 self._lanes[begins] = lane
                 return
             trunk = Trunk(frozen)
-            first.trunk = LaneTrunk(trunk, others)
+            first.trunk = LaneTrunk(trunk, first_frozen)
             lane.trunk = LaneTrunk(trunk, frozen)
             self._trunks[begins] = trunk
 
-    def _own(self, lane: HasTrunk) -> list[Tensor]:
-        """The lane's frozen parameters, if they still are, and lie in memory of their own."""
+    def _shareable(self, lane: HasTrunk) -> list[Tensor]:
+        """The lane's frozen parameters, if all are frozen still and lie in memory of their own."""
         frozen = self._frozen.get(lane, [])
         if all(not each.requires_grad and _has_own_memory(each) for each in frozen):
             return frozen
@@ -264,12 +267,12 @@ def shared_bytes(lanes: Iterable[HasTrunk]) -> int:
 
 def in_common(lanes: Sequence[HasTrunk]) -> set[int]:
     """The ids of the tensors of all these lanes that lie in a trunk that all of them have."""
-    own = [lane.trunk for lane in lanes if lane.trunk is not None]
-    if len(own) < len(lanes) or len({each.trunk for each in own}) != 1:
+    trunks = [lane.trunk for lane in lanes if lane.trunk is not None]
+    if len(trunks) < len(lanes) or len({each.trunk for each in trunks}) != 1:
         return set()
-    if not all(each.is_equal() for each in own):
+    if not all(each.is_equal() for each in trunks):
         return set()
-    return {id(tensor) for each in own for tensor in each.frozen}
+    return {id(tensor) for each in trunks for tensor in each.frozen}
 
 
 def _has_own_memory(parameter: Tensor) -> bool:
@@ -290,11 +293,11 @@ def _bytes_of(tensor: Tensor) -> Bytes:
 
 def _beginnings(frozen: Frozen) -> bytes:
     """The tensors' forms, and how their values begin."""
-    found = blake2b(digest_size=16)
+    values = blake2b(digest_size=16)
     for tensor in frozen:
-        found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(_bytes_of(tensor)[:BEGIN].data)
-    return found.digest()
+        values.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        values.update(_bytes_of(tensor)[:BEGIN].data)
+    return values.digest()
 
 
 def _are_equal(some: Iterable[Bytes], others: Iterable[Bytes]) -> bool:

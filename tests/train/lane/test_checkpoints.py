@@ -303,7 +303,7 @@ def test_what_is_deleted_goes_with_the_next_sweep(place: str) -> None:
     vault.delete("gone/000001-1.pt")
     vault.sweep()
     assert after.names() == ()
-    assert Checkpoints(place, 1)._place.names() == []
+    assert Checkpoints(place, 1)._folder.names() == []
 
 
 def test_a_file_is_written_again_when_half_of_it_is_unwanted(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_only_parameters_without_a_dense_gradient_so_far_are_looked_at() -> None
     made, names = lane("momentum", True), []
     for number in range(5):
         step(made, number)
-        left = optimizers._open[made.optimizer]
+        left = optimizers._waiting[made.optimizer]
         names.append(
             [
                 name
