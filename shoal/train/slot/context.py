@@ -1,4 +1,4 @@
-"""What the parts of a slot work with."""
+"""What the parts of a slot share: the study, the device, the data, and stopwatches."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from shoal.train.slot.setup import RESTING, TrainerSetup, resting_memory
 from shoal.train.stream.stream import Streams
 
 
-def nobody(_trial: TrialId) -> None:
-    """Do nothing: nobody wants to know whose code runs next."""
+def ignore_turn(_trial: TrialId) -> None:
+    """The default of `turn_of`: nobody wants to know whose code runs next."""
 
 
 Records = Mapping[ShardId, Record]
@@ -37,7 +37,7 @@ class RemoteValidation(Protocol):
     """Has models validated at the nodes where validation parts lie."""
 
     def begin(self, unit: Unit, parts: Collection[ShardId]) -> Callable[[], Records]:
-        """Send the model there. What this returns waits for what the parts gave.
+        """Send the model there. What this returns waits for the records of the parts.
 
         `unit`: the trial's, whose source is the model's state. Waiting raises TrialError if the
         recipe's code raised there, and DataError if a part is nowhere to be read.
@@ -48,12 +48,12 @@ class RemoteValidation(Protocol):
 class Stopwatch:
     """The seconds of a unit, by what they were spent on.
 
-    They are taken by the clock; without `clocked` only those count that are added.
+    The clock takes them; without `clocked` only those count that are added.
     """
 
     def __init__(self, clocked: bool) -> None:
         self._clocked = clocked
-        self._open: dict[str, Seconds] = {}
+        self._seconds: dict[str, Seconds] = {}
         self.worked: Seconds = 0.0  # what the loss of the state would cost again
 
     @contextmanager
@@ -68,13 +68,13 @@ class Stopwatch:
 
     def add(self, name: str, seconds: Seconds) -> None:
         """Count so many seconds as `name`."""
-        self._open[name] = self._open.get(name, 0.0) + seconds
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         if name in ("data", "train"):
             self.worked += seconds
 
     def take(self) -> dict[str, Seconds]:
         """The seconds spent since the last call."""
-        spent, self._open = self._open, {}
+        spent, self._seconds = self._seconds, {}
         return spent
 
 
@@ -92,7 +92,7 @@ class SlotContext:
     device: torch.device
     streams: Streams
     meter: Meter
-    turn_of: Callable[[TrialId], None] = nobody
+    turn_of: Callable[[TrialId], None] = ignore_turn
     # has models validated on parts that lie at other nodes only; None: all lie here
     remote_validation: RemoteValidation | None = None
 
@@ -110,7 +110,7 @@ class SlotContext:
         """Bytes of the slot in all; infinite if that is not known."""
         return self.setup.options.slot_limit * 2**30
 
-    def follows(self, unit: Unit) -> tuple[ShardId, int] | None:
+    def next_pass(self, unit: Unit) -> tuple[ShardId, int] | None:
         """The shard and the turn of the pass that probably follows the unit's; None: no pass."""
         if unit.last:
             return None

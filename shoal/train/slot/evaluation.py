@@ -46,27 +46,27 @@ class Evaluation:
             OutOfMemory: of one of the lanes.
             DataError: a part of the validation data cannot be read.
         """
-        found: ScoresByTrial = {}
+        scores_by_trial: ScoresByTrial = {}
         passes = [each for each in passes if self.is_possible(each.lane)]
         if self._context.remote_validation is not None:
             remote_validation = self._context.remote_validation
             return {each.trial: self._in_place(each, remote_validation) for each in passes}
         by_stream: dict[tuple[Stream, str], list[Pass]] = {}
         for each in passes:
-            if each.trial in found:
+            if each.trial in scores_by_trial:
                 continue
             fused = self._stacks.of(each.lane)
             if fused is not None:
-                some = [other for other in passes if other.lane in fused.lanes]
-                if len(some) == len(fused.lanes):  # all of the stack are asked for
-                    found |= self._together(fused, some)
-            if each.trial not in found:
+                members = [member for member in passes if member.lane in fused.lanes]
+                if len(members) == len(fused.lanes):  # all of the stack are asked for
+                    scores_by_trial |= self._together(fused, members)
+            if each.trial not in scores_by_trial:
                 key = (self._stream(each.lane), each.lane.settings.scored_order)
                 by_stream.setdefault(key, []).append(each)
 
-        for some in by_stream.values():
-            found |= self._one_by_one(some)
-        return found
+        for same_stream in by_stream.values():
+            scores_by_trial |= self._one_by_one(same_stream)
+        return scores_by_trial
 
     def is_possible(self, lane: TrainingLane) -> bool:
         """Whether there is something to score the lane with."""
@@ -95,36 +95,39 @@ class Evaluation:
         """The validation data as the lane sees it."""
         return self._stream(lane).validation(lane.settings.scored_order)
 
-    def _in_place(self, each: Pass, remote_validation: RemoteValidation) -> Scores | TrialError:
+    def _in_place(
+        self, lane_pass: Pass, remote_validation: RemoteValidation
+    ) -> Scores | TrialError:
         """Evaluate a lane on parts of which some lie at other nodes."""
         self._context.set_threads()
-        self._context.turn_of(each.trial)
+        self._context.turn_of(lane_pass.trial)
         data = self._context.data
         here = {part: data.is_here(part) for part in data.validation}
         begin = perf_counter()
         try:
-            scores = scores_in_place(each, self._stream(each.lane), here, remote_validation)
+            stream = self._stream(lane_pass.lane)
+            scores = scores_in_place(lane_pass, stream, here, remote_validation)
         except OutOfMemory:
             raise
         except TrialError as error:
             return error
         seconds = perf_counter() - begin
-        self._meter.record(each.lane.signature, "evaluate", seconds)
+        self._meter.record(lane_pass.lane.signature, "evaluate", seconds)
         if self._clocked:
-            each.spent.add("evaluate", seconds)
+            lane_pass.spent.add("evaluate", seconds)
         return scores
 
     def _one_by_one(self, passes: Sequence[Pass]) -> ScoresByTrial:
-        """Evaluate lanes that see the same chunks, each on a chunk before the next is asked for."""
+        """Evaluate lanes that see the same chunks: all on a chunk before the next is asked for."""
         self._context.set_threads()
         sharing = SharedScoring(self._context, passes)
-        found = sharing.run(self._chunks(passes[0].lane))
-        for signature, seconds in sharing.whole().items():
+        scores = sharing.run(self._chunks(passes[0].lane))
+        for signature, seconds in sharing.seconds_to_the_end().items():
             self._meter.record(signature, "evaluate", seconds)
         if self._clocked:
-            for each, seconds in sharing.took.items():
+            for each, seconds in sharing.seconds.items():
                 each.spent.add("evaluate", seconds)
-        return found
+        return scores
 
     def _together(self, fused: Fused, passes: Sequence[Pass]) -> ScoresByTrial:
         """Evaluate all lanes of a stack in one go; empty where that does not work."""
@@ -156,9 +159,9 @@ class SharedScoring:
     def __init__(self, context: SlotContext, passes: Sequence[Pass]) -> None:
         self._context = context
         self._errors: dict[TrialId, TrialError] = {}
-        self._opened = {each: ExitStack() for each in passes}
+        self._exits = {each: ExitStack() for each in passes}
         self._scores: dict[Pass, Scoring] = {}  # of lanes that have not failed
-        self.took: dict[Pass, Seconds] = dict.fromkeys(passes, 0.0)
+        self.seconds: dict[Pass, Seconds] = dict.fromkeys(passes, 0.0)
 
     def run(self, chunks: Chunks) -> ScoresByTrial:
         """The scores of each trial, or its error.
@@ -167,9 +170,9 @@ class SharedScoring:
             OutOfMemory: of one of the lanes.
             DataError: a part of the validation data cannot be read.
         """
-        found: ScoresByTrial = {}
+        scores_by_trial: ScoresByTrial = {}
         try:
-            for each, stack in self._opened.items():
+            for each, stack in self._exits.items():
                 with self._noting_errors([each]):
                     self._scores[each] = stack.enter_context(scoring(each.lane))
             while self._scores:
@@ -181,19 +184,19 @@ class SharedScoring:
                 begin = perf_counter()
                 self._context.turn_of(each.trial)
                 with self._noting_errors([each]):
-                    found[each.trial] = scores.scores()
-                self.took[each] += perf_counter() - begin
+                    scores_by_trial[each.trial] = scores.scores()
+                self.seconds[each] += perf_counter() - begin
         finally:
             chunks.close()
-            for each, stack in self._opened.items():
+            for each, stack in self._exits.items():
                 with self._noting_errors([each]):
                     stack.close()  # the lane is as it was
-        return found | self._errors
+        return scores_by_trial | self._errors
 
-    def whole(self) -> dict[str, Seconds]:
-        """By signature, the seconds of a lane that was evaluated to the end."""
+    def seconds_to_the_end(self) -> dict[str, Seconds]:
+        """The seconds of an evaluation to the end, by the lane's signature."""
         return {
-            each.lane.signature: self.took[each]
+            each.lane.signature: self.seconds[each]
             for each in self._scores
             if each.trial not in self._errors
         }
@@ -209,7 +212,7 @@ class SharedScoring:
             chunk = next(chunks, None)
         share = (perf_counter() - begin) / len(self._scores)
         for each in self._scores:
-            self.took[each] += share
+            self.seconds[each] += share
         return chunk
 
     def _add(self, chunk: Columns) -> None:
@@ -221,7 +224,7 @@ class SharedScoring:
                 self._scores[each].add(chunk)
             if each.trial in self._errors:
                 del self._scores[each]
-            self.took[each] += perf_counter() - begin
+            self.seconds[each] += perf_counter() - begin
 
     @contextmanager
     def _noting_errors(self, passes: Iterable[Pass]) -> Iterator[None]:
@@ -240,7 +243,7 @@ class SharedScoring:
 
 
 def validation_records(lane: TrainingLane, stream: Stream, parts: Collection[ShardId]) -> Records:
-    """What the lane's validation steps give on these parts, which are read here."""
+    """The outcomes of the lane's validation steps on these parts, which are read here."""
     order = lane.settings.scored_order
     records: dict[ShardId, Record] = {}
     with scoring(lane) as scores:
@@ -252,7 +255,10 @@ def validation_records(lane: TrainingLane, stream: Stream, parts: Collection[Sha
 
 
 def scores_in_place(
-    each: Pass, stream: Stream, here: Mapping[ShardId, bool], remote_validation: RemoteValidation
+    lane_pass: Pass,
+    stream: Stream,
+    here: Mapping[ShardId, bool],
+    remote_validation: RemoteValidation,
 ) -> dict[str, Any]:
     """A lane's scores, to the bit those of one process that reads all parts in this order.
 
@@ -262,12 +268,12 @@ def scores_in_place(
         TrialError: the recipe's code raised, here or there.
         DataError: a part is nowhere to be read.
     """
-    lane = each.lane
-    unit = replace(each.unit, source=lane.state(), visits=lane.visits)
-    others = remote_validation.begin(unit, [part for part, own in here.items() if not own])
+    lane = lane_pass.lane
+    unit = replace(lane_pass.unit, source=lane.state(), visits=lane.visits)
+    remote_records = remote_validation.begin(unit, [part for part in here if not here[part]])
     with blaming():
-        own = validation_records(lane, stream, [part for part, own in here.items() if own])
-    records = {**own, **others()}
+        own_records = validation_records(lane, stream, [part for part in here if here[part]])
+    records = {**own_records, **remote_records()}
     with blaming(), scoring(lane) as scores:
         for part in here:
             scores.take(records[part])

@@ -1,4 +1,4 @@
-"""How many lanes of a slot train in one fused step, by measured steps; and which are fused now."""
+"""How many lanes of a slot to train in one fused step, by measured steps; which are fused now."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Fusion:
         return any(self._meter.step(signature) is None for signature in signatures)
 
     def timed(self, group: BatchGroup, width: int, took: Iterable[Sequence[Seconds]]) -> None:
-        """Steps at this width took so long: by lane or stack, the seconds of each of its steps.
+        """Take the times of steps at this width: by lane or stack, the seconds of each step.
 
         The mean of the least seconds of each counts, since optimizers cost unequally.
         """
@@ -134,10 +134,10 @@ class Fusion:
         for steps in zip(*least, strict=False):
             new = self.gauge.took(group.graph, width, fmean(steps), group.mix)
             if new and width > 1:
-                # a round compares widths, so that the ratio of any may differ: all are told anew
-                for known in self.gauge.ratios(group.graph):
+                # a round compares widths, so that any ratio may differ now: all are reported anew
+                for measured_width in self.gauge.ratios(group.graph):
                     for signature in _signatures(group):
-                        self._reported.discard((signature, f"{FUSED}{known}"))
+                        self._reported.discard((signature, f"{FUSED}{measured_width}"))
                 self._report(group, group.graph)
 
     def give_up(self, group: BatchGroup, error: BaseException, lanes: int) -> None:
@@ -242,16 +242,16 @@ class LaneStacks:
         for lane in lanes:
             self.release(lane)
         try:
-            made = Fused(lanes)
+            fused = Fused(lanes)
         except Exception as error:  # noqa: BLE001 whatever it is: these lanes train one by one
             if self.settled(passes):
                 self._fusion.give_up(group, error, len(passes))
             return None
-        self._stacks.update(dict.fromkeys(lanes, made))
+        self._stacks.update(dict.fromkeys(lanes, fused))
         took = meter.now() - begin
         for signature in {lane.signature for lane in lanes}:
             meter.record(signature, "repack", took)
-        return made
+        return fused
 
     def settled(self, passes: Sequence[Pass]) -> bool:
         """Whether all these models have trained here: some get attributes with the first batch."""

@@ -35,18 +35,17 @@ WITHIN_ON_ONE_SLOT = (
 class GangUnit:
     """A unit that this process makes with others.
 
-    `made`: its pass is made, and rank 0 has yet to report the unit.
+    `pass_made`: rank 0 has yet to report the unit.
     """
 
     unit: Unit
     cached: CachedLane
     wide: WideLane
-    made: bool = False
+    pass_made: bool = False
 
     def makes(self, unit: Unit) -> bool:
         """Whether this is the same visit, after the same visits."""
-        own = self.unit
-        return own.visit == unit.visit and own.visits == unit.visits
+        return self.unit.visit == unit.visit and self.unit.visits == unit.visits
 
 
 class GangUnits:
@@ -99,15 +98,15 @@ class GangUnits:
             if not self._train(gang_unit, seat, spent, on):
                 del self._gang_units[trial]
                 return None
-            gang_unit.made = True
+            gang_unit.pass_made = True
             if gang_unit.wide.seat.rank != 0:
                 return Made()
             return self._report(gang_unit, spent), gang_unit.wide.totals
         except Adrift:
             raise
         except OutOfMemory as error:
-            lost = self._gang_units.pop(trial, None)
-            signature = "" if lost is None else lost.wide.lane.signature
+            dropped = self._gang_units.pop(trial, None)
+            signature = "" if dropped is None else dropped.wide.lane.signature
             self._lanes.drop(trial)
             freed = self._lanes.ran_out(alone=True)
             raise OutOfMemory(error.why, error.text, signature, freed) from error
@@ -127,7 +126,7 @@ class GangUnits:
         Returns whether the lane is now in the state after these visits. `last`: the trial is over.
         """
         gang_unit = self._gang_units.get(trial)
-        if gang_unit is None or not gang_unit.made or not gang_unit.unit.is_made_in(visits):
+        if gang_unit is None or not gang_unit.pass_made or not gang_unit.unit.is_made_in(visits):
             return False
         del self._gang_units[trial]
         wide = gang_unit.wide
@@ -143,23 +142,23 @@ class GangUnits:
     # -- a unit --------------------------------------------------------------------------------
 
     def _take(self, unit: Unit, orders: Orders, joins: bool, spent: Stopwatch) -> GangUnit:
-        """The unit where it was left, or a new one."""
+        """The unit to go on with, where it was left; or a new one."""
         trial = unit.trial.id
-        known = self._gang_units.get(trial)
-        if known is None or not known.makes(unit):
+        gang_unit = self._gang_units.get(trial)
+        if gang_unit is None or not gang_unit.makes(unit):
             self._lanes.make_room([unit])
             gang_unit = self._begin(unit, orders, joins, spent)
             self._gang_units[trial] = gang_unit
             return gang_unit
-        known.unit = replace(unit, source=None)
-        known.wide.moves.orders = orders
-        self._lanes.restore(trial, known.cached)
-        return known
+        gang_unit.unit = replace(unit, source=None)
+        gang_unit.wide.moves.orders = orders
+        self._lanes.restore(trial, gang_unit.cached)
+        return gang_unit
 
     def _begin(self, unit: Unit, orders: Orders, joins: bool, spent: Stopwatch) -> GangUnit:
         """Begin a unit. `joins`: other processes are at it already."""
-        before = self._lanes.current(unit.trial.id)
-        same = before is not None and before.lane.visits == unit.visits
+        current = self._lanes.current(unit.trial.id)
+        same = current is not None and current.lane.visits == unit.visits
         fresh = not unit.visits and not joins
         # whether the lane is to be in the state before the unit: if not, another process sends it
         whole = same or unit.source is not None or fresh
@@ -192,7 +191,7 @@ class GangUnits:
         return GangUnit(replace(unit, source=None), cached, cached.wide)
 
     def _train(self, gang_unit: GangUnit, seat: Seat, spent: Stopwatch, on: OnStep | None) -> bool:
-        """Make the pass; whether it was made: if not, this process left on order."""
+        """Make the pass; returns whether it was made: if not, this process left on order."""
         wide = gang_unit.wide
         self._context.set_threads()
         begin = perf_counter()
@@ -224,13 +223,15 @@ class GangUnits:
         if widths == ((0, 1),) or not wide.lane.settings.batch_per_slot:
             widths = ()  # what the trial learnt does not depend on them
         unit = replace(gang_unit.unit, visit=gang_unit.unit.visit._replace(widths=widths))
-        each = Pass(unit, wide.lane, spent, wide.totals, evaluate=unit.evaluate)
-        scores = self._evaluation.scores([each]).get(each.trial) if each.evaluate else None
+        lane_pass = Pass(unit, wide.lane, spent, wide.totals, evaluate=unit.evaluate)
+        scores = None
+        if unit.evaluate:
+            scores = self._evaluation.scores([lane_pass]).get(lane_pass.trial)
         if isinstance(scores, TrialError):
             raise scores
         self._times.report(wide)
-        done = self._units.conclude(each, gang_unit.cached, scores)
-        del self._gang_units[each.trial]
+        done = self._units.conclude(lane_pass, gang_unit.cached, scores)
+        del self._gang_units[lane_pass.trial]
         if unit.last or unit.carry:
             wide.leave()
         return done
@@ -286,7 +287,7 @@ class StepTimes:
                             self._known.add((signature, width))
                             rates[_rate_name(width)] = _rate(timed[-COUNTED:], size)
                     last = (wide.seat, now)
-                _say(wide, on, rates)
+                _report_progress(wide, on, rates)
         except StopIteration as stop:
             return bool(stop.value)
 
@@ -305,7 +306,7 @@ class StepTimes:
         with extra:
             next(steps)
             now = self._meter.now()
-            _say(wide, on, {})
+            _report_progress(wide, on, {})
         width = wide.seat.width
         self._meter.learn_memory(signature, extra.bytes * width)
         return wide.seat, now
@@ -327,7 +328,7 @@ class StepTimes:
 
 
 def _seconds(changes: Sequence[Rescale]) -> dict[str, Seconds]:
-    """The mean seconds of changes to greater widths ("up"), and of those to smaller ones."""
+    """The mean seconds of changes to greater widths ("up"), and to smaller ones ("down")."""
     by_name: dict[str, list[Seconds]] = {}
     for change in changes:
         if change.after != change.before:
@@ -336,8 +337,8 @@ def _seconds(changes: Sequence[Rescale]) -> dict[str, Seconds]:
     return {name: mean(seconds) for name, seconds in by_name.items()}
 
 
-def _say(wide: WideLane, on: OnStep | None, rates: Mapping[str, float]) -> None:
-    """Rank 0 says how far the pass is."""
+def _report_progress(wide: WideLane, on: OnStep | None, rates: Mapping[str, float]) -> None:
+    """Report how far the pass is, on rank 0."""
     if on is not None and wide.seat.rank == 0:
         on(Reached(wide.position, (), wide.lane.signature, dict(rates)))
 

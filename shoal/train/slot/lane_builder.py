@@ -1,4 +1,4 @@
-"""Where the lanes of a slot come from: built of the recipe, with their batch sizes."""
+"""The lanes of a slot are built here: of the recipe, with their batch sizes."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ class LaneBuilder:
     def __init__(self, context: SlotContext) -> None:
         self._context = context
         self._meter = context.meter
-        # the batch sizes found, by kind of trial: see `_find`
+        # the largest batch sizes, by kind of trial: see `_find_size`
         self._largest: dict[str, int] = {}
 
     def build(self, trial: Trial, state: Tree | None = None) -> TrainingLane:
-        """The trial's lane as it begins. `state`: the one that it will load, if there is one.
+        """Build the trial's lane as it begins. `state`: the one that it will load, if any.
 
         Raises:
             TrialError: the recipe's code raised, or the configuration is not what it must be.
             DataError: the data cannot be read to find a batch size.
         """
-        at = self._context
-        at.set_threads()
-        first = start_up(at.device)
+        context = self._context
+        context.set_threads()
+        start_seconds = start_up(context.device)
         with blaming():
-            config = own_config(at.recipe, trial.config)
-            found = None
-            recipe = own_recipe(at.recipe, config)
+            config = own_config(context.recipe, trial.config)
+            size = None
+            recipe = own_recipe(context.recipe, config)
             if is_open(recipe, config):
-                began_with = None if state is None else state.get("found")
-                found = began_with or self._find(config, self._shards(trial))
-                config = with_size(config, found)
+                saved_size = None if state is None else state.get("found")
+                size = saved_size or self._find_size(config, self._shards(trial))
+                config = with_size(config, size)
             begin = perf_counter()
             lane = self._make(self._shards(trial), config)
-            lane.found_size = found
-            aim = at.setup.metric, at.setup.mode
+            lane.found_size = size
+            aim = context.setup.metric, context.setup.mode
             if aim[0] is None:
                 aim = recipe.metric, recipe.mode
             lane.optimization.check_metric(*aim)
             signature = lane.signature  # a shard recipe's code says what is in it
 
         self._meter.record(signature, "build", perf_counter() - begin)
-        if first is not None:
-            self._meter.record(signature, "first", first)
+        if start_seconds is not None:
+            self._meter.record(signature, "first", start_seconds)
         return lane
 
     def _shards(self, trial: Trial) -> Collection[ShardId]:
@@ -67,37 +67,43 @@ class LaneBuilder:
 
     def _make(self, shards: Collection[ShardId], config: Mapping[str, Value]) -> TrainingLane:
         """A lane of this configuration, whose epoch consists of these shards."""
-        at = self._context
-        samples = sum(at.data.size(shard) for shard in shards)
+        context = self._context
+        samples = sum(context.data.size(shard) for shard in shards)
         return TrainingLane(
-            own_recipe(at.recipe, config),
+            own_recipe(context.recipe, config),
             config,
-            seed=seed_of(config, at.setup.seed),
-            device=at.device,
+            seed=seed_of(config, context.setup.seed),
+            device=context.device,
             epoch=float(samples),
         )
 
-    def _find(self, config: Mapping[str, Value], shards: Collection[ShardId]) -> int:
+    def _find_size(self, config: Mapping[str, Value], shards: Collection[ShardId]) -> int:
         """The largest batch that fits.
 
         It is tried once for all trials whose signatures differ at most in the batch size.
         """
-        at = self._context
+        context = self._context
         make = partial(self._make, shards)
-        most = min(at.data.size(shard) for shard in shards)
+        most = min(context.data.size(shard) for shard in shards)
         smallest = make(with_size(config, 1))
         kind = f"{smallest.signature} {most}"
         if kind not in self._largest:
-            recipe = own_recipe(at.recipe, config)
-            data = at.data_of(recipe)
-            stream = at.streams.of(data_key(recipe, config))
+            recipe = own_recipe(context.recipe, config)
+            data = context.data_of(recipe)
+            stream = context.streams.of(data_key(recipe, config))
             with closing(stream.chunks(data.first_here, 0)) as training:
-                samples = next(training)
-            scored = None
+                training_chunk = next(training)
+            validation_chunk = None
             if validates(recipe, data):
                 with closing(stream.validation()) as validation:
-                    scored = next(validation, None)
+                    validation_chunk = next(validation, None)
             self._largest[kind] = largest(
-                make, config, samples, scored, most, at.slot_room, at.device
+                make,
+                config,
+                training_chunk,
+                validation_chunk,
+                most,
+                context.slot_room,
+                context.device,
             )
         return self._largest[kind]

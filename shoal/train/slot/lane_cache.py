@@ -76,8 +76,8 @@ class LaneCache:
         self._lanes: OrderedDict[TrialId, CachedLane] = OrderedDict()
         self._bytes = 0  # of all of them
         self._largest = 0  # bytes of the largest lane so far
-        self._over: dict[TrialId, None] = {}  # trials that are over, first the longest
-        self._short = False  # memory ran out in the last units
+        self._finished: dict[TrialId, None] = {}  # trials that are over, first the longest
+        self._memory_short = False  # memory ran out in the last units
         self._trunks = Trunks(context.meter.tell)
         self.saved = SavedStates(context)
 
@@ -114,26 +114,26 @@ class LaneCache:
         cached = self._lanes.get(trial)
         return 0 if cached is None else cached.bytes
 
-    def resting(self, but: Collection[TrialId]) -> int:
-        """Bytes of all lanes but those of the given trials: what they take beside these."""
-        others = [cached.lane for trial in but if (cached := self.get(trial)) is not None]
+    def resting(self, staying: Collection[TrialId]) -> int:
+        """Bytes that all lanes take beside those of the trials in `staying`."""
+        lanes = [cached.lane for trial in staying if (cached := self.get(trial)) is not None]
         shared = shared_bytes(cached.lane for cached in self._lanes.values())
-        shared -= shared_bytes(others)
-        return self._bytes - sum(map(self._size, but)) - shared
+        shared -= shared_bytes(lanes)
+        return self._bytes - sum(map(self._size, staying)) - shared
 
-    def _droppable(self, but: Collection[TrialId]) -> list[TrialId]:
+    def _droppable(self, staying: Collection[TrialId]) -> list[TrialId]:
         """Trials whose lanes may be dropped, in the order to drop them.
 
         First come those whose states can be had again, used longest ago first. Then come the
         others, used last first: trials that take turns come back in the order of their use.
         """
         spare: list[TrialId] = []
-        others: list[TrialId] = []
+        unsaved: list[TrialId] = []
         for trial, cached in self._lanes.items():
-            if trial in but or cached.connected:
+            if trial in staying or cached.connected:
                 continue
-            (spare if cached.spare else others).append(trial)
-        return spare + others[::-1]
+            (spare if cached.spare else unsaved).append(trial)
+        return spare + unsaved[::-1]
 
     # -- before a unit -------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class LaneCache:
             LookupError: that state is not here, and the unit has no source for it.
         """
         trial = unit.trial.id
-        self._over.pop(trial, None)
+        self._finished.pop(trial, None)
         cached = self.current(trial)
         if cached is None or cached.lane.visits != unit.visits:
             with spent.on("switch"):
@@ -162,7 +162,7 @@ class LaneCache:
     def in_any_state(self, unit: Unit, spent: Stopwatch) -> CachedLane:
         """The trial's lane in whatever state: another process will send the right one."""
         trial = unit.trial.id
-        self._over.pop(trial, None)
+        self._finished.pop(trial, None)
         cached = self._lanes.get(trial)
         if cached is None:
             with spent.on("switch"):
@@ -210,7 +210,7 @@ class LaneCache:
         """
         cached = self.current(trial)
         if cached is None:
-            return self.saved.load_instead(trial)
+            return self.saved.load_dropped(trial)
         return state_of(cached.lane)
 
     def keep(self, trial: TrialId) -> str:
@@ -229,7 +229,7 @@ class LaneCache:
         return name
 
     def settle(self, trial: TrialId, cached: CachedLane, durable: bool) -> None:
-        """The trial's unit is made, and its lane in the state after it.
+        """Note that the trial's unit is made, and its lane in the state after it.
 
         `durable`: that state is durable, or was returned.
         """
@@ -243,18 +243,18 @@ class LaneCache:
         cached.durable = durable
 
     def finish(self, trial: TrialId) -> None:
-        """The trial is over and its state durable: of such lanes only the last few stay.
+        """Note that the trial is over and its state durable: only the last few such lanes stay.
 
         A search may give such a trial more samples; its unit then loads the checkpoint.
         """
-        self._over.pop(trial, None)
-        self._over[trial] = None
-        while len(self._over) > OVER:
-            oldest = next(iter(self._over))
-            del self._over[oldest]
+        self._finished.pop(trial, None)
+        self._finished[trial] = None
+        while len(self._finished) > OVER:
+            oldest = next(iter(self._finished))
+            del self._finished[oldest]
             cached = self.current(oldest)
             if cached is not None and cached.durable and not cached.connected:
-                self.saved.use_instead(oldest)
+                self.saved.note_dropped(oldest)
                 self.drop(oldest)
 
     # -- memory --------------------------------------------------------------------------------
@@ -262,9 +262,9 @@ class LaneCache:
     def make_room(self, units: Sequence[Unit]) -> Seconds:
         """Give up lanes at rest for those to be trained; returns the seconds that this took."""
         begin = perf_counter()
-        if self._short:
-            collect()  # frees what an error's traceback cached on to
-            self._short = False
+        if self._memory_short:
+            collect()  # frees what an error's traceback held on to
+            self._memory_short = False
         trials = [unit.trial.id for unit in units]
         if not self.give_up(self._room_beside(trials), trials):
             return 0.0
@@ -275,8 +275,8 @@ class LaneCache:
         sizes = [self._size(trial) or self._largest for trial in trials]
         room = self._context.state_room - sum(sizes)
         if isfinite(self._context.slot_room):
-            here = map(self._lanes.get, trials)
-            lanes = [None if cached is None else cached.lane for cached in here]
+            cached_lanes = map(self._lanes.get, trials)
+            lanes = [None if cached is None else cached.lane for cached in cached_lanes]
             needs = sum(map(self._context.meter.memory, lanes))
             needs -= shared_bytes(lane for lane in lanes if lane is not None)
             room = min(room, self._context.slot_room - needs)
@@ -288,42 +288,42 @@ class LaneCache:
         `alone`: memory ran out for a single trial. If no lane was at rest, it gets the memory of
         the chunks that are kept on the GPU.
         """
-        self._short = True
+        self._memory_short = True
         freed = self.give_up(0.0)
         if alone and not freed and self._context.device.type == "cuda":
             freed = self._context.streams.shrink()
         return freed
 
-    def give_up(self, room: float, but: Collection[TrialId] = ()) -> bool:
+    def give_up(self, room: float, staying: Collection[TrialId] = ()) -> bool:
         """Drop lanes at rest until the others take at most `room` bytes.
 
-        Lanes of the trials in `but` stay. Returns whether any lane was dropped.
+        Lanes of the trials in `staying` stay. Returns whether any lane was dropped.
         """
-        resting = self.resting(but)
+        resting = self.resting(staying)
         if resting <= room:
             return False
         dropped = False
-        for trial in self._droppable(but):
+        for trial in self._droppable(staying):
             if resting <= room:
                 break
             cached = self._lanes[trial]
             if cached.spare or self.saved.set_aside(trial, cached.lane):
                 self.drop(trial)
-                resting = self.resting(but)
+                resting = self.resting(staying)
                 dropped = True
         return dropped
 
     def drop(self, *trials: TrialId) -> None:
         """Free these trials' lanes."""
-        gone = []
+        dropped = []
         for trial in trials:
-            self._over.pop(trial, None)
+            self._finished.pop(trial, None)
             self._bytes -= self._size(trial)
             cached = self._lanes.pop(trial, None)
             if cached is not None:
-                gone.append(cached)
-        self._stacks.forsake([cached.lane for cached in gone])
-        for cached in gone:
+                dropped.append(cached)
+        self._stacks.forsake([cached.lane for cached in dropped])
+        for cached in dropped:
             if cached.wide is not None:
                 cached.wide.leave()
 
@@ -343,16 +343,16 @@ class SavedStates:
     def __init__(self, context: SlotContext) -> None:
         self._vault = context.vault
         self._meter = context.meter
-        # the number of visits before the checkpoint, and its name
-        self._kept: dict[TrialId, tuple[int, str]] = {}
+        # the number of visits before the newest checkpoint, and its name
+        self._newest: dict[TrialId, tuple[int, str]] = {}
         # names of checkpoints written to make room
         self._aside: set[str] = set()
         # names of checkpoints whose trials' lanes were dropped
-        self._instead: set[str] = set()
+        self._of_dropped: set[str] = set()
 
     def has(self, trial: TrialId, visits: int) -> bool:
         """Whether the trial's newest checkpoint is its state after so many visits."""
-        return trial in self._kept and self._kept[trial][0] == visits
+        return trial in self._newest and self._newest[trial][0] == visits
 
     def source(self, unit: Unit) -> Tree | None:
         """The state before the unit: the one sent with it, or a checkpoint.
@@ -370,7 +370,7 @@ class SavedStates:
                 raise LookupError(
                     f"trial {trial} after {visits} visits is not held here: its unit needs a source"
                 )
-            source = self._kept[trial][1]
+            source = self._newest[trial][1]
         if not isinstance(source, str):
             return source
         if self._vault is None:
@@ -391,7 +391,7 @@ class SavedStates:
         with spent.on("save"):
             self._vault.save(name, state_of(lane))
         self._meter.record(lane.signature, "save", perf_counter() - begin)
-        self._kept[trial] = (visits, name)
+        self._newest[trial] = (visits, name)
         return name
 
     def set_aside(self, trial: TrialId, lane: TrainingLane) -> bool:
@@ -407,18 +407,18 @@ class SavedStates:
         self._aside.add(name)
         return True
 
-    def use_instead(self, trial: TrialId) -> None:
+    def note_dropped(self, trial: TrialId) -> None:
         """Note that the trial's lane is dropped; its newest checkpoint is that lane's state."""
-        self._instead.add(self._kept[trial][1])
+        self._of_dropped.add(self._newest[trial][1])
 
-    def load_instead(self, trial: TrialId) -> Tree:
+    def load_dropped(self, trial: TrialId) -> Tree:
         """The state of the trial's dropped lane.
 
         Raises:
             LookupError: no lane of the trial was dropped, or its checkpoint was deleted.
         """
         name = self._name(trial)
-        dropped = name in self._aside or name in self._instead
+        dropped = name in self._aside or name in self._of_dropped
         if name is not None and self._vault is not None and dropped:
             with suppress(FileNotFoundError, Damaged):
                 return self._vault.load(name)
@@ -433,7 +433,7 @@ class SavedStates:
 
     def _name(self, trial: TrialId) -> str | None:
         """The name of the trial's newest checkpoint."""
-        _, name = self._kept.get(trial, (0, None))
+        _, name = self._newest.get(trial, (0, None))
         return name
 
     def forget_aside(self, trial: TrialId) -> None:
@@ -441,14 +441,14 @@ class SavedStates:
         name = self._name(trial)
         if name in self._aside and self._vault is not None:
             self._aside.discard(name)
-            del self._kept[trial]
+            del self._newest[trial]
             self._vault.delete(name)
 
     def forget(self, trial: TrialId) -> None:
         """Forget the trial's checkpoint; it stays where it is, unless it only made room."""
         self.forget_aside(trial)
-        if trial in self._kept:
-            self._instead.discard(self._kept.pop(trial)[1])
+        if trial in self._newest:
+            self._of_dropped.discard(self._newest.pop(trial)[1])
 
 
 def state_of(lane: TrainingLane) -> Tree:

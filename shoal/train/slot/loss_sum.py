@@ -1,4 +1,4 @@
-"""Unlike lanes in one step: their losses are differentiated in one backward pass.
+"""Unlike lanes that train in one step: their losses are differentiated in one backward pass.
 
 Source: Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter
 Tuning", 2020, section 3.1: packed models are differentiated as one, whatever they are, and each
@@ -72,7 +72,7 @@ class Summation:
         return self.gauge.choose(kind_of(passes), self._at_once(passes))
 
     def timed(self, passes: Sequence[Pass], width: int, took: Sequence[Sequence[Seconds]]) -> None:
-        """Steps at this width took so long: by lane or sum of lanes, the seconds of each step."""
+        """Take the times of steps at this width: by lane or sum of lanes, the seconds of each."""
         kind = kind_of(passes)
         least = [accumulate(each, min) for each in took]
         for steps in zip(*least, strict=False):
@@ -96,7 +96,7 @@ class Summation:
         return evenly(len(passes), self.most)
 
     def _may_be_summed(self, passes: Sequence[Pass]) -> bool:
-        """Whether it is known what each takes alone, and all steps are Shoal's."""
+        """Whether the lanes may be summed: each was measured alone, and Shoal takes their steps."""
         if self._paced or len(passes) < 2:
             return False
         return all(
@@ -202,23 +202,27 @@ class SummedWork:
         return errors
 
     def _advance(
-        self, each: Pass, samples: dict[Pass, int], left: deque[Batch] | None, losses: list[Tensor]
+        self,
+        lane_pass: Pass,
+        samples: dict[Pass, int],
+        left: deque[Batch] | None,
+        losses: list[Tensor],
     ) -> None:
-        """The lane's optimizer step on the batch before, and its loss on the next, if any.
+        """Take the lane's optimizer step on the batch before, and its loss on the next, if any.
 
         Raises:
             TrialError: its code raised.
         """
-        lane = each.lane
-        self._context.turn_of(each.trial)
+        lane = lane_pass.lane
+        self._context.turn_of(lane_pass.trial)
         with blaming(("train", lane.signature)), lane.rng:
-            if each in samples:
-                lane.complete(samples.pop(each))
+            if lane_pass in samples:
+                lane.complete(samples.pop(lane_pass))
             if not left:
                 return
             batch, count = left.popleft()
             loss = lane.loss(batch, count)
-            samples[each] = count
+            samples[lane_pass] = count
             if loss.requires_grad and loss.numel() == 1:
                 losses.append(loss)
             else:
@@ -226,7 +230,7 @@ class SummedWork:
 
 
 def _of_steps(marks: Sequence[Seconds]) -> list[Seconds]:
-    """The seconds of steps, by when a round of them began and when each of its turns was over.
+    """The seconds of each step, by when the round began and when each of its turns was over.
 
     A turn makes the optimizers' steps of the one before. The first makes none, the last only those.
     """

@@ -56,8 +56,8 @@ class PackLoop:
         clocked = context.setup.clocked
         self.context = context
         self._meter = context.meter
-        # whether lanes report about every second, instead of after each chunk
-        self._seldom = clocked and context.meter.waits
+        # about every second, instead of after each chunk
+        self._report_seldom = clocked and context.meter.waits
         self.fusion = Fusion(context.meter, paced=not clocked)
         self.stacks = LaneStacks(context, self.fusion)
         self.summation = Summation(context.meter, paced=not clocked)
@@ -169,7 +169,7 @@ class PackLoop:
     def _work_on_chunk(
         self, groups: Sequence[BatchGroup], chunk: Columns, last: bool
     ) -> Iterator[Work]:
-        """Train the lanes of all groups on this chunk, those that take turns in one step, perhaps.
+        """Train the lanes of all groups on this chunk; those that take turns perhaps in one step.
 
         `last`: it is the last one of the pass.
         """
@@ -205,7 +205,7 @@ class PackLoop:
                 count = self._until_evaluation(group, min(count, len(batches)))
                 yield from self._steps(group, width, batches[:count], trying=try_next is not None)
                 batches = batches[count:]
-                group.made += count
+                group.batch_count += count
                 self._evaluate_within(group)
             yield from self._end_of_chunk(group, last)
 
@@ -224,16 +224,16 @@ class PackLoop:
         `last`: end the pass with these batches.
         """
         took: Took = []
-        for some in split_evenly(group.passes, width):
+        for members in split_evenly(group.passes, width):
             fused = None
-            if width > 1 and len(some) > 1:
-                fused = self.stacks.join(group, some)
+            if width > 1 and len(members) > 1:
+                fused = self.stacks.join(group, members)
             if fused is not None:
-                times = took if trying and len(some) == width else None
-                yield FusedWork(self, group, fused, some, batches, times, last)
+                times = took if trying and len(members) == width else None
+                yield FusedWork(self, group, fused, members, batches, times, last)
                 continue
             times = took if trying and width == 1 else None
-            for each in some:
+            for each in members:
                 yield LaneWork(self, each, batches, times, last)
 
         if took:
@@ -264,19 +264,19 @@ class PackLoop:
                 count = self._until_evaluation(group, min(most, len(batches[group])))
                 work |= dict.fromkeys(group.passes, batches[group][:count])
                 batches[group] = batches[group][count:]
-                group.made += count
+                group.batch_count += count
 
             took: Took | None = None if trying is None else []
             kind = kind_of(passes)
-            for some in split_evenly(passes, width):
-                if width > 1 and len(some) > 1:
+            for members in split_evenly(passes, width):
+                if width > 1 and len(members) > 1:
                     times = _new_list(took)
-                    part = {each: work[each] for each in some}
+                    part = {each: work[each] for each in members}
                     yield SummedWork(
                         self.context, self.stacks, self.events, self.summation, part, kind, times
                     )
                     continue
-                for each in some:
+                for each in members:
                     yield LaneWork(self, each, work[each], took)
             if took:
                 self.summation.timed(passes, width, took)
@@ -286,7 +286,7 @@ class PackLoop:
                 self._evaluate_within(group)
 
     def _end_of_chunk(self, group: BatchGroup, last: bool) -> Iterator[Work]:
-        """The group has trained on a chunk. `last`: the pass ends with it.
+        """End a chunk on which the group has trained, and report. `last`: the pass ends with it.
 
         Then the smaller last batch is trained, and groups of batches that are not full.
         """
@@ -295,15 +295,15 @@ class PackLoop:
             batches = [] if rest is None else [rest]
             if batches or any(each.lane.unfinished for each in group.passes):
                 yield from self._steps(group, self.fusion.width(group), batches, last=True)
-        self.events.report_group(group, at_once=last or not self._seldom)
+        self.events.report_group(group, at_once=last or not self._report_seldom)
         group.passes = [each for each in group.passes if not each.failed]
 
     # -- evaluations in the midst of a pass ----------------------------------------------------
 
     def _until_evaluation(self, group: BatchGroup, batches: int) -> int:
         """How many of so many batches to train on before the next evaluation."""
-        stops = [stop for each in group.passes for stop in each.stops if stop > group.made]
-        return min([batches, *(stop - group.made for stop in stops)])
+        stops = [stop for each in group.passes for stop in each.stops if stop > group.batch_count]
+        return min([batches, *(stop - group.batch_count for stop in stops)])
 
     def _evaluate_within(self, group: BatchGroup) -> None:
         """Evaluate the lanes that are due after the batches made so far.
@@ -312,7 +312,7 @@ class PackLoop:
             OutOfMemory: of one of the lanes.
             DataError: a part of the validation data cannot be read.
         """
-        due = [each for each in group.passes if group.made in each.stops]
+        due = [each for each in group.passes if group.batch_count in each.stops]
         if not due:
             return
         self.events.report(due)
@@ -324,7 +324,7 @@ class PackLoop:
                 self.stacks.release(each.lane)
                 self.events.fail([each], values)
                 continue
-            scored = Scored(each.stops[group.made], values, each.lane.metrics.epoch_means())
+            scored = Scored(each.stops[group.batch_count], values, each.lane.metrics.epoch_means())
             self.events.note(each, Part(0.0, spent=each.spent.take(), scored=scored))
         group.passes = [each for each in group.passes if not each.failed]
 
@@ -342,32 +342,32 @@ class PackLoop:
             streams.setdefault((stream, visit.shard, turn, shuffle), []).append(each)
         return streams.values()
 
-    def _stream(self, each: Pass) -> Stream:
+    def _stream(self, lane_pass: Pass) -> Stream:
         """The stream of the lane's data."""
-        return self.context.streams.of(each.lane.settings.data_key)
+        return self.context.streams.of(lane_pass.lane.settings.data_key)
 
-    def _chunks(self, each: Pass) -> Chunks:
+    def _chunks(self, lane_pass: Pass) -> Chunks:
         """The chunks of the pass, in its order."""
-        visit = each.unit.visit
-        shuffle = each.lane.settings.order
-        then = self.context.follows(each.unit)
-        return self._stream(each).chunks(visit.shard, visit.turn, shuffle, then=then)
+        visit = lane_pass.unit.visit
+        shuffle = lane_pass.lane.settings.order
+        following = self.context.next_pass(lane_pass.unit)
+        return self._stream(lane_pass).chunks(visit.shard, visit.turn, shuffle, then=following)
 
     def _begin(self, passes: Iterable[Pass]) -> list[Pass]:
         """Begin these passes; returns those whose lanes raised nothing."""
-        begun = []
+        started = []
         for each in passes:
             try:
                 with blaming():
                     each.lane.begin(self._size(each))
-                begun.append(each)
+                started.append(each)
             except TrialError as error:
                 self.events.fail([each], error)
-        return begun
+        return started
 
-    def _size(self, each: Pass) -> int:
+    def _size(self, lane_pass: Pass) -> int:
         """Samples of the pass."""
-        return self.context.data.size(each.unit.visit.shard)
+        return self.context.data.size(lane_pass.unit.visit.shard)
 
     def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
         """The next chunk. The lanes share the seconds that they wait for it."""
@@ -385,15 +385,15 @@ class PackLoop:
     def _find_room(self, groups: Sequence[BatchGroup]) -> None:
         """Find out how many lanes have room in one step, beside all states.
 
-        It is known for each group, whose lanes may be fused, and for all of them.
+        That is set for each group, whose lanes may be fused, and for all lanes.
         """
         room = self.context.slot_room
-        seen: list[TrainingLane] = []
+        all_lanes: list[TrainingLane] = []
         for group in groups:
             lanes = [each.lane for each in group.passes]
             group.most = self._meter.at_once(lanes, self._lanes, room)
-            seen += lanes
-        self.summation.most = self._meter.at_once(seen, self._lanes, room)
+            all_lanes += lanes
+        self.summation.most = self._meter.at_once(all_lanes, self._lanes, room)
 
 
 class LaneWork:
@@ -406,13 +406,13 @@ class LaneWork:
     def __init__(
         self,
         loop: PackLoop,
-        each: Pass,
+        lane_pass: Pass,
         batches: Sequence[Batch],
         took: Took | None,
         last: bool = False,
     ) -> None:
         self._loop = loop
-        self._each = each
+        self._lane_pass = lane_pass
         self._batches = batches
         self._took = took
         self._last = last
@@ -424,28 +424,28 @@ class LaneWork:
         With a pace all steps are taken, so that the clock decides nothing.
         """
         context = self._loop.context
-        each = self._each
-        lane = each.lane
+        lane_pass = self._lane_pass
+        lane = lane_pass.lane
         pace = context.setup.pace
         if self._steps is None:
             self._loop.stacks.release(lane)
-            self._steps = self._begun()
+            self._steps = self._prepared_steps()
         context.set_threads()
-        context.turn_of(each.trial)
+        context.turn_of(lane_pass.trial)
         due = perf_counter() + pass_events.PART_SECONDS
         try:
-            with each.spent.on("train"), blaming(("train", lane.signature)), lane.rng:
+            with lane_pass.spent.on("train"), blaming(("train", lane.signature)), lane.rng:
                 left = any(pace is None and perf_counter() >= due for _ in self._steps)
         except TrialError as error:
-            self._loop.events.fail([each], error)
+            self._loop.events.fail([lane_pass], error)
             return False
         if left:
-            self._loop.events.report([each])
-        return left and not each.failed
+            self._loop.events.report([lane_pass])
+        return left and not lane_pass.failed
 
-    def _begun(self) -> Iterator[int]:
-        """The steps, about to be taken; timed for the meter, and for whoever asked."""
-        lane = self._each.lane
+    def _prepared_steps(self) -> Iterator[int]:
+        """The steps to be taken, timed for the meter and for whoever asked."""
+        lane = self._lane_pass.lane
         steps: Iterator[int] = (lane.step(*batch) for batch in self._batches)
         if self._last:
             steps = _closing_steps(lane, self._batches)

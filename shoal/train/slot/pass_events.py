@@ -43,9 +43,9 @@ class PassEvents:
         events, self._events = self._events, []
         return events
 
-    def note(self, each: Pass, event: Part | TrialError) -> None:
+    def note(self, lane_pass: Pass, event: Part | TrialError) -> None:
         """Note one event of a lane."""
-        self._events.append((each, event))
+        self._events.append((lane_pass, event))
 
     def fail(self, passes: Iterable[Pass], error: TrialError) -> None:
         """End these passes with the error.
@@ -60,7 +60,7 @@ class PassEvents:
             self.note(each, error)
 
     def report(self, passes: Iterable[Pass]) -> None:
-        """Note what these lanes have done since their last reports; a lane may fail by that."""
+        """Note what these lanes have done since their last reports; a lane may fail at that."""
         for each in passes:
             try:
                 # On a GPU this waits for the steps.

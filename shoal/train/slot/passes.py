@@ -37,15 +37,15 @@ class Pass:
 
     @classmethod
     def begun(cls, unit: Unit, lane: TrainingLane, spent: Stopwatch, samples: int) -> Pass:
-        """The visit of so many samples, about to be made."""
-        each = cls(unit, lane, spent, evaluate=unit.evaluate)
+        """The pass of a visit of so many samples, about to be made."""
+        lane_pass = cls(unit, lane, spent, evaluate=unit.evaluate)
         steps = _steps_in(samples, lane)
-        for step, part in _evaluated(unit, lane, samples).items():
+        for step, part in _evaluations_within(unit, lane, samples).items():
             if step < steps:
-                each.stops[step * lane.settings.accumulate_grad_batches] = part
+                lane_pass.stops[step * lane.settings.accumulate_grad_batches] = part
             else:
-                each.evaluate = True
-        return each
+                lane_pass.evaluate = True
+        return lane_pass
 
     @property
     def trial(self) -> TrialId:
@@ -68,7 +68,7 @@ class BatchGroup:
     cut: Batches
     graph: str | None
     mix: str = ""
-    made: int = 0  # batches of the pass so far
+    batch_count: int = 0  # batches of the pass so far
     reported: Seconds = 0.0  # when its lanes last reported, by the clock
     most: float = inf  # of its lanes, by the memory that a step of each takes
 
@@ -80,11 +80,11 @@ class BatchGroup:
 
 def steps_left(passes: Sequence[Pass]) -> float:
     """Steps that each lane has still to take, this visit's included; the mean over the lanes."""
-    left = []
+    steps = []
     for each in passes:
-        made = sum(visit.samples for visit in each.lane.visits)
-        left.append((each.unit.trial.samples - made) / each.lane.settings.batch_size)
-    return fmean(left)
+        samples = sum(visit.samples for visit in each.lane.visits)
+        steps.append((each.unit.trial.samples - samples) / each.lane.settings.batch_size)
+    return fmean(steps)
 
 
 def _steps_in(samples: int, lane: TrainingLane) -> int:
@@ -96,20 +96,20 @@ def _steps_in(samples: int, lane: TrainingLane) -> int:
     return -(-batches // settings.accumulate_grad_batches)
 
 
-def _evaluated(unit: Unit, lane: TrainingLane, samples: int) -> dict[int, float]:
-    """The steps of the unit's pass after which to evaluate, and which part of it they make.
+def _evaluations_within(unit: Unit, lane: TrainingLane, samples: int) -> dict[int, float]:
+    """The steps of the unit's pass after which to evaluate, and which part of the pass they make.
 
     A part of the pass is made with the first step that reaches it.
     """
     settings = lane.settings
     size = settings.batch_size * settings.accumulate_grad_batches
-    found = {ceil(part * samples / size - EPS): part for part in unit.within}
+    part_by_step = {ceil(part * samples / size - EPS): part for part in unit.within}
     if unit.steps:
-        before = sum(_steps_in(int(visit.samples), lane) for visit in unit.visits)
-        first = unit.steps - before % unit.steps
+        steps_before = sum(_steps_in(int(visit.samples), lane) for visit in unit.visits)
+        first = unit.steps - steps_before % unit.steps
         for step in range(first, _steps_in(samples, lane) + 1, unit.steps):
-            found[step] = min(1.0, step * size / samples)
-    return found
+            part_by_step[step] = min(1.0, step * size / samples)
+    return part_by_step
 
 
 def split_evenly(passes: Sequence[Pass], width: int) -> list[list[Pass]]:

@@ -93,11 +93,11 @@ class FirstPacks:
         if measured is None and not isfinite(self._context.slot_room):
             return None
         begin = perf_counter()
-        why = self._learnt(units, measured, fuse)
+        why = self._learn_kinds(units, measured, fuse)
         spent["switch"] = perf_counter() - begin
         return why
 
-    def _learnt(
+    def _learn_kinds(
         self, units: Sequence[Unit], measured: Collection[str] | None, fuse: bool
     ) -> str | None:
         """Try steps of kinds that are new here; why the pack is better formed anew, or None."""
@@ -134,7 +134,7 @@ class FirstPacks:
         return cached.lane
 
     def _learn(self, unit: Unit, lane: TrainingLane) -> bool:
-        """Measure a step, if the lane's signature is new here; whether that told anything."""
+        """Measure a step, if the lane's signature is new here; returns whether one was measured."""
         signature = lane.signature
         if self._meter.knows_memory(signature) or is_compiled(lane.model):
             return False
@@ -157,7 +157,7 @@ class FirstPacks:
         return True
 
     def _step(self, unit: Unit, lane: TrainingLane) -> _Step:
-        """What a step costs, as a new lane's steps show.
+        """The cost of a step, measured on a new lane.
 
         Raises:
             TrialError: the recipe's code raised, or memory ran out.
@@ -169,16 +169,16 @@ class FirstPacks:
         coming = stream.chunks(visit.shard, visit.turn, settings.order)
         with closing(coming) as chunks, blaming():
             batch = batch_of(next(chunks), size)
-        made = self._builder.build(unit.trial)
-        state, extra = bytes_of_step(made, batch, size, self._context.device)
+        probe_lane = self._builder.build(unit.trial)
+        state, extra = bytes_of_step(probe_lane, batch, size, self._context.device)
         quickest = inf
         begin = self._meter.now()
         for _ in range(TIMED_STEPS):
-            made.begin(size)
+            probe_lane.begin(size)
             before = self._meter.now()
-            with blaming(), made.rng:
-                made.step(batch, size)
-                made.close()
+            with blaming(), probe_lane.rng:
+                probe_lane.step(batch, size)
+                probe_lane.close()
             after = self._meter.now()
             quickest = min(quickest, after - before)
             if after - begin > TIMED_SECONDS:
@@ -201,10 +201,10 @@ class FirstPacks:
             yield trial, PackRefused(why, signature, self._meter.news(signature))
 
 
-def first_unit(at: SlotContext, trial: Trial) -> Unit:
+def first_unit(context: SlotContext, trial: Trial) -> Unit:
     """A unit with the trial's first visit, to the first shard."""
-    own = filter(trial.shards.__contains__, filter(at.data.is_here, at.data.shards))
-    visit = Visit(0, next(own, at.data.first_here), 0, 0)
+    shards = filter(trial.shards.__contains__, filter(context.data.is_here, context.data.shards))
+    visit = Visit(0, next(shards, context.data.first_here), 0, 0)
     return Unit(trial, (), visit)
 
 
@@ -259,7 +259,7 @@ class Probing:
             vault.delete(name)
 
     def pack(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
-        """What fused steps of these trials cost; of as many trials as there is room for.
+        """The costs of fused steps of these trials; of as many as there is room for.
 
         Trials that cannot be built are left out: they fail when they train.
 
@@ -267,16 +267,16 @@ class Probing:
             DataError: as `SlotTrainer.train`.
         """
         while len(trials) > 1:
-            found = self._try(trials)
-            if found is not None:
-                return found
+            probed = self._try(trials)
+            if probed is not None:
+                return probed
             self._lanes.make_room([])
             trials = trials[: len(trials) // 2]
         return {}
 
     def _try(self, trials: Sequence[Trial]) -> dict[TrialId, Probed] | None:
-        """What fused steps of these trials cost; None if there is no room for all of them."""
-        found: dict[TrialId, Probed] = {}
+        """The costs of fused steps of these trials; None if there is no room for all of them."""
+        probed: dict[TrialId, Probed] = {}
         try:
             passes: list[Pass] = []
             for trial in trials:
@@ -289,8 +289,8 @@ class Probing:
             self._pack.probe(passes)
             for each in passes:
                 signature = each.lane.signature
-                found[each.trial] = (signature, self._meter.news(signature))
-            return found
+                probed[each.trial] = (signature, self._meter.news(signature))
+            return probed
         except OutOfMemory:
             self._lanes.ran_out(alone=False)
             return None
@@ -299,7 +299,7 @@ class Probing:
                 self._lanes.forget(trial.id)
 
     def _endless(self, lane: TrainingLane) -> Iterator[int]:
-        """Passes over the first shard, without end."""
+        """The steps of passes over the first shard, without end."""
         data = self._context.data_of(lane.recipe)
         shard = data.first_here
         settings = lane.settings

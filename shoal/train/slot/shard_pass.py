@@ -59,9 +59,9 @@ class ShardPass:
         """The batches as the user's code gets them. The time of each is taken."""
         signature = self._lane.signature
         for batch, count in self._cut():
-            given = arrays(batch)
+            user_batch = arrays(batch)
             begin = perf_counter()
-            yield given
+            yield user_batch
             self._meter.timed_elsewhere(signature, count, perf_counter() - begin)
 
     def _cut(self) -> Iterator[Batch]:
@@ -97,13 +97,13 @@ class ShardWork:
         self,
         context: SlotContext,
         events: PassEvents,
-        each: Pass,
+        lane_pass: Pass,
         chunks: Chunks,
         unfusable: set[str],
     ) -> None:
         self._context = context
         self._events = events
-        self._each = each
+        self._lane_pass = lane_pass
         self._chunks = chunks
         self._unfusable = unfusable
 
@@ -114,35 +114,35 @@ class ShardWork:
             OutOfMemory: of the lane; all visits of the slot are void.
             DataError: the study must pause.
         """
-        each = self._each
+        lane_pass = self._lane_pass
         self._context.set_threads()
-        self._context.turn_of(each.trial)
-        made = ShardPass(each.lane, self._chunks, self._context.meter)
-        size = self._context.data.size(each.unit.visit.shard)
+        self._context.turn_of(lane_pass.trial)
+        shard_pass = ShardPass(lane_pass.lane, self._chunks, self._context.meter)
+        size = self._context.data.size(lane_pass.unit.visit.shard)
         begin = perf_counter()
         try:
             with blaming():
-                sums = made.run(size)
+                sums = shard_pass.run(size)
         except TrialError as error:
-            self._events.fail([each], error)
+            self._events.fail([lane_pass], error)
             return False
         seconds = perf_counter() - begin
         meter = self._context.meter
-        samples, _ = each.lane.taken()
+        samples, _ = lane_pass.lane.taken()
         pace = self._context.setup.pace
         if pace is not None:
-            each.spent.add("train", pace(each.unit.trial, samples))
-        self._events.spend([each], "data", made.waited)
-        self._events.spend([each], "train", seconds - made.waited)
-        meter.waited(each.lane, made.waited / samples)
-        tell_unfusable(meter, [each], self._unfusable)
-        add_sums(each.totals, sums)
-        self._events.note(each, Part(size, sums, each.spent.take()))
+            lane_pass.spent.add("train", pace(lane_pass.unit.trial, samples))
+        self._events.spend([lane_pass], "data", shard_pass.waited)
+        self._events.spend([lane_pass], "train", seconds - shard_pass.waited)
+        meter.waited(lane_pass.lane, shard_pass.waited / samples)
+        tell_unfusable(meter, [lane_pass], self._unfusable)
+        add_sums(lane_pass.totals, sums)
+        self._events.note(lane_pass, Part(size, sums, lane_pass.spent.take()))
         return False
 
 
-def tell_unfusable(meter: Meter, passes: Sequence[Pass], told: set[str]) -> None:
+def tell_unfusable(meter: Meter, passes: Sequence[Pass], reported: set[str]) -> None:
     """Tell the meter, once for each kind, that such trials cannot train in one step."""
-    for signature in {each.lane.signature for each in passes} - told:
-        told.add(signature)
+    for signature in {each.lane.signature for each in passes} - reported:
+        reported.add(signature)
         meter.tell(signature, unfusable=1.0)

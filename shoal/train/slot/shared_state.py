@@ -62,8 +62,8 @@ def own_copy(recipe: Recipe) -> Recipe:
     identity.
     A pickled copy would not do: to load it would change the classes of this process.
     """
-    made = copy(recipe)
-    memo: dict[int, Any] = {id(recipe): made}
+    duplicate = copy(recipe)
+    memo: dict[int, Any] = {id(recipe): duplicate}
     for name, value in attributes_of(recipe):
         for part in _parts(value):
             if isinstance(part, (nn.Module, *STEPPED)) or (
@@ -71,16 +71,16 @@ def own_copy(recipe: Recipe) -> Recipe:
             ):
                 memo[id(part)] = part
         try:
-            vars(made)[name] = deepcopy(value, memo)
+            vars(duplicate)[name] = deepcopy(value, memo)
         except RAISED:  # a lock, a file: it stays the same object
             continue
-    return made
+    return duplicate
 
 
 class SharedValues:
-    """What values are, from look to look.
+    """Values that are compared from look to look, by their digests.
 
-    `named`: gives them with their names. `most`: as of `digest`.
+    `named`: gives the values with their names. `most`: as of `digest`.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class SharedValues:
         self._named = named
         self._digest = partial(digest, whole=True, most=most)
         self._before = self._digests()
-        again = self._digests()
+        second = self._digests()
         # iterators: nobody can see what was taken from them
-        self.unknown = {name for name in again if again[name] != self._before[name]}
+        self.unknown = {name for name in second if second[name] != self._before[name]}
 
     def changed(self, filled: bool = True) -> list[str]:
-        """The names of those that are something else than at the last look, or may be.
+        """The names of values that have changed since the last look, or may have.
 
         `filled`: also where something was only filled in.
         """
@@ -126,9 +126,11 @@ def _only_filled(before: Any, now: Any) -> bool:
     if isinstance(before, frozenset) and isinstance(now, frozenset):
         return before <= now
     if isinstance(before, Entries) and isinstance(now, Entries):
-        then = dict(zip(before.keys, before.values, strict=True))
-        both = [each for each in zip(now.keys, now.values, strict=True) if each[0] in then]
-        return all(_only_filled(then[key], value) for key, value in both)
+        values_before = dict(zip(before.keys, before.values, strict=True))
+        common = [
+            each for each in zip(now.keys, now.values, strict=True) if each[0] in values_before
+        ]
+        return all(_only_filled(values_before[key], value) for key, value in common)
     if not isinstance(before, tuple) or not isinstance(now, tuple):
         return False
     return len(before) == len(now) and all(map(_only_filled, before, now))
@@ -140,7 +142,7 @@ class RecipeSharing:
     def __init__(self, recipe: Recipe) -> None:
         recipes = recipe.parts.values() if isinstance(recipe, Recipes) else (recipe,)
         self._code = [SharedCode(each) for each in recipes]
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._ended = perf_counter()
         self._values = SharedValues(self._named, MOST)
         self._took = (perf_counter() - self._ended) / 2  # it looks twice
@@ -153,14 +155,14 @@ class RecipeSharing:
         changed = self._values.changed(filled=False)
         self._ended = perf_counter()
         self._took = self._ended - begin
-        self._told.update(changed)  # not looked at any more
+        self._reported.update(changed)  # not looked at any more
         notes = {name for code in self._code for name in code.notes(changed)}
         return tuple(name for name in changed if name not in notes)
 
     def _named(self) -> Iterator[tuple[str, Any]]:
         for code in self._code:
             for name, value in code.values():
-                if name not in self._told:
+                if name not in self._reported:
                     yield name, value
 
 
@@ -173,7 +175,7 @@ class SharedCode:
         self._variables: dict[str, Callable[[], Any]] = {}
         # the attributes of classes and functions, which may get more
         self._spaces: dict[str, Mapping[str, Any]] = {}
-        self._find()
+        self._follow_code()
         self._names = set[str]().union(*map(names_in, self._codes))
 
     def values(self) -> Iterator[tuple[str, Any]]:
@@ -205,39 +207,39 @@ class SharedCode:
                 if not inner and _may_change(value):
                     yield f"{place}.{name}", name, value
 
-    def _find(self) -> None:
-        """Follow the code from function to function."""
-        own = own_classes(self._recipe)
-        waiting: list[FunctionType] = []
-        for kind in own:
+    def _follow_code(self) -> None:
+        """Follow the code from function to function, and note what it names."""
+        recipe_classes = own_classes(self._recipe)
+        pending: list[FunctionType] = []
+        for kind in recipe_classes:
             for name, member in vars(kind).items():
                 if name not in UNTRAINED:
-                    waiting += functions_of_users(member)
+                    pending += functions_of_users(member)
         if isinstance(self._recipe, Adapted):
-            waiting += self._followed(self._recipe.named(), own)
+            pending += self._followed(self._recipe.named(), recipe_classes)
         for value in vars(self._recipe).values():
-            waiting += self._followed(value, own)
+            pending += self._followed(value, recipe_classes)
         followed: set[FunctionType] = set()  # of one code, but with cells of their own
-        while waiting:
-            function = waiting.pop()
+        while pending:
+            function = pending.pop()
             if function in followed:
                 continue
             followed.add(function)
             self._codes[function.__code__] = None
             for label, value_of in variables_of(function):
-                own_name = label.rpartition(".")[2] in function.__code__.co_freevars
-                while own_name and label in self._variables:  # as of a decorator
+                is_cell = label.rpartition(".")[2] in function.__code__.co_freevars
+                while is_cell and label in self._variables:  # as of a decorator
                     label = f"another {label}"
                 self._variables[label] = value_of
-                waiting += self._followed(value_of(), own)
+                pending += self._followed(value_of(), recipe_classes)
 
-    def _followed(self, value: Any, own: list[type]) -> Iterator[FunctionType]:
+    def _followed(self, value: Any, recipe_classes: list[type]) -> Iterator[FunctionType]:
         """The functions of a value that the code names, a function, a class or an object."""
         yield from functions_of_users(value)
         if isinstance(value, FunctionType) and any(functions_of_users(value)):
             self._spaces[f"{value.__module__}.{value.__qualname__}"] = vars(value)
         kind = value if isinstance(value, type) else type(value)
-        if not is_users(kind) or kind in own:
+        if not is_users(kind) or kind in recipe_classes:
             return
         if kind is not value:
             yield from functions_of_users(kind)
@@ -262,7 +264,7 @@ def attributes_of(recipe: Recipe, all_of_them: bool = False) -> Iterator[tuple[s
 
 
 def _may_change(value: Any) -> bool:
-    """Whether it may change, or another value may come in its place.
+    """Whether the value may change, or another one come in its place.
 
     Not what a library reads when its items are asked for.
     """
@@ -272,19 +274,19 @@ def _may_change(value: Any) -> bool:
 
 
 def _changes(value: Any) -> bool:
-    """Whether it may change while it stays the same object, in a way that can be seen."""
+    """Whether the value may change while it stays the same object, in a way that can be seen."""
     if isinstance(value, (*PLAIN, *FIXED, FunctionType, MethodType, bytes, complex)):
         return False
-    known = (Mapping, set, list, tuple, np.ndarray, Tensor, nn.Module, Iterator)
+    kinds = (Mapping, set, list, tuple, np.ndarray, Tensor, nn.Module, Iterator)
     generators = (np.random.Generator, np.random.RandomState, random.Random)
-    if isinstance(value, (*known, *generators, torch.Generator)) or hasattr(type(value), "popleft"):
+    if isinstance(value, (*kinds, *generators, torch.Generator)) or hasattr(type(value), "popleft"):
         return True
-    told = is_users(type(value)) or is_stateful(value)
-    return told and not hasattr(type(value), "__get__")
+    visible = is_users(type(value)) or is_stateful(value)
+    return visible and not hasattr(type(value), "__get__")
 
 
 def _is_small(value: Any) -> bool:
-    """Whether it is worth to be looked into."""
+    """Whether the value is small enough to be copied and looked into."""
     size = 0
     for number, part in enumerate(_parts(value)):
         if isinstance(part, (np.ndarray, Tensor)):
@@ -297,9 +299,9 @@ def _is_small(value: Any) -> bool:
 def _parts(value: Any) -> Iterator[Any]:
     """The value and all that it holds, each once, as far as `digest` looks."""
     seen: set[int] = set()
-    rest = [value]
-    while rest:
-        each = rest.pop()
+    pending = [value]
+    while pending:
+        each = pending.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
@@ -307,10 +309,10 @@ def _parts(value: Any) -> Iterator[Any]:
         if isinstance(each, Recipe):
             continue
         if isinstance(each, Mapping):
-            rest += [*each.keys(), *each.values()]
+            pending += [*each.keys(), *each.values()]
         elif isinstance(each, (list, tuple, set, frozenset)) or hasattr(type(each), "popleft"):
-            rest += each
+            pending += each
         elif isinstance(each, nn.Module):
-            rest += [*each.parameters(), *each.buffers()]
+            pending += [*each.parameters(), *each.buffers()]
         elif not isinstance(each, (*FIXED, Tensor)) and is_users(type(each)):
-            rest += parts_of(each).values()
+            pending += parts_of(each).values()

@@ -17,7 +17,7 @@ from shoal.train.private import delay_compiler, keep_freed
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Done, OutOfMemory, PackRefused, Part, Tree, TrialError, Unit
-from shoal.train.slot.context import Records, RemoteValidation, SlotContext, Stopwatch, nobody
+from shoal.train.slot.context import Records, RemoteValidation, SlotContext, Stopwatch, ignore_turn
 from shoal.train.slot.evaluation import Scores, ScoresByTrial, validation_records
 from shoal.train.slot.gang_units import GangUnits
 from shoal.train.slot.lane_builder import LaneBuilder
@@ -74,7 +74,7 @@ class SlotTrainer:
             device=device,
             streams=streams,
             meter=Meter(device),
-            turn_of=turn_of or nobody,
+            turn_of=turn_of or ignore_turn,
             remote_validation=remote_validation,
         )
         self.pack = PackLoop(context)
@@ -126,39 +126,39 @@ class SlotTrainer:
         """
         trials = [unit.trial.id for unit in units]
         passes: list[Pass] = []
-        over: set[TrialId] = set()  # trials whose last news was told
-        before = {"save": self.lanes.make_room(units)}
+        ended: set[TrialId] = set()  # trials whose last news was told
+        prepared = {"save": self.lanes.make_room(units)}
         try:
-            why = self._first_packs.why_not(units, measured, before, fuse)
+            why = self._first_packs.why_not(units, measured, prepared, fuse)
             if why is not None:
                 yield from self._first_packs.refused(units, why)
                 return
 
             for unit in units:
-                share = {name: seconds / len(units) for name, seconds in before.items()}
+                share = {name: seconds / len(units) for name, seconds in prepared.items()}
                 try:
                     passes.append(self._units.open(unit, share))
                 except OutOfMemory:
                     raise
                 except TrialError as error:
                     self.lanes.drop(unit.trial.id)
-                    over.add(unit.trial.id)
+                    ended.add(unit.trial.id)
                     yield unit.trial.id, error
 
             for each, news in self.pack.run(passes, fuse):
                 if isinstance(news, TrialError):
                     self.lanes.drop(each.trial)
-                    over.add(each.trial)
+                    ended.add(each.trial)
                 yield each.trial, news
 
-            made = [each for each in passes if not each.failed]
-            scores = self.pack.evaluation.scores([each for each in made if each.evaluate])
-            for each in made:
-                end = self._concluded(each, scores.get(each.trial))
-                over.add(each.trial)
-                yield each.trial, end
+            complete = [each for each in passes if not each.failed]
+            scores = self.pack.evaluation.scores([each for each in complete if each.evaluate])
+            for each in complete:
+                outcome = self._conclude(each, scores.get(each.trial))
+                ended.add(each.trial)
+                yield each.trial, outcome
         except (OutOfMemory, PackRefused) as error:
-            yield from self._voided(error, units, passes, over)
+            yield from self._voided(error, units, passes, ended)
         except GeneratorExit:
             raise
         except BaseException:
@@ -170,18 +170,18 @@ class SlotTrainer:
         error: OutOfMemory | PackRefused,
         units: Sequence[Unit],
         passes: Sequence[Pass],
-        over: Collection[TrialId],
+        ended: Collection[TrialId],
     ) -> list[TrialNews]:
         """The ends of visits that do not count: memory ran out, or they cannot train as they did.
 
         Those of all trials end that are not over: the lanes share the slot's memory and its steps.
         """
         signatures = {each.trial: each.lane.signature for each in passes}
-        left = [unit.trial.id for unit in units if unit.trial.id not in over]
-        self.lanes.drop(*left)
+        voided = [unit.trial.id for unit in units if unit.trial.id not in ended]
+        self.lanes.drop(*voided)
         news: list[TrialNews] = []
         freed = isinstance(error, OutOfMemory) and self.lanes.ran_out(alone=len(units) == 1)
-        for trial in left:
+        for trial in voided:
             signature = signatures.get(trial, "")
             if isinstance(error, OutOfMemory):
                 news.append((trial, OutOfMemory(error.why, error.text, signature, freed)))
@@ -190,18 +190,18 @@ class SlotTrainer:
                 news.append((trial, PackRefused(error.why, signature, figures, begun=True)))
         return news
 
-    def _concluded(self, each: Pass, scores: Scores | TrialError | None) -> Done | TrialError:
-        """The report of a pass that was made, or the trial's error."""
+    def _conclude(self, lane_pass: Pass, scores: Scores | TrialError | None) -> Done | TrialError:
+        """End a pass that was made: its report, or the trial's error."""
         try:
             if isinstance(scores, TrialError):
                 raise scores
-            cached = self.lanes.get(each.trial)
+            cached = self.lanes.get(lane_pass.trial)
             assert cached is not None, "a lane at work stays"
-            return self._units.conclude(each, cached, scores)
+            return self._units.conclude(lane_pass, cached, scores)
         except OutOfMemory:
             raise
         except TrialError as error:
-            self.lanes.drop(each.trial)
+            self.lanes.drop(lane_pass.trial)
             return error
 
     # -- trials whose lanes are here -----------------------------------------------------------
@@ -270,7 +270,7 @@ class SlotTrainer:
         return scores | self.pack.evaluation.scores(passes)
 
     def validation_records(self, unit: Unit, parts: Collection[ShardId]) -> Records:
-        """What validation parts give that are read here, for the slot at which the trial trains.
+        """The records of validation parts that are read here, for the slot that trains the trial.
 
         The trial leaves nothing here. `unit`: its source is the state to validate.
 

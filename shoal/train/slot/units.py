@@ -1,4 +1,4 @@
-"""The begin and the end of a unit: the lane brought to its state, and what is reported of it."""
+"""The begin and the end of a unit: the lane is brought to its state; the unit is reported."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class Units:
         lane.size = lane.settings.batch_size
         lane.factor = 1.0
         size = self._context.data.size(unit.visit.shard)
-        each = Pass.begun(unit, lane, spent, size)
+        lane_pass = Pass.begun(unit, lane, spent, size)
         if unit.steps and lane.optimization.follows_metric:
             shards = unit.trial.shards or self._context.data.shards
-            each.evaluate |= (len(unit.visits) + 1) % len(shards) == 0
-        return each
+            lane_pass.evaluate |= (len(unit.visits) + 1) % len(shards) == 0
+        return lane_pass
 
-    def conclude(self, each: Pass, cached: CachedLane, scores: Scores | None) -> Done:
+    def conclude(self, lane_pass: Pass, cached: CachedLane, scores: Scores | None) -> Done:
         """End a pass that was made: the lane is then in the state after it. Returns the report.
 
         Raises:
             TrialError: the scheduler raised, or the state holds what cannot be kept.
             OSError, StaleRun: the study must pause.
         """
-        unit = each.unit
-        lane = each.lane
+        unit = lane_pass.unit
+        lane = lane_pass.lane
         sizes = {shard: self._data.size(shard) for shard in unit.visit.shards}
         visit = unit.visit._replace(samples=sum(sizes.values()))
         visits = (*unit.visits, *counted(unit.visit, sizes))
@@ -70,24 +70,24 @@ class Units:
                 # of the epoch that the last visit is of; a wide or growing batch makes fewer steps
                 steps = sum(-(-visit.samples // size) for visit in visits[-count:])
                 lane.metrics.check_end(steps)
-        trained = lane.metrics.epoch_means() if each.evaluate else {}
-        more = self.advance(lane, unit.trial, visits, scores)
+        trained = lane.metrics.epoch_means() if lane_pass.evaluate else {}
+        epoch_scores = self.advance(lane, unit.trial, visits, scores)
         if scores is not None:
-            scores = {**scores, **more}
-        self._lanes.settle(each.trial, cached, durable=False)
-        kept = self._kept_if_due(each)
-        cached.durable = kept is not None or unit.carry
-        age = 0.0 if kept is not None else _age(each)
-        state = self._lanes.state(each.trial) if unit.carry else None
+            scores = {**scores, **epoch_scores}
+        self._lanes.settle(lane_pass.trial, cached, durable=False)
+        checkpoint = self._save_if_due(lane_pass)
+        cached.durable = checkpoint is not None or unit.carry
+        age = 0.0 if checkpoint is not None else _age(lane_pass)
+        state = self._lanes.state(lane_pass.trial) if unit.carry else None
         figures = self._figures(lane)
-        if unit.last and kept is not None:
-            self._lanes.finish(each.trial)
+        if unit.last and checkpoint is not None:
+            self._lanes.finish(lane_pass.trial)
         return Done(
             visit=visit,
-            spent=each.spent.take(),
+            spent=lane_pass.spent.take(),
             scores=scores,
             trained=trained,
-            kept=kept,
+            kept=checkpoint,
             age=age,
             signature=lane.signature,
             figures=figures,
@@ -99,7 +99,7 @@ class Units:
     def advance(
         self, lane: TrainingLane, trial: Trial, visits: tuple[Visit, ...], scores: Scores | None
     ) -> Mapping[str, float]:
-        """Let the lane have made these visits, of which the last one may end an epoch.
+        """Set the lane's visits, and end the epoch if the last one does.
 
         Returns scores of the epoch beside those of its validation.
 
@@ -122,14 +122,14 @@ class Units:
             values = {**named_apart(lane.metrics.epoch_means(), scores or {}), **(scores or {})}
             return lane.end_epoch(values.get(name), name)
 
-    def _kept_if_due(self, each: Pass) -> str | None:
-        """Make the state durable if that is due; the checkpoint's name, or None."""
+    def _save_if_due(self, lane_pass: Pass) -> str | None:
+        """Make the state durable if that is due; returns the checkpoint's name, or None."""
         if self._context.vault is None:
             return None
-        asked = each.unit.last or (each.evaluate and self._setup.keep_evaluated)
-        if not asked and _age(each) < self._setup.options.checkpoint_every:
+        wanted = lane_pass.unit.last or (lane_pass.evaluate and self._setup.keep_evaluated)
+        if not wanted and _age(lane_pass) < self._setup.options.checkpoint_every:
             return None
-        return self._lanes.saved.save(each.trial, each.lane, each.spent)
+        return self._lanes.saved.save(lane_pass.trial, lane_pass.lane, lane_pass.spent)
 
     def _figures(self, lane: TrainingLane) -> dict[str, float]:
         """What was measured of such lanes and not reported before, and the batch size found."""
@@ -142,6 +142,6 @@ class Units:
         return figures
 
 
-def _age(each: Pass) -> Seconds:
+def _age(lane_pass: Pass) -> Seconds:
     """Seconds of training since the trial's last durable state."""
-    return each.unit.age + each.spent.worked
+    return lane_pass.unit.age + lane_pass.spent.worked
