@@ -444,7 +444,7 @@ class Lanes:
         if joining:  # the others are paused: they find them there when they go on
             gate = Gate(seats[who[0]])
             until = monotonic() + WATCHDOG
-            while not (gate.reached() and gate.there(joining)):
+            while not (gate.reached() and gate.are_ready(joining)):
                 assert monotonic() < until, "hang: no joining process at the gate"
                 sleep(0.01)
 

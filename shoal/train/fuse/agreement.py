@@ -36,9 +36,9 @@ TF32 = 1e-2  # relative, where kernels round factors to ten bits
 KINK = 10  # times as much as rounding, that one sample's unit may change a gradient
 HALVED = 4  # samples of a batch that can be halved, at least
 
-Known = dict[tuple[str, Any], bool]  # what was found, by graph key and what was tried
+Agreements = dict[tuple[str, Any], bool]  # by graph key and what was tried: whether it agrees
 # by recipe's id: it may be a dataclass, and those cannot be hashed
-_agreed: dict[int, Known] = {}
+_agreed: dict[int, Agreements] = {}
 
 
 class Differing(Unfusable):
@@ -57,8 +57,8 @@ class Reference(NamedTuple):
     draws: bool  # random numbers were drawn
 
 
-def agreements_of(recipe: Recipe) -> Known:
-    """What has been tried in this process, by what was tried.
+def agreements_of(recipe: Recipe) -> Agreements:
+    """The agreements that were tried in this process with the recipe.
 
     A recipe that cannot be remembered is tried again.
     """
@@ -124,33 +124,33 @@ def check_lanes(
 
 @dataclass(frozen=True)
 class _Check:
-    """What is compared: the lanes in their stacks, perhaps in evaluation mode."""
+    """Compares the lanes with their stacks, perhaps in evaluation mode."""
 
     models: StackedModels
     lanes: Lanes
     evaluating: bool
 
     def differing(
-        self, batch: Columns, which: Collection[int], must_tell: bool = False
+        self, batch: Columns, numbers: Collection[int], must_tell: bool = False
     ) -> dict[int, Differing]:
-        """The lanes, of those numbered `which`, whose gradient differs, with the error.
+        """The errors of lanes whose gradient differs, by number; only these `numbers` are compared.
 
         `must_tell`: a lane without a gradient on the batch counts as differing.
         """
         fused = self._fused_step(batch)
-        found = {}
-        for i in which:
+        errors = {}
+        for i in numbers:
             lane = self.lanes[i]
             alone = reference_step(lane, batch, evaluating=self.evaluating)
             allowed = tolerance(lane, fused.loss.dtype)
             try:
                 compare(alone, _of_lane(fused, i), allowed)
-                if must_tell and not tells(alone):
+                if must_tell and not has_gradient(alone):
                     raise Differing("there is no gradient to compare")
             except Differing as error:
                 # without the traceback, which holds the gradients of all
-                found[i] = error.with_traceback(None)
-        return found
+                errors[i] = error.with_traceback(None)
+        return errors
 
     def _fused_step(self, batch: Columns) -> Reference:
         """A fused step of all lanes, undone: their losses, gradients and other tensors (k, ...)."""
@@ -192,9 +192,9 @@ def reference_step(lane: TrainingLane, batch: Any, *, evaluating: bool = False) 
     before = attributes(model)
 
     with lane.rng.untouched(), lane.casting(), torch.enable_grad():
-        numbers = _random_states(lane)
+        states = _random_states(lane)
         loss = step_values(lane.hooks.training_step(model, batch, lane.progress))["loss"]
-        draws = _random_states(lane) != numbers
+        draws = _random_states(lane) != states
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
 
     for old, new in zip(trained_parameters(lane), parameters, strict=True):
@@ -242,8 +242,8 @@ def compare(alone: Reference, fused: Reference, allowed: Allowed) -> None:
     `allowed`: the difference over the norm, and the absolute one.
 
     Raises:
-        Differing: the gradients do, by as much as one unit may that a sum moved over its kink.
-        Unfusable: they differ by more.
+        Differing: the gradients do, by no more than a unit may that a sum moved over its kink.
+        Unfusable: they differ by more, or something else differs.
     """
     used = [gradient is None for gradient in alone.gradients]
     if used != [gradient is None for gradient in fused.gradients]:
@@ -254,22 +254,22 @@ def compare(alone: Reference, fused: Reference, allowed: Allowed) -> None:
     norms += _norms_and_gaps(alone.rest, fused.rest)
     factor, absolute = allowed
     numbers = _joined(norms).tolist()  # waits for the device, once
-    for what in ("loss", "gradient", "buffers"):
+    for kind in ("loss", "gradient", "buffers"):
         norm, gap, *numbers = numbers
         if not norm < inf or gap <= factor * norm + absolute:
             continue
         differ = f"differ by {gap:.2g} (norm {norm:.2g})"
-        why = f"fused, a lane's {what} {differ} from what they are alone"
-        if what == "gradient" and gap <= KINK * factor * norm:
+        why = f"fused, a lane's {kind} {differ} from what they are alone"
+        if kind == "gradient" and gap <= KINK * factor * norm:
             raise Differing(why)
         raise Unfusable(why)
 
 
-def _norms_and_gaps(mine: Row, theirs: Row) -> list[Tensor]:
-    """The norm of the first tensors, and of the difference; where the tensors are."""
-    pairs = zip(mine, theirs, strict=True)
+def _norms_and_gaps(alone: Row, fused: Row) -> list[Tensor]:
+    """The norm of the tensors alone, and of the difference; computed where the tensors are."""
+    pairs = zip(alone, fused, strict=True)
     gaps = [doubled(a) - doubled(b) for a, b in pairs]
-    return [_norm(mine), _norm(gaps)]
+    return [_norm(alone), _norm(gaps)]
 
 
 def tolerance(lane: TrainingLane, dtype: torch.dtype) -> Allowed:
@@ -300,8 +300,8 @@ def rounds_to_tf32(model: nn.Module) -> bool:
         return True
 
 
-def tells(alone: Reference) -> bool:
-    """Whether there is a gradient to compare: of samples that are masked out there is none."""
+def has_gradient(alone: Reference) -> bool:
+    """Whether there is a gradient to compare: samples that are masked out give none."""
     return 0 < float(_norm(_present(alone.gradients))) < inf
 
 
@@ -316,8 +316,8 @@ def _norm(tensors: Row) -> Tensor:
     if not filled:
         return torch.zeros((), dtype=torch.float64)
     norms = [torch.linalg.vector_norm(tensor) for tensor in filled]
-    whole: Tensor = torch.linalg.vector_norm(_joined(norms))
-    return whole
+    norm: Tensor = torch.linalg.vector_norm(_joined(norms))
+    return norm
 
 
 def _joined(numbers: Row) -> Tensor:

@@ -39,8 +39,8 @@ class Update:
         table = torch.from_numpy(np.stack(numbers)).to(self.weights.dtype)
         if self.weights.device.type == "cuda":
             table = table.pin_memory()
-        there = table.to(self.weights.device, non_blocking=True)
-        return there.unsqueeze(2).unbind()
+        on_device = table.to(self.weights.device, non_blocking=True)
+        return on_device.unsqueeze(2).unbind()
 
     def direction(self, decay: Tensor | None = None) -> Tensor:
         """The gradient with its sign, and with weight decay where its column is given."""
@@ -53,7 +53,7 @@ class Update:
 
 
 def sgd(now: Update) -> None:
-    """With momentum, dampening, Nesterov; the first step's buffer is the gradient."""
+    """SGD, with momentum, dampening, Nesterov; the first step's buffer is the gradient."""
     numbers = now.numbers
     shares = np.where(now.fresh, 1.0, 1 - numbers["dampening"])
     rate, momentum, share, decay = now.columns(
@@ -106,7 +106,7 @@ def adam(now: Update) -> None:
 
 
 def adagrad(now: Update) -> None:
-    """With a rate that decays by the count."""
+    """Adagrad, with a rate that decays by the count."""
     numbers = now.numbers
     rate, epsilon, decay = now.columns(
         -numbers["lr"] / (1 + (now.ages - 1) * numbers["lr_decay"]),
@@ -121,7 +121,7 @@ def adagrad(now: Update) -> None:
 
 
 def rmsprop(now: Update) -> None:
-    """Centered or not, with momentum or not."""
+    """RMSprop, centered or not, with momentum or not."""
     numbers = now.numbers
     old, new, epsilon, rate, momentum, decay = now.columns(
         numbers["alpha"],

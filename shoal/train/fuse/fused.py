@@ -111,7 +111,7 @@ class Fused:
             self._limits = self._gradients.flat.new_tensor(limits)
         self._notes = FusedNotes(lanes)
         self._scores = FusedScores(lanes, self._models, self._key)
-        self._bound = False  # whether what the lanes are is taken up
+        self._bound = False  # whether the lanes' present tensors are taken up
 
     @property
     def _group(self) -> int:
@@ -138,7 +138,7 @@ class Fused:
         try:
             if completes:
                 self._set_rates()
-            outcome = self._models.train(batch, draws=self._tried(batch))
+            outcome = self._models.train(batch, draws=self._draws_numbers(batch))
             losses = outcome["loss"]
             if self._settings.accumulate_grad_batches > 1:
                 losses = losses * (count / self._group)
@@ -173,16 +173,16 @@ class Fused:
         self._set_rates()
         self._complete()
 
-    def _tried(self, batch: Columns) -> bool:
-        """Whether the step draws random numbers. Once for each graph in a process it is tried."""
+    def _draws_numbers(self, batch: Columns) -> bool:
+        """Whether the step draws random numbers: tried once for each graph in a process."""
         if self._draws is not None:
             return self._draws
-        known = agreements_of(self.lanes[0].recipe)
-        tried = (self._key, self._may_draw)
-        if tried not in known:
+        agreements = agreements_of(self.lanes[0].recipe)
+        key = (self._key, self._may_draw)
+        if key not in agreements:
             draws = draws_numbers(self._models, self.lanes, batch, self._may_draw)
-            known[tried] = draws
-        self._draws = known[tried]
+            agreements[key] = draws
+        self._draws = agreements[key]
         return self._draws
 
     # -- the optimizers' step ----------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Fused:
             lane.set_rates()
 
     def _complete(self) -> None:
-        """The step of a group of batches; what raises within must not be repeated."""
+        """Take the step of a group of batches; what raises within must not be repeated."""
         gradients = self._gradients.flat
         grouped = self.lanes[0].grouped
         if self._settings.accumulate_grad_batches > 1 and grouped != self._group:
@@ -248,7 +248,7 @@ class Fused:
     def loosen(self) -> None:
         """Let lanes be stepped, loaded or evaluated by themselves.
 
-        The next fused step takes up what they are.
+        The next fused step takes up what they are then.
         """
         self.tell()
         if self._bound and self.lanes[0].batches:
@@ -256,7 +256,7 @@ class Fused:
         self._bound = False
 
     def _bind(self) -> None:
-        """Take up what the lanes are.
+        """Take up the lanes' present tensors and gradients.
 
         Raises:
             Unfusable: some have made more batches of a group than others.

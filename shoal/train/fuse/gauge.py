@@ -13,7 +13,7 @@ from shoal.profile.pace import SAVED, WORTH_FUSING
 
 TRIES = 6  # steps timed of each width in a round
 SKIPPED = 2  # how many of the first ones do not count
-# askings, with nothing to try, after which there is another round
+# numbers of asks with nothing to try, after which there is another round
 AGAIN = (2, 6, 20, 60, 200, 1000)
 # up to here only what is in doubt is tried again, lest a short search lose by it
 SOON = 6
@@ -37,7 +37,7 @@ class _GaugeRound:
         return self.tries[width] >= TRIES
 
     def took(self, width: int, seconds: Seconds) -> None:
-        """A step took so long. The least counts, for others may use the machine, too."""
+        """Take the time of a step. The least counts, for others may use the machine, too."""
         self.tries[width] += 1
         if self.tries[width] > SKIPPED:
             least = self.least.get(width, seconds)
@@ -62,7 +62,7 @@ class Gauge:
     def __init__(self) -> None:
         self._rounds: dict[str, list[_GaugeRound]] = {}  # by kind
         self._newest: dict[tuple[str, str], _GaugeRound] = {}  # by kind and mix
-        self._calm: Counter[str] = Counter()
+        self._idle_asks: Counter[str] = Counter()
         self._never: dict[str, str] = {}
         # lanes that have room fused, where more had none
         self._most: dict[str, int] = {}
@@ -81,55 +81,55 @@ class Gauge:
         lanes = self.room(kind, lanes)
         if kind in self._never or lanes < 2 or left < WORTH_FUSING:
             return None
-        own = self._newest.get((kind, mix))
-        if own is None and _near(lanes, self.ratios(kind)) is None:
-            own = self._begin(kind, mix)
+        newest = self._newest.get((kind, mix))
+        if newest is None and _near(lanes, self.ratios(kind)) is None:
+            newest = self._begin(kind, mix)
         width = None
-        if own is not None:
-            width = self._next(kind, own, lanes)
+        if newest is not None:
+            width = self._next(kind, newest, lanes)
         if width is not None:
             return width
         return self._wants_again(kind, lanes, mix)
 
     def _wants_again(self, kind: str, lanes: int, mix: str) -> int | None:
         """The width to try next, if it is time for another round."""
-        self._calm[kind] += 1
-        if self._calm[kind] not in AGAIN:
+        self._idle_asks[kind] += 1
+        if self._idle_asks[kind] not in AGAIN:
             return None
         ratios = {1: 1.0} | self._within(kind, lanes)
         settled = []
-        if self._calm[kind] <= SOON:  # widths that take far longer than the best
+        if self._idle_asks[kind] <= SOON:  # widths that take far longer than the best
             far = FAR * min(ratios.values())
             settled = [width for width, ratio in ratios.items() if ratio > far]
         if len(ratios) - len(settled) < 2:
             return None
-        again = self._begin(kind, mix)
-        again.tries.update(dict.fromkeys(settled, TRIES))
-        return self._next(kind, again, lanes)
+        newest = self._begin(kind, mix)
+        newest.tries.update(dict.fromkeys(settled, TRIES))
+        return self._next(kind, newest, lanes)
 
     def _begin(self, kind: str, mix: str) -> _GaugeRound:
-        made = _GaugeRound()
-        self._newest[kind, mix] = made
-        self._rounds.setdefault(kind, []).append(made)
-        return made
+        newest = _GaugeRound()
+        self._newest[kind, mix] = newest
+        self._rounds.setdefault(kind, []).append(newest)
+        return newest
 
-    def _next(self, kind: str, own: _GaugeRound, lanes: int) -> int | None:
-        """The width that this round is to try next."""
-        if not own.tried(1):
+    def _next(self, kind: str, newest: _GaugeRound, lanes: int) -> int | None:
+        """The width that the newest round is to try next; None: it is over."""
+        if not newest.tried(1):
             return 1
         width = lanes
         best = inf
         while width > 1:
-            near = _near(width, filter(own.tried, own.tries))
+            near = _near(width, filter(newest.tried, newest.tries))
             if near is None:
-                if 1 in own.least or _near(width, self.ratios(kind)) is not None:
+                if 1 in newest.least or _near(width, self.ratios(kind)) is not None:
                     return width
-                own.tries[1] = 0  # there is nothing to compare it with: lanes alone first
+                newest.tries[1] = 0  # there is nothing to compare it with: lanes alone first
                 return 1
-            took = self.ratio(kind, near) or 0.0
-            if took >= best:
+            ratio = self.ratio(kind, near) or 0.0
+            if ratio >= best:
                 return None
-            best = took
+            best = ratio
             # of the widths in which as many lanes can be parted evenly
             width = ceil(width / 2)
         return None
@@ -144,7 +144,7 @@ class Gauge:
     # -- what is found -----------------------------------------------------------------------------
 
     def took(self, kind: str, width: int, seconds: Seconds, mix: str = "") -> bool:
-        """A step of so many lanes took so long; whether enough is known of this width by it."""
+        """Take the time of a step of so many lanes; returns whether that completes this width."""
         newest = self._newest.get((kind, mix)) or self._begin(kind, mix)
         if newest.tried(width):
             return False
@@ -152,11 +152,11 @@ class Gauge:
         return newest.tried(width)
 
     def never(self, kind: str, why: str) -> None:
-        """Lanes of this kind cannot be fused."""
+        """Note that lanes of this kind cannot be fused."""
         self._never.setdefault(kind, why)
 
     def crowded(self, kind: str, lanes: int) -> None:
-        """So many lanes have no room in one step: at most half as many are fused from now on."""
+        """Note that so many lanes have no room in one step: from now on at most half are fused."""
         self._most[kind] = min(lanes // 2, self._most.get(kind, lanes))
 
     # -- what is known -----------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Gauge:
         return lanes if lanes <= best * NEAR else best
 
     def room(self, kind: str, lanes: int) -> int:
-        """How many of so many lanes may be fused in one, if they are parted evenly."""
+        """How many of these lanes may be fused in one step, if they are parted evenly."""
         return evenly(lanes, self._most.get(kind) or inf)
 
     def why(self, kind: str) -> str | None:
@@ -182,22 +182,22 @@ class Gauge:
         return self._never.get(kind)
 
     def ratio(self, kind: str, width: int) -> float | None:
-        """What a step of a lane takes at this width over what it takes alone; None: not known."""
+        """The time of a lane's step at this width over its time alone; None: not known."""
         return self.ratios(kind).get(width)
 
     def ratios(self, kind: str) -> Ratios:
         """The ratios of the widths that were tried."""
-        found: RatioLists = defaultdict(list)
+        lists: RatioLists = defaultdict(list)
         steps = [each.of_a_lane() for each in self._rounds.get(kind, ())]
         for step in steps:
             if 1 in step:
-                _compare(step, step[1], found)
-        known = _medians(found)
+                _compare(step, step[1], lists)
+        measured = _medians(lists)
         for step in steps:
-            alone = _alone_by(step, known)
+            alone = _alone_by(step, measured)
             if 1 not in step and alone is not None:
-                _compare(step, alone, found)
-        ratios = _medians(found)
+                _compare(step, alone, lists)
+        ratios = _medians(lists)
         ratios.pop(1, None)
         return ratios
 
@@ -208,38 +208,36 @@ class Gauge:
         return {width: ratio for width, ratio in ratios.items() if width <= most}
 
 
-def _compare(step: Steps, alone: Seconds, found: RatioLists) -> None:
-    """Add a round's ratios to those found."""
+def _compare(step: Steps, alone: Seconds, lists: RatioLists) -> None:
+    """Add a round's ratios to the lists."""
     for width, took in step.items():
-        found[width].append(took / alone)
+        lists[width].append(took / alone)
 
 
-def _medians(found: RatioLists) -> Ratios:
-    return {width: median(ratios) for width, ratios in found.items()}
+def _medians(lists: RatioLists) -> Ratios:
+    return {width: median(ratios) for width, ratios in lists.items()}
 
 
-def _alone_by(step: Steps, known: Ratios) -> Seconds | None:
-    """What a lane takes alone, as a round's widths and what is known of them say."""
+def _alone_by(step: Steps, measured: Ratios) -> Seconds | None:
+    """The time of a lane alone, estimated from a round's widths and their measured ratios."""
     if len(step) < 2:
         return None
     alone = []
-    for width, took in step.items():
-        near = _near(width, known)
+    for width, seconds in step.items():
+        near = _near(width, measured)
         if near is not None:
-            alone.append(took / known[near])
+            alone.append(seconds / measured[near])
     return fmean(alone) if alone else None
 
 
-def _near(width: int, known: Iterable[int]) -> int | None:
-    """The width itself, or the nearest known that speaks for it."""
-    near = sorted(of for of in known if of > 1 and width / NEAR <= of <= width * NEAR)
-    if not near:
-        return None
-    return min(near, key=lambda of: abs(of - width))
+def _near(width: int, widths: Iterable[int]) -> int | None:
+    """The width itself, or the nearest of these that speaks for it."""
+    near = sorted(each for each in widths if each > 1 and width / NEAR <= each <= width * NEAR)
+    return min(near, key=lambda each: abs(each - width), default=None)
 
 
 def evenly(count: int, most: float) -> int:
-    """How many of so many each part has at most, in as few parts as have no more than `most`."""
+    """The size of the largest part, where `count` is parted evenly into parts of at most `most`."""
     if count <= most or count < 1:
         return count
     return ceil(count / ceil(count / max(1, int(most))))

@@ -90,12 +90,12 @@ def graph_key(lane: TrainingLane) -> str:
 def _parameters(lane: TrainingLane) -> list[Any]:
     """The form of each parameter, and its number in the optimizer."""
     numbers = {id(p): i for i, p in enumerate(unique(lane.parameters))}
-    found: list[Any] = [len(numbers)]
+    forms: list[Any] = [len(numbers)]
     for name, tensor in lane.model.named_parameters(remove_duplicate=False):
         shape = None if is_lazy(tensor) else tuple(tensor.shape)
         form = (tensor.dtype, tensor.requires_grad, str(tensor.device))
-        found.append((name, shape, form, numbers.get(id(tensor))))
-    return found
+        forms.append((name, shape, form, numbers.get(id(tensor))))
+    return forms
 
 
 def attributes(model: nn.Module) -> str:
@@ -120,9 +120,9 @@ class _Words:
 
     def __init__(self, model: nn.Module) -> None:
         tensors = unique([*model.parameters(), *model.buffers()])
-        self._known = {id(tensor): i for i, tensor in enumerate(tensors)}  # their numbers
+        self._numbers = {id(tensor): i for i, tensor in enumerate(tensors)}
         self._registered = {id(module) for module in model.modules()}
-        self._seen: dict[int, int] = {}  # numbers of values described, by id
+        self._described: dict[int, int] = {}  # numbers of values described, by id
         self._keep: list[Any] = []  # so that no id is used twice
         self._words: list[str] = []
         self.met: list[Tensor] = []  # in attributes, whatever holds them
@@ -136,37 +136,37 @@ class _Words:
     def model(self, model: nn.Module) -> None:
         """Describe its modules, each with what it holds besides."""
         for name, module in model.named_modules(remove_duplicate=False):
-            if self._again(module):
+            if self._was_described(module):
                 continue
             self._words.append(name)
             self.add(type(module))
             if isinstance(module, torch.jit.ScriptModule):
-                self._only(module)
+                self._unique(module)
             else:
                 self._module(module)
 
     def _module(self, module: nn.Module) -> None:
         """Describe a module by what it holds, but for the modules in it."""
-        held = vars(module)
+        values = vars(module)
         outside: frozenset[str] = getattr(module, "outside_graph", frozenset())
         registered = id(module) in self._registered
         for kind in ("_parameters", "_buffers"):
-            for name, tensor in held[kind].items():
-                self._own(name, tensor, registered)
+            for name, tensor in values[kind].items():
+                self._parameter_or_buffer(name, tensor, registered)
 
-        for name, value in held.items():
+        for name, value in values.items():
             inner = name in _INNER and not value
             if inner or name in NAMED or name in FLAT_WEIGHTS or name in outside:
                 continue
             self._words.append(name)
             self.add(value)
 
-    def _own(self, name: str, tensor: Tensor | None, registered: bool) -> None:
-        """A module's parameter or buffer. Not `registered`: the module is in a list, say."""
+    def _parameter_or_buffer(self, name: str, tensor: Tensor | None, registered: bool) -> None:
+        """Describe a module's tensor. Not `registered`: the module is in a list, say."""
         if tensor is None or is_lazy(tensor):
             self._words.append(f"{name} bare")
             return
-        number = self._known.get(id(tensor))
+        number = self._numbers.get(id(tensor))
         self._words.append(f"{name} {number} {tuple(tensor.shape)} {tensor.dtype}")
         if not registered:
             self._tensor(tensor)
@@ -185,39 +185,39 @@ class _Words:
             self._tensor(value)
         elif isinstance(value, nn.Module):
             self.model(value)
-        elif not self._again(value):
+        elif not self._was_described(value):
             self._compound(value)
 
     def _tensor(self, tensor: Tensor) -> None:
-        """A tensor: its number, if it is the model's own; else what it holds."""
+        """Describe a tensor: by its number, if it is the model's own; else by its values."""
         self.met.append(tensor)
-        number = self._known.get(id(tensor))
+        number = self._numbers.get(id(tensor))
         if number is not None:
             self._words.append(f"tensor {number}")
         elif tensor.layout is torch.strided and tensor.device.type != "meta":
             line = tensor.detach().cpu().contiguous().reshape(-1)
-            held = _digest(line.view(torch.uint8).numpy().tobytes())
+            content = _digest(line.view(torch.uint8).numpy().tobytes())
             form = f"{tuple(tensor.shape)} {tensor.dtype}"
-            self._words.append(f"tensor {form} {held}")
+            self._words.append(f"tensor {form} {content}")
         else:
-            self._only(tensor)
+            self._unique(tensor)
 
-    def _only(self, value: Any) -> None:
-        """A word that no other object has."""
+    def _unique(self, value: Any) -> None:
+        """Add a word that no other object has."""
         self._words.append(f"only {id(value)}")
 
-    def _again(self, value: Any) -> bool:
-        """Whether the value has been described; then only which it was is said."""
-        number = self._seen.get(id(value))
+    def _was_described(self, value: Any) -> bool:
+        """Whether the value has been described; then a word says which it was."""
+        number = self._described.get(id(value))
         if number is not None:
             self._words.append(f"#{number}")
             return True
-        self._seen[id(value)] = len(self._seen)
+        self._described[id(value)] = len(self._described)
         self._keep.append(value)
         return False
 
     def _compound(self, value: Any) -> None:
-        """A value that is described by its parts."""
+        """Describe a value by its parts."""
         if isinstance(value, type):
             self._class(value)
         elif isinstance(value, FunctionType):
@@ -229,11 +229,11 @@ class _Words:
         else:
             parts = _parts(value)
             if parts is None:
-                self._only(value)
+                self._unique(value)
             else:
-                self._each(*parts)
+                self._add_parts(*parts)
 
-    def _each(self, kind: str, parts: Iterable[Any]) -> None:
+    def _add_parts(self, kind: str, parts: Iterable[Any]) -> None:
         """Describe the parts of a value of that kind, one after another."""
         self._words.append(f"{kind} of")
         for part in parts:
@@ -243,11 +243,11 @@ class _Words:
     # -- code --------------------------------------------------------------------------------------
 
     def _class(self, value: type) -> None:
-        """A class: its name; if it was made in a function, what it holds, for two may differ."""
+        """Describe a class by its name; if it was made in a function, also by what it holds."""
         self._words.append(_full_name(value))
-        if _found_by_name(value):
+        if _is_importable(value):
             return
-        self._each("bases", value.__bases__)
+        self._add_parts("bases", value.__bases__)
         for name, part in vars(value).items():
             if isinstance(part, CODE) or not name.startswith("__"):
                 self._words.append(name)
@@ -255,17 +255,17 @@ class _Words:
                     self.add(inner)
 
     def _function(self, value: FunctionType) -> None:
-        """A function: its name; if it was made in a function, what it holds."""
+        """Describe a function by its name; if it was made in a function, also by what it holds."""
         self._words.append(_full_name(value))
-        if _found_by_name(value):
+        if _is_importable(value):
             return
         cells = [_content(cell) for cell in value.__closure__ or ()]
         defaults = (value.__defaults__, value.__kwdefaults__)
-        self._each("function", (value.__code__, defaults, cells))
+        self._add_parts("function", (value.__code__, defaults, cells))
 
 
-def _digest(held: bytes) -> str:
-    return blake2b(held, digest_size=16).hexdigest()
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
 
 
 def _word(value: Any) -> str | None:  # noqa: PLR0911 - one for each kind
@@ -293,7 +293,7 @@ def _word(value: Any) -> str | None:  # noqa: PLR0911 - one for each kind
 
 
 def _parts(value: Any) -> tuple[str, Iterable[Any]] | None:
-    """What a value is called that is described by its parts, and its parts."""
+    """The name and the parts of a value that is described by its parts; None of others."""
     kind = type(value).__name__
     if isinstance(value, Mapping):
         return kind, list(value.items())
@@ -322,16 +322,16 @@ def _functions(part: Any) -> Iterator[Any]:
 
 
 def _content(cell: Any) -> Any:
-    """What a function's closure holds in one place."""
+    """What a function's closure has in this cell."""
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet
         return "empty"
 
 
-def _found_by_name(value: Any) -> bool:
-    """Whether the value's own name leads to it: then the name says all."""
-    found: Any = sys.modules.get(value.__module__)
+def _is_importable(value: Any) -> bool:
+    """Whether the value's module and name lead to it: then the name says all."""
+    target: Any = sys.modules.get(value.__module__)
     for name in value.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is value
+        target = getattr(target, name, None)
+    return target is value

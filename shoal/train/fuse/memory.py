@@ -66,8 +66,8 @@ class Stack:
     def gather(self) -> None:
         """Take over the lanes' tensors that lie elsewhere by now."""
         for tensor, view in self._pairs():
-            there = tensor.data_ptr() == view.data_ptr() and tensor.stride() == view.stride()
-            if not there:
+            in_place = tensor.data_ptr() == view.data_ptr() and tensor.stride() == view.stride()
+            if not in_place:
                 view.copy_(tensor.data)
                 tensor.data = view
 

@@ -26,7 +26,7 @@ Function = Callable[[nn.Module], Mapping[str, Any]]
 
 
 class StackedModels:
-    """k models of one graph in stacks: `weights` those that are trained, `others` the rest.
+    """k models of one graph in stacks: `weights` of trained tensors, `other_stacks` of the rest.
 
     Code runs on the first lane's model, whose tensors are exchanged meanwhile. `leaves` are the
     trained parameters (k, *shape) that a loss is differentiated by, `rest` the other tensors.
@@ -45,8 +45,8 @@ class StackedModels:
             rest.append(other_tensors(lane.model, row))
         self._lanes = lanes
         self._common = in_common(lanes)  # ids of the tensors that are held once
-        self.others, self.rest = _stacked_by_place(rest, self._common)
-        self._before = [stack.flat.clone() for stack in self.others]
+        self.other_stacks, self.rest = _stacked_by_place(rest, self._common)
+        self._before = [stack.flat.clone() for stack in self.other_stacks]
 
         self._caller = _Caller(self.model)
         names = _names(self._caller)
@@ -65,7 +65,7 @@ class StackedModels:
     # -- running the recipe's code -----------------------------------------------------------------
 
     def train(self, batch: Columns, *, draws: bool = False) -> Values:
-        """What the recipe's training step gives for each lane.
+        """The outcome of the recipe's training step for each lane.
 
         `draws`: it draws random numbers, each lane numbers of its own.
 
@@ -84,7 +84,7 @@ class StackedModels:
                 return self.run(forward, "different")
 
     def run(self, function: Function, randomness: str = "error") -> Values:
-        """What the function gives for each lane's model: tensors (k, ...).
+        """The outcome of the function for each lane's model: tensors (k, ...).
 
         What is no tensor is the same for all lanes.
 
@@ -93,17 +93,17 @@ class StackedModels:
         """
         one_lane = _OneLane(self._caller, function, self._names, len(self.leaves))
         one_lane.tied = self._tied
-        with ExitStack() as during:
+        with ExitStack() as contexts:
             # what cannot be vectorized is replaced meanwhile
             if self._rewrites:
-                during.enter_context(recurrent_layers_lent(self.model))
-                during.enter_context(Rewritten())
+                contexts.enter_context(recurrent_layers_lent(self.model))
+                contexts.enter_context(Rewritten())
             if self._on_cpu:
                 flash = torch.backends.cuda  # flash attention's kernel for the CPU is such a thing
                 if flash.flash_sdp_enabled():  # type: ignore[no-untyped-call]
                     flash.enable_flash_sdp(False)
-                    during.callback(flash.enable_flash_sdp, True)
-                during.enter_context(class_losses(mean_class_loss))
+                    contexts.callback(flash.enable_flash_sdp, True)
+                contexts.enter_context(class_losses(mean_class_loss))
             values = vmapped(one_lane, [*self.leaves, *self.rest], randomness)
 
         buffers = values[len(one_lane.names) :]
@@ -116,13 +116,13 @@ class StackedModels:
 
     def keep(self) -> None:
         """Remember the tensors that are not trained."""
-        for before, stack in zip(self._before, self.others, strict=True):
+        for before, stack in zip(self._before, self.other_stacks, strict=True):
             before.copy_(stack.flat)
 
     def undo(self) -> None:
-        """Make the tensors that are not trained what they were at `keep`."""
+        """Restore the tensors that are not trained, as they were at `keep`."""
         with torch.no_grad():
-            for before, stack in zip(self._before, self.others, strict=True):
+            for before, stack in zip(self._before, self.other_stacks, strict=True):
                 stack.flat.copy_(before)
 
     def gather(self) -> None:
@@ -133,12 +133,12 @@ class StackedModels:
         """
         if self._common and in_common(self._lanes) != self._common:
             raise Unfusable("frozen parameters that the lanes had in common differ now")
-        for stack in (self.weights, *self.others):
+        for stack in (self.weights, *self.other_stacks):
             stack.gather()
 
     def part(self) -> None:
         """Give every lane memory of its own."""
-        for stack in (self.weights, *self.others):
+        for stack in (self.weights, *self.other_stacks):
             stack.part()
 
 
@@ -153,18 +153,18 @@ def gradients_of(losses: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, .
 
 
 class _OneLane:
-    """The function that is vectorized: given one lane's tensors, what the recipe's code gives.
+    """The function that is vectorized: from one lane's tensors to the outcome of the recipe's code.
 
     It notes the names of the tensors that it returns, the values that are no tensors, and the
     numbers of the buffers that were set anew: those come last.
     """
 
     def __init__(
-        self, caller: nn.Module, function: Function, given: list[str], leaves: int
+        self, caller: nn.Module, function: Function, tensor_names: list[str], leaves: int
     ) -> None:
         self._caller = caller
         self._function = function
-        self._given = given  # the names of the tensors
+        self._tensor_names = tensor_names
         self._leaves = leaves  # how many of the tensors are trained; they come first
         self.tied = False  # whether a tensor has several names
         self.names: list[str] = []
@@ -172,28 +172,28 @@ class _OneLane:
         self.replaced: list[int] = []
 
     def __call__(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-        own = dict(zip(self._given, tensors, strict=True))
-        made = functional_call(self._caller, own, (self._function,), tie_weights=self.tied)
+        by_name = dict(zip(self._tensor_names, tensors, strict=True))
+        outcome = functional_call(self._caller, by_name, (self._function,), tie_weights=self.tied)
 
-        given: list[Tensor] = []
-        for name, value in made.items():
+        results: list[Tensor] = []
+        for name, value in outcome.items():
             if isinstance(value, Tensor):
                 self.names.append(name)
-                given.append(value)
+                results.append(value)
             else:
                 self.plain[name] = value
         # buffers that were set anew rather than written to
         for number, before in enumerate(tensors[self._leaves :]):
-            name = self._given[self._leaves + number]
-            now = own[name]
+            name = self._tensor_names[self._leaves + number]
+            now = by_name[name]
             if now is before:
                 continue
             form = before.shape, before.dtype
             if not isinstance(now, Tensor) or (now.shape, now.dtype) != form:
                 raise Unfusable(f"buffer {name} changes its form in training")
             self.replaced.append(number)
-            given.append(now)
-        return tuple(given)
+            results.append(now)
+        return tuple(results)
 
 
 class _Caller(nn.Module):
@@ -204,7 +204,7 @@ class _Caller(nn.Module):
         self.model = model
 
     def forward(self, function: Function) -> Mapping[str, Any]:
-        """What the function gives for the model."""
+        """The outcome of the function for the model."""
         return function(self.model)
 
 
@@ -217,16 +217,16 @@ def _stacked_by_place(rows: Rows, common: Collection[int]) -> tuple[list[Stack],
     places: dict[Any, list[int]] = {}
     parts: dict[int, Tensor] = {}
     for j, tensor in enumerate(rows[0]):
-        one = all(row[j] is tensor for row in rows)
-        if len(rows) > 1 and (one or all(id(row[j]) in common for row in rows)):
+        is_shared = all(row[j] is tensor for row in rows)
+        if len(rows) > 1 and (is_shared or all(id(row[j]) in common for row in rows)):
             parts[j] = tensor.detach().expand(len(rows), *tensor.shape)
             continue
         places.setdefault((tensor.dtype, tensor.device), []).append(j)
 
     stacks = []
     for numbers in places.values():
-        same = [[row[j] for j in numbers] for row in rows]
-        stack = Stack(same, by_lane=False)
+        some_rows = [[row[j] for j in numbers] for row in rows]
+        stack = Stack(some_rows, by_lane=False)
         stacks.append(stack)
         parts.update(zip(numbers, stack.parts, strict=True))
     return stacks, [parts[j] for j in range(len(rows[0]))]

@@ -1,4 +1,4 @@
-"""What keeps lanes from being fused, found before anything is tried."""
+"""Obstacles that keep lanes from being fused, looked for before anything is tried."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def trained_parameters(lane: TrainingLane) -> list[Tensor]:
 
 def other_tensors(model: nn.Module, row: Row) -> list[Tensor]:
     """The model's parameters and buffers that are not of the row."""
-    mine = {id(tensor) for tensor in row}
-    return [tensor for tensor in tensors_of(model) if id(tensor) not in mine]
+    row_ids = {id(tensor) for tensor in row}
+    return [tensor for tensor in tensors_of(model) if id(tensor) not in row_ids]
 
 
 def tensors_of(model: nn.Module) -> list[Tensor]:
@@ -43,7 +43,7 @@ def tensors_of(model: nn.Module) -> list[Tensor]:
 
 
 def check(lanes: Lanes) -> str:
-    """Look at lanes that are to be fused; returns their graph key.
+    """Check that the lanes can be fused; returns their graph key.
 
     Raises:
         Unfusable: their models, optimizers or graphs do not allow it.
@@ -64,7 +64,7 @@ def check(lanes: Lanes) -> str:
 
 
 def check_groups(lanes: Lanes) -> None:
-    """Look whether the lanes have as many batches in their gradients.
+    """Check that the lanes have equally many batches in their gradients.
 
     Raises:
         Unfusable: some have more than others.
@@ -76,11 +76,11 @@ def check_groups(lanes: Lanes) -> None:
 def _obstacles(lane: TrainingLane) -> Iterator[str]:  # noqa: PLR0912 - one for each
     """Why a lane's model cannot be stacked, most telling first."""
     for name, module in lane.model.named_modules():
-        what = f"module {name or type(module).__name__}"
+        label = f"module {name or type(module).__name__}"
         if is_compiled(module):
-            yield f"{what} is compiled"
+            yield f"{label} is compiled"
         elif has_hooks(module):
-            yield f"{what} has hooks"
+            yield f"{label} has hooks"
     if lane.hooks.steps_itself:
         yield STEPS_ITSELF
     elif isinstance(lane.optimizer, torch.optim.LBFGS):
@@ -93,8 +93,8 @@ def _obstacles(lane: TrainingLane) -> Iterator[str]:  # noqa: PLR0912 - one for 
     row = trained_parameters(lane)
     if not row:
         yield "nothing is trained"
-    known = {id(tensor) for tensor in tensors}
-    if any(id(parameter) not in known for parameter in lane.parameters):
+    ids = {id(tensor) for tensor in tensors}
+    if any(id(parameter) not in ids for parameter in lane.parameters):
         yield "the optimizer has parameters that are not the model's"
     if len({(p.dtype, p.device) for p in row}) > 1:
         yield "trained parameters are of several dtypes or devices"
@@ -116,15 +116,15 @@ def _obstacles(lane: TrainingLane) -> Iterator[str]:  # noqa: PLR0912 - one for 
 
 
 def _hidden(model: nn.Module) -> Iterator[str]:
-    """Whether the model's code may find parameters or buffers outside of their own places.
+    """Why the model's code may find parameters or buffers outside of their own places.
 
     Fused, it would use one lane's there. Lanes of one graph have them at the same places.
     """
-    own = tensors_of(model)
-    known = {id(tensor) for tensor in own}
-    memory = {_memory(tensor) for tensor in own} - {0}
+    tensors = tensors_of(model)
+    ids = {id(tensor) for tensor in tensors}
+    memory = {_memory(tensor) for tensor in tensors} - {0}
     for tensor in tensors_met(model):
-        if id(tensor) in known:
+        if id(tensor) in ids:
             yield "parameters or buffers are held by other objects, too"
         elif tensor.layout is torch.strided and _memory(tensor) in memory:
             yield "attributes share memory with parameters or buffers"

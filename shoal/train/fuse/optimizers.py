@@ -76,7 +76,7 @@ class SomeLanes:
 
 
 def formula_key(optimizer: Optimizer) -> tuple[Any, ...]:
-    """What optimizers that are stepped together must have in common."""
+    """The key that optimizers must have in common to be stepped together."""
     groups = optimizer.param_groups
     sizes = [len(group["params"]) for group in groups]
     kind = family(optimizer)
@@ -106,7 +106,7 @@ def runs_of(optimizers: Sequence[Optimizer], weights: Stack, gradients: Tensor) 
 
 
 class OneByOne:
-    """Any optimizers: one after the other, on views of the stack."""
+    """Steps any optimizers, one after the other, on views of the stack."""
 
     def __init__(self, lanes: SomeLanes) -> None:
         self._lanes = lanes
@@ -115,10 +115,10 @@ class OneByOne:
         self._gradients = list(zip(*by_part, strict=True))  # each lane's
 
     def gather(self) -> None:
-        """There is nothing to be taken up."""
+        """Do nothing: the optimizers' states stay theirs."""
 
     def step(self, used: Sequence[bool]) -> None:
-        """As `Stepping.step`."""
+        """Take the steps one by one, as `Stepping.step` says."""
         errors: Errors = {}
         for i, (optimizer, row) in enumerate(self._lanes.each()):
             give_gradients(row, self._gradients[i], used)
@@ -150,7 +150,7 @@ def forget_gradients(row: Row) -> None:
 
 
 class ByRuns:
-    """Optimizers of several formulas: each run of lanes that share one by itself."""
+    """Steps optimizers of several formulas: each run of lanes of one formula by itself."""
 
     def __init__(self, runs: Sequence[tuple[SomeLanes, Stepping]]) -> None:
         self._runs = runs
@@ -161,7 +161,7 @@ class ByRuns:
             run.gather()
 
     def step(self, used: Sequence[bool]) -> None:
-        """As `Stepping.step`."""
+        """Take the steps run by run, as `Stepping.step` says."""
         errors: Errors = {}
         for lanes, run in self._runs:
             try:

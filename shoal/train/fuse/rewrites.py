@@ -1,4 +1,4 @@
-"""Functions of torch that vmap cannot vectorize, or only lane by lane, made of ones that it can.
+"""Rewritten functions of torch that vmap cannot vectorize, or only lane by lane.
 
 Recurrent layers have kernels that vmap knows nothing of. Losses of class indices it computes
 lane by lane, which on a GPU takes hundreds of small kernels.
@@ -83,7 +83,7 @@ def mean_class_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor | None:
-    """torch._C._nn's cross_entropy_loss or nll_loss_nd in its commonest form; None: another one.
+    """torch._C._nn's cross_entropy_loss or nll_loss_nd in the commonest form; None in others.
 
     That is the mean over (samples, classes) of each lane, with classes in common that all count:
     four operations. The classes are looked at, for which a GPU would be waited for.
@@ -106,18 +106,18 @@ def mean_class_loss(
 # -- recurrent layers ----------------------------------------------------------------------------
 
 
-def _gru(own: Tensor, before: Tensor, state: State) -> State:
-    own_reset, own_update, own_new = own.chunk(3, -1)
-    reset, update, new = before.chunk(3, -1)
-    candidate = torch.tanh(own_new + torch.sigmoid(own_reset + reset) * new)
-    kept = torch.sigmoid(own_update + update)
-    return (candidate + kept * (state[0] - candidate),)
+def _gru(from_input: Tensor, from_state: Tensor, state: State) -> State:
+    input_reset, input_update, input_new = from_input.chunk(3, -1)
+    reset, update, new = from_state.chunk(3, -1)
+    candidate = torch.tanh(input_new + torch.sigmoid(input_reset + reset) * new)
+    keep = torch.sigmoid(input_update + update)
+    return (candidate + keep * (state[0] - candidate),)
 
 
-def _lstm(own: Tensor, before: Tensor, state: State) -> State:
-    enter, forget, candidate, leave = (own + before).chunk(4, -1)
-    kept = torch.sigmoid(forget) * state[1]
-    cell = kept + torch.sigmoid(enter) * torch.tanh(candidate)
+def _lstm(from_input: Tensor, from_state: Tensor, state: State) -> State:
+    enter, forget, candidate, leave = (from_input + from_state).chunk(4, -1)
+    keep = torch.sigmoid(forget) * state[1]
+    cell = keep + torch.sigmoid(enter) * torch.tanh(candidate)
     return torch.sigmoid(leave) * torch.tanh(cell), cell
 
 
@@ -125,8 +125,8 @@ def _lstm(own: Tensor, before: Tensor, state: State) -> State:
 CELLS: dict[str, Cell] = {
     "gru": _gru,
     "lstm": _lstm,
-    "rnn_tanh": lambda own, before, state: (torch.tanh(own + before),),
-    "rnn_relu": lambda own, before, state: (torch.relu(own + before),),
+    "rnn_tanh": lambda from_input, from_state, state: (torch.tanh(from_input + from_state),),
+    "rnn_relu": lambda from_input, from_state, state: (torch.relu(from_input + from_state),),
 }
 
 
@@ -150,8 +150,8 @@ def _recurrent(name: str, cell: Cell, call: _RecurrentCall) -> tuple[Tensor, ...
     Raises:
         NotImplementedError: it goes both ways, or has more weights: its outputs are projected.
     """
-    each = 4 if call.biased else 2  # tensors of weights a layer
-    if call.both_ways or len(call.weights) != each * call.layers:
+    per_layer = 4 if call.biased else 2  # tensors of weights a layer
+    if call.both_ways or len(call.weights) != per_layer * call.layers:
         raise NotImplementedError(f"{name} of two directions, or projected, is not fused")
     x = call.x
     start = call.start
@@ -163,9 +163,9 @@ def _recurrent(name: str, cell: Cell, call: _RecurrentCall) -> tuple[Tensor, ...
     for layer in range(call.layers):
         if layer and call.dropout and call.training:
             x = F.dropout(x, call.dropout)
-        own = call.weights[layer * each : (layer + 1) * each]
+        weights = call.weights[layer * per_layer : (layer + 1) * per_layer]
         begin = tuple(part[layer] for part in state)
-        x, end = _layer(cell, x, begin, own)
+        x, end = _layer(cell, x, begin, weights)
         ends.append(end)
     if call.batch_first:
         x = x.transpose(0, 1)
@@ -174,31 +174,31 @@ def _recurrent(name: str, cell: Cell, call: _RecurrentCall) -> tuple[Tensor, ...
 
 def _layer(cell: Cell, x: Tensor, state: State, weights: Sequence[Tensor]) -> tuple[Tensor, State]:
     """One layer over x (time, batch, features)."""
-    from_input, from_state, *biases = weights
+    input_weights, state_weights, *biases = weights
     input_bias, state_bias = biases or (None, None)
     outputs = []
-    for own in F.linear(x, from_input, input_bias).unbind(0):
-        before = F.linear(state[0], from_state, state_bias)
-        state = cell(own, before, state)
+    for from_input in F.linear(x, input_weights, input_bias).unbind(0):
+        from_state = F.linear(state[0], state_weights, state_bias)
+        state = cell(from_input, from_state, state)
         outputs.append(state[0])
     return torch.stack(outputs), state
 
 
 @contextmanager
 def recurrent_layers_lent(model: nn.Module) -> Iterator[None]:
-    """Within it recurrent layers may be given other parameters; afterwards they are as before.
+    """Lets recurrent layers be given other parameters within; afterwards they are as before.
 
     torch would lay the parameters out anew for cuDNN, and keeps them in a list besides.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-    kept = []
+    saved_weights = []
     for layer in layers:
         box = vars(layer)
-        kept.append({name: box[name] for name in FLAT_WEIGHTS if name in box})
+        saved_weights.append({name: box[name] for name in FLAT_WEIGHTS if name in box})
         box["flatten_parameters"] = lambda: None
     try:
         yield
     finally:
-        for layer, before in zip(layers, kept, strict=True):
-            vars(layer).update(before)
+        for layer, saved in zip(layers, saved_weights, strict=True):
+            vars(layer).update(saved)
             del vars(layer)["flatten_parameters"]

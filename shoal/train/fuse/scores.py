@@ -57,11 +57,11 @@ class FusedScores:
         at_once = self._at_once(cols.cut(first, 0, self._size), timed)
         self.decision_seconds = perf_counter() - begin
 
-        every = _joined([first], chunks)
+        all_chunks = _joined([first], chunks)
         del first, chunks
         if at_once:
-            return self.together(every)
-        return self._one_by_one(every)
+            return self.together(all_chunks)
+        return self._one_by_one(all_chunks)
 
     # -- how to do it ------------------------------------------------------------------------------
 
@@ -69,17 +69,17 @@ class FusedScores:
         """Whether to validate all lanes at once; found out once in a process."""
         if scores_whole(self._lanes[0].recipe):
             return False
-        known = agreements_of(self._lanes[0].recipe)
-        whether = (self._key, "scores")
-        if whether not in known:
-            known[whether] = self._agree(piece)
-        if not known[whether] or not timed:
-            return known[whether]
+        agreements = agreements_of(self._lanes[0].recipe)
+        key = (self._key, "scores")
+        if key not in agreements:
+            agreements[key] = self._agree(piece)
+        if not agreements[key] or not timed:
+            return agreements[key]
 
-        sooner = (self._key, len(self._lanes))
-        if sooner not in known:
-            known[sooner] = self._sooner(piece)
-        return known[sooner]
+        speed_key = (self._key, len(self._lanes))
+        if speed_key not in agreements:
+            agreements[speed_key] = self._is_quicker(piece)
+        return agreements[speed_key]
 
     def _agree(self, piece: Columns) -> bool:
         """Whether the lanes' scores at once are those of each alone."""
@@ -90,12 +90,12 @@ class FusedScores:
             return False
 
         samples = cols.rows(piece)
-        for mine, theirs in zip(alone, fused, strict=True):
-            if not same_scores(mine, theirs, samples):
+        for alone_scores, fused_scores in zip(alone, fused, strict=True):
+            if not same_scores(alone_scores, fused_scores, samples):
                 return False
         return True
 
-    def _sooner(self, piece: Columns) -> bool:
+    def _is_quicker(self, piece: Columns) -> bool:
         """Whether a batch takes less time at once than lane by lane; the least of two counts."""
         seconds: dict[bool, list[float]] = {True: [], False: []}
         for at_once in (True, False) * 2:
@@ -136,13 +136,13 @@ class FusedScores:
         means: list[Means] = [{} for _ in self._lanes]
         for name, total in totals.items():
             by_lane = (total / counts[name]).tolist()
-            for own, value in zip(means, by_lane, strict=True):
-                own[name] = value
+            for lane_means, value in zip(means, by_lane, strict=True):
+                lane_means[name] = value
         return means
 
     @contextmanager
     def _validating(self) -> Iterator[None]:
-        """Within it the model evaluates; afterwards all is as it was."""
+        """Puts the model in evaluation mode within; afterwards all is as it was."""
         models = self._models
         fast = torch.backends.mha.get_fastpath_enabled()
         models.keep()
@@ -182,7 +182,7 @@ class FusedScores:
 
 
 def _joined(first: list[Columns], rest: Iterator[Columns]) -> Iterator[Columns]:
-    """All chunks, with nothing held of those handed out."""
+    """All chunks; those handed out are not kept."""
     return chain((first.pop() for _ in (0,)), rest)
 
 
@@ -219,13 +219,13 @@ class FusedNotes:
         self._steps = []
         for name, items in by_name.items():
             counts = [samples for samples, _ in items]
-            each = self._by_lane([value for _, value in items])
-            for lane, own in zip(self._lanes, each, strict=True):
+            by_lane = self._by_lane([value for _, value in items])
+            for lane, lane_values in zip(self._lanes, by_lane, strict=True):
                 noted = lane.metrics.by_name.setdefault(name, [])
-                noted.extend(zip(counts, own, strict=True))
+                noted.extend(zip(counts, lane_values, strict=True))
 
     def _by_lane(self, values: Sequence[Any]) -> Iterable[Iterable[Any]]:
-        """The values of one name by lane, given them by step."""
+        """The values of one name by lane, from those by step."""
         if all(isinstance(value, Tensor) and value.dim() == 1 for value in values):
             numbers: list[list[float]] = torch.stack(list(values)).T.tolist()
             return numbers

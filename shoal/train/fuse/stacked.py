@@ -70,7 +70,7 @@ class StackedSteps:
     # -- what the optimizers are -------------------------------------------------------------------
 
     def gather(self) -> None:
-        """Take up what the optimizers are now; without a state it is that before the first step."""
+        """Take up the optimizers' states; one without a state is before its first step."""
         if not self._views:
             self._make_views()
         for i, (optimizer, row) in enumerate(self._lanes.each()):
@@ -80,7 +80,7 @@ class StackedSteps:
         self._runs = None
 
     def _make_views(self) -> None:
-        """For each lane and parameter what its optimizer is to hold: views of the memory."""
+        """Make the views of the memory that each lane's optimizer is to hold, by parameter."""
         parts_of = self._lanes.weights.parts_of
         parts = {name: parts_of(flat) for name, flat in self._flats.items()}
         if self._formula.counts:
@@ -88,10 +88,10 @@ class StackedSteps:
         for i in range(len(self._lanes.optimizers)):
             row = []
             for j, group in enumerate(self._group_of):
-                own = {name: parts[name][j][i] for name in self._keeps[group]}
+                views = {name: parts[name][j][i] for name in self._keeps[group]}
                 if self._counts is not None:
-                    own["step"] = self._counts[i, j]
-                row.append(own)
+                    views["step"] = self._counts[i, j]
+                row.append(views)
             self._views.append(row)
 
     def _new_counts(self) -> Tensor:
@@ -132,7 +132,7 @@ class StackedSteps:
     # -- a step ------------------------------------------------------------------------------------
 
     def step(self, used: Sequence[bool]) -> None:
-        """As `Stepping.step`."""
+        """Take the steps of all at once where they can be, as `Stepping.step` says."""
         if self._runs is None or self._used != used:
             self._used = list(used)
             self._runs = self._cut()
@@ -168,7 +168,7 @@ class StackedSteps:
         return runs
 
     def _run(self, first: int, end: int, group: int) -> ParameterRun:
-        """Parameters first to end of all lanes."""
+        """The run of parameters first to end of all lanes."""
         lanes = self._lanes
         starts = lanes.weights.starts
         columns = slice(starts[first], starts[end])
@@ -219,7 +219,7 @@ def _are_equal(table: Any) -> bool:
 
 
 def _flags(optimizer: Optimizer, number: int) -> dict[str, Any]:
-    """The group's numbers and flags; AdamW's say that its weight decay is decoupled."""
+    """The group's numbers and flags; for AdamW they say that its weight decay is decoupled."""
     group = dict(optimizer.param_groups[number])
     group.setdefault("decoupled_weight_decay", False)
     if isinstance(optimizer, AdamW):

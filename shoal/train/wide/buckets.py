@@ -32,10 +32,10 @@ class Buckets:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._all = [*dict.fromkeys(parameters)]
         self.parameters = [p for p in self._all if p.requires_grad]
-        self._buckets = [_Bucket(some) for some in _parted(self.parameters[::-1])]
+        self._buckets = [_Bucket(part) for part in _parted(self.parameters[::-1])]
         self._group: Group | None = None  # while sums may begin
         self._tell: Tell | None = None
-        self._begun: list[Any] = []
+        self._works: list[Any] = []
         self._lost: PeerLost | None = None
         self._hooks: list[Any] = []
         for bucket in self._buckets:
@@ -48,7 +48,7 @@ class Buckets:
         """Begin sums from now on: the backward pass that comes completes the gradients."""
         self._group = group
         self._tell = tell
-        self._begun = []
+        self._works = []
         self._lost = None
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters)
@@ -56,11 +56,11 @@ class Buckets:
     @property
     def fit(self) -> bool:
         """Whether just these parameters need a gradient now."""
-        now = [p for p in self._all if p.requires_grad]
-        return len(now) == len(self.parameters) and all(map(is_, now, self.parameters))
+        needing = [p for p in self._all if p.requires_grad]
+        return len(needing) == len(self.parameters) and all(map(is_, needing, self.parameters))
 
     def flush(self) -> None:
-        """The backward pass is over, or there was none: begin the sums that have not begun."""
+        """Begin the sums that have not begun, when the backward pass is over or there was none."""
         self._begin(len(self._buckets))
 
     def end(self) -> list[Bytes]:
@@ -72,29 +72,29 @@ class Buckets:
         if self._lost is not None:
             raise self._lost
         assert self._group is not None, "open comes first"
-        for work in self._begun:
+        for work in self._works:
             self._group.end(work)
         width = self._group.seat.width
         self._group = None
-        self._begun = []
-        return self._buckets[-1].told(width)
+        self._works = []
+        return self._buckets[-1].messages(width)
 
     def fill(self, present: Sequence[bool]) -> None:
-        """Make the sums the gradients, after `end`.
+        """Set the parameters' gradients to the sums, after `end`.
 
         `present`: which parameters have a gradient on any rank.
         """
-        there = dict(zip(self.parameters, present, strict=True))
+        has_gradient = dict(zip(self.parameters, present, strict=True))
         for bucket in self._buckets:
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
                 parameter.grad = None
-                if there[parameter]:
+                if has_gradient[parameter]:
                     parameter.grad = view
 
     def drop(self) -> None:
         """Forget sums that are not finished."""
         self._group = None
-        self._begun = []
+        self._works = []
         self._lost = None
         for bucket in self._buckets:  # a sum that hangs may still write into these
             bucket.renew()
@@ -109,7 +109,7 @@ class Buckets:
         return [p.grad is not None for p in self.parameters]
 
     def _hook(self, bucket: _Bucket) -> Any:
-        """What runs when a parameter of the bucket has got its gradient."""
+        """The hook that runs when a parameter of the bucket has got its gradient."""
 
         def ready(_parameter: Tensor) -> None:
             if self._group is None:
@@ -122,7 +122,7 @@ class Buckets:
                 )
             if bucket.missing:
                 return
-            complete = len(self._begun)  # buckets, from the first on, with all their gradients
+            complete = len(self._works)  # buckets, from the first on, with all their gradients
             while complete < len(self._buckets) and not self._buckets[complete].missing:
                 complete += 1
             self._begin(complete)
@@ -132,14 +132,14 @@ class Buckets:
     def _begin(self, upto: int) -> None:
         """Begin the sums of the first so many buckets, with what the rank tells in the last one."""
         group = self._group
-        for bucket in self._buckets[len(self._begun) : upto]:
+        for bucket in self._buckets[len(self._works) : upto]:
             if self._lost is not None:
                 return
             assert group is not None and self._tell is not None, "open comes first"
             try:
                 if bucket is self._buckets[-1]:
                     bucket.tell(self._tell(self.present()), group.seat.rank, group.seat.width)
-                self._begun.append(group.begin_sum(bucket.collect()))
+                self._works.append(group.begin_sum(bucket.collect()))
             except PeerLost as error:
                 # Raised within a backward pass, it would look like the recipe's fault.
                 self._lost = error
@@ -173,11 +173,11 @@ class _Bucket:
         if self._tail != width * size:
             self._tail = width * size
             self.renew()
-        whole = np.zeros(self._tail, np.uint8)
-        whole[rank * size : (rank + 1) * size] = message
-        self._flat[self._size :] = torch.from_numpy(whole)
+        tail = np.zeros(self._tail, np.uint8)
+        tail[rank * size : (rank + 1) * size] = message
+        self._flat[self._size :] = torch.from_numpy(tail)
 
-    def told(self, width: int) -> list[Bytes]:
+    def messages(self, width: int) -> list[Bytes]:
         """The messages of all ranks, once the sum is there."""
         tail = self._flat[self._size :].to("cpu", torch.uint8)
         return list(tail.numpy().reshape(width, -1))
@@ -205,13 +205,13 @@ def _parted(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     """
     parts: list[list[nn.Parameter]] = []
     size = 0
-    before: tuple[Any, ...] = ()
+    last_kind: tuple[Any, ...] = ()
     for parameter in parameters:
         kind = (parameter.dtype, parameter.device)
-        if kind != before or size + parameter.nbytes > BYTES:
+        if kind != last_kind or size + parameter.nbytes > BYTES:
             parts.append([])
             size = 0
         parts[-1].append(parameter)
         size += parameter.nbytes
-        before = kind
+        last_kind = kind
     return parts

@@ -60,45 +60,45 @@ class WidthChanges:
     def __init__(self, clock: Clock) -> None:
         self.rescales: list[Rescale] = []
         self._clock = clock
-        # the width, and when its last step ended
-        self._left: tuple[int, Seconds] | None = None
-        # the same for the width before a change, until training goes on
-        self._since: tuple[int, Seconds] | None = None
+        # its width, and when it ended
+        self._last_step: tuple[int, Seconds] | None = None
+        # the last step before a change, until training goes on
+        self._interrupted: tuple[int, Seconds] | None = None
 
     def take(self) -> list[Rescale]:
         """The changes since the last call."""
-        made = self.rescales
+        changes = self.rescales
         self.rescales = []
-        return made
+        return changes
 
     def restart(self) -> None:
         """Begin a pass: what was before it does not count."""
-        self._left = None
-        self._since = None
+        self._last_step = None
+        self._interrupted = None
 
     def stepped(self, width: int) -> None:
         """Note that a step at this width is done."""
-        self._left = (width, self._clock.now())
+        self._last_step = (width, self._clock.now())
 
-    def left(self) -> None:
-        """Note that the lane is in another generation."""
-        self._since = self._left
+    def interrupt(self) -> None:
+        """Note that the lane left its generation: training stands still since its last step."""
+        self._interrupted = self._last_step
 
     def exclude(self, seconds: Seconds) -> None:
         """Do not count so many seconds of the change under way."""
-        if self._since is not None:
-            width, stopped = self._since
-            self._since = (width, stopped + seconds)
+        if self._interrupted is not None:
+            width, stopped = self._interrupted
+            self._interrupted = (width, stopped + seconds)
 
     def resumed(self, seat: Seat, position: int, sent: int) -> None:
         """Note that a batch is there. If it is the first after a change, the change ends now.
 
         `position`: samples of the pass. `sent`: bytes of state that went through the group.
         """
-        if self._since is None:
+        if self._interrupted is None:
             return
-        width, stopped = self._since
+        width, stopped = self._interrupted
         seconds = self._clock.now() - stopped
         change = Rescale(seat.generation, width, seat.width, seconds, position, sent)
         self.rescales.append(change)
-        self._since = None
+        self._interrupted = None

@@ -48,7 +48,7 @@ class Meeting:
 
 
 class Gate:
-    """The way into a generation.
+    """The way into a generation: its processes show there that they are ready.
 
     Processes that stay in the lane look from outside whether those that join are there.
 
@@ -60,7 +60,7 @@ class Gate:
         begin = monotonic()
         self.seat = seat
         self.store: Any = None
-        self._found: list[Any] = []  # the store, or the error instead of it
+        self._outcomes: list[Any] = []  # the store, or the error instead of it
         self._soon = begin + SOON
         self._until = begin + seat.patience + 1.0
         # A thread, for the store's timeout ends with the first byte of the connection: if no
@@ -75,11 +75,11 @@ class Gate:
         """
         if self.store is not None:
             return True
-        while not self._found and monotonic() < self._soon:
+        while not self._outcomes and monotonic() < self._soon:
             sleep(POLL / 4)
         seat = self.seat
-        if self._found:
-            [store] = self._found
+        if self._outcomes:
+            [store] = self._outcomes
             if isinstance(store, RuntimeError):
                 raise PeerLost(f"lane {seat.lane}: no store at {seat.store}: {store}") from store
             self.store = dist.PrefixStore(f"{seat.lane}/{seat.generation}", store)
@@ -93,7 +93,7 @@ class Gate:
         with losing_peers():
             self.store.set(f"here{self.seat.rank}", "")
 
-    def there(self, ranks: Sequence[int]) -> bool:
+    def are_ready(self, ranks: Sequence[int]) -> bool:
         """Whether these ranks are ready."""
         keys = [f"here{rank}" for rank in ranks]
         with losing_peers():
@@ -126,9 +126,9 @@ class Gate:
         try:
             store = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)
         except RuntimeError as error:
-            self._found.append(error)
+            self._outcomes.append(error)
         else:
-            self._found.append(store)
+            self._outcomes.append(store)
 
     def _wait_for_all(self, orders: Orders) -> None:
         """Wait until all ranks are ready, or one of them has judged."""
@@ -138,7 +138,7 @@ class Gate:
         def ready() -> bool:
             with losing_peers():
                 judged = bool(self.store.check(["verdict"]))
-            return judged or self.there(range(seat.width))
+            return judged or self.are_ready(range(seat.width))
 
         def vain() -> bool:
             late = monotonic() > patient and orders.after(seat.generation) is not None
@@ -166,7 +166,7 @@ class Moves:
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self._gate: Gate | None = None
-        self._vain = 0  # the generation whose gate was not found last
+        self._unreachable = 0  # the last generation of which no gate was found
 
     def connect(self, seat: Seat, device: torch.device) -> Group:
         """Connect with the others of the seat's generation.
@@ -185,8 +185,8 @@ class Moves:
         """Note that the process is in the generation that it was ordered to."""
         self._gate = None
 
-    def asked(self, seat: Seat, connected: bool) -> Move | None:
-        """A move away from that seat that this process is ready for.
+    def ready_move(self, seat: Seat, connected: bool) -> Move | None:
+        """The move away from that seat, once this process is ready for it; None before.
 
         Raises:
             PeerLost: the driver knows that a process of the generation is gone.
@@ -199,7 +199,7 @@ class Moves:
         return move
 
     def after_loss(self, seat: Seat, lost: PeerLost) -> Move:
-        """What the driver wants now that the generation is over.
+        """The move that the driver wants now that the generation is over.
 
         Raises:
             Halted: it gave the pass up.
@@ -220,20 +220,20 @@ class Moves:
         seat = move.seat
         if seat is None or not seat.joining:
             return True
-        joined = seat.rank in seat.joining  # since the order was given
-        if not joined and seat.rank != min(set(range(seat.width)) - set(seat.joining)):
+        joins = seat.rank in seat.joining  # since the order was given
+        if not joins and seat.rank != min(set(range(seat.width)) - set(seat.joining)):
             return True
-        if self._vain == seat.generation:
+        if self._unreachable == seat.generation:
             return False
         try:
             if self._gate is None or self._gate.seat != seat:
                 self._gate = Gate(seat)
-            there = self._gate.reached()
-            if there and joined:
+            ready = self._gate.reached()
+            if ready and joins:
                 self._gate.arrive()
-            elif there:
-                there = self._gate.there(seat.joining)
+            elif ready:
+                ready = self._gate.are_ready(seat.joining)
         except PeerLost:  # there is no store at the seat's address
-            self._vain = seat.generation
+            self._unreachable = seat.generation
             return False
-        return there
+        return ready

@@ -43,15 +43,15 @@ class Group:
         self._orders = orders
         self._stall = timedelta(seconds=seat.stall)
         with losing_peers():
-            own = dist.PrefixStore("gloo", store)
-            self._control = gloo_group(own, seat.rank, seat.width, seat.host, seat.patience)
+            prefixed = dist.PrefixStore("gloo", store)
+            self._control = gloo_group(prefixed, seat.rank, seat.width, seat.host, seat.patience)
             self._gradients = self._control
             if seat.gradients == "nccl":
                 # Its own watch would end the process when a peer is lost, which Shoal handles.
                 for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"):
                     os.environ.setdefault(name, "0")
-                own = dist.PrefixStore("nccl", store)
-                self._gradients = nccl_group(own, seat.rank, seat.width, seat.stall)
+                prefixed = dist.PrefixStore("nccl", store)
+                self._gradients = nccl_group(prefixed, seat.rank, seat.width, seat.stall)
         if seat.gradients == "nccl":
             # NCCL connects with the first sum, so let that be now, while all are here.
             self.end(self.begin_sum(torch.zeros(1, device=device)))
@@ -87,12 +87,12 @@ class Group:
 
     def _quickest_sum(self, gradients: Tensor) -> Seconds:
         """Seconds of a sum of this size, as steps make it."""
-        took = []
+        seconds = []
         for _ in range(1 + SUMS):
             begin = perf_counter()
             self.end(self.begin_sum(gradients))
-            took.append(perf_counter() - begin)
-        return min(took[1:])
+            seconds.append(perf_counter() - begin)
+        return min(seconds[1:])
 
     def sum(self, numbers: Tensor) -> None:
         """Sum numbers in main memory, in place."""
@@ -108,25 +108,25 @@ class Group:
 
     def gather(self, *numbers: int) -> list[tuple[int, ...]]:
         """Every rank's numbers, in gang order."""
-        found = self.gather_rows(torch.tensor(numbers, dtype=torch.int64))
-        return [tuple(row) for row in found.tolist()]
+        rows = self.gather_rows(torch.tensor(numbers, dtype=torch.int64))
+        return [tuple(row) for row in rows.tolist()]
 
-    def gather_rows(self, own: Tensor) -> Tensor:
+    def gather_rows(self, row: Tensor) -> Tensor:
         """Every rank's row of numbers in main memory, in gang order; all are equally long."""
-        found = torch.zeros(self.seat.width, len(own), dtype=own.dtype)
-        found[self.seat.rank] = own
-        self.sum(found)
-        return found
+        rows = torch.zeros(self.seat.width, len(row), dtype=row.dtype)
+        rows[self.seat.rank] = row
+        self.sum(rows)
+        return rows
 
     def union(self, names: set[str]) -> list[str]:
         """The names that any rank has."""
-        every: set[str] = set()
+        all_names: set[str] = set()
         for rank in range(self.seat.width):
-            own = None
+            own_names = None
             if rank == self.seat.rank:
-                own = sorted(names)
-            every.update(self.send(own, rank))
-        return sorted(every)
+                own_names = sorted(names)
+            all_names.update(self.send(own_names, rank))
+        return sorted(all_names)
 
     def send(self, tree: Any, source: int, into: Any = None) -> Any:
         """The tree of arrays and plain values that rank `source` has.

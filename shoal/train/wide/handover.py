@@ -28,7 +28,7 @@ class Mark(NamedTuple):
 
 
 def mark(lane: TrainingLane) -> Mark:
-    """Where the lane is before a group of batches.
+    """A mark of where the lane is before a group of batches.
 
     Parameters, optimizer and schedule need no copy: they change only in the optimizer's step.
     """
@@ -56,15 +56,15 @@ class RankProgress(NamedTuple):
 NO_PROGRESS = RankProgress(-1, 0, 0)  # of a rank without the trial's state
 
 
-def furthest(group: Group, own: RankProgress | None) -> tuple[int, bool]:
+def furthest(group: Group, progress: RankProgress | None) -> tuple[int, bool]:
     """The rank whose state all take over, and whether they need all of it.
 
-    `own` is None where this process does not have the trial's state.
+    `progress` is None where this process does not have the trial's state.
 
     Raises:
         LookupError: no process has it.
     """
-    gathered = group.gather(*(own or NO_PROGRESS))
+    gathered = group.gather(*(progress or NO_PROGRESS))
     ranks = [RankProgress(*numbers) for numbers in gathered]
     first = max(ranks, key=lambda rank: (rank.visits, rank.position))
     if first.visits < 0:
@@ -110,40 +110,40 @@ class SharedState:
                 "the lane's only process does not have the trial's state: its unit needs a source"
             )
         lane = self._lane
-        own = None
+        own_progress = None
         if self.whole:
-            own = RankProgress(len(lane.visits), progress.position, self._lineage)
-        source, bulk = furthest(group, own)
+            own_progress = RankProgress(len(lane.visits), progress.position, self._lineage)
+        source, bulk = furthest(group, own_progress)
         if rank == source:
             tree = {
                 "lane": whole(lane) if bulk else light(lane),
-                **progress.given(),
+                **progress.for_joining(),
                 "names": self._notes.names,
                 "warned": self.warned,
                 "warned_of_own": self.warned_of_own,
                 "lineage": secrets.randbits(62) + 1,
             }
-            given = group.send(tree, source)
+            sent = group.send(tree, source)
         else:
             # arrays that are not needed any more: the state that is sent can be written there
-            given = group.send(None, source, None if self.whole else {"lane": whole(lane)})
+            sent = group.send(None, source, None if self.whole else {"lane": whole(lane)})
             with blaming():
-                take(lane, given["lane"])
-            progress.take(given)
-            self._notes.names = given["names"]
-            self.warned = given["warned"]
-            self.warned_of_own = given["warned_of_own"]
-        self._lineage = given["lineage"]
+                take(lane, sent["lane"])
+            progress.take(sent)
+            self._notes.names = sent["names"]
+            self.warned = sent["warned"]
+            self.warned_of_own = sent["warned_of_own"]
+        self._lineage = sent["lineage"]
         self.whole = True
 
 
 def whole(lane: TrainingLane) -> Mapping[str, Any]:
-    """All that the lane's further training depends on; the arrays are views."""
+    """The whole state that the lane's further training depends on; the arrays are views."""
     return {"whole": lane.state()}
 
 
 def light(lane: TrainingLane) -> Mapping[str, Any]:
-    """What may differ between ranks that took the same steps.
+    """The part of the lane's state that may differ between ranks that took the same steps.
 
     That is buffers, random states, and what followed the metric.
     """
@@ -159,14 +159,14 @@ def light(lane: TrainingLane) -> Mapping[str, Any]:
     }
 
 
-def take(lane: TrainingLane, given: Mapping[str, Any]) -> None:
+def take(lane: TrainingLane, sent: Mapping[str, Any]) -> None:
     """Bring the lane into the state that `whole` or `light` gave.
 
     Raises:
         ValueError: the two lanes found different largest batches.
     """
-    if "whole" in given:
-        state = given["whole"]
+    if "whole" in sent:
+        state = sent["whole"]
         if state.get("found", lane.found_size) != lane.found_size:
             raise ValueError(
                 "a lane's slots found different largest batches: "
@@ -175,14 +175,14 @@ def take(lane: TrainingLane, given: Mapping[str, Any]) -> None:
         lane.load(state)
         return
     for name, buffer in lane.model.named_buffers():
-        tree.fill(buffer, given["buffers"][name])
-    groups = tree.to_torch(given["groups"])
-    for group, theirs in zip(lane.optimizer.param_groups, groups, strict=True):
-        for key, value in theirs.items():
+        tree.fill(buffer, sent["buffers"][name])
+    groups = tree.to_torch(sent["groups"])
+    for group, sent_group in zip(lane.optimizer.param_groups, groups, strict=True):
+        for key, value in sent_group.items():
             if isinstance(group[key], Tensor):
                 group[key].fill_(value)
             else:
                 group[key] = value
-    lane.schedule.load(given["scheduler"])
-    lane.rng.load(given["rng"])
-    lane.changes.load(given, lane.device)
+    lane.schedule.load(sent["scheduler"])
+    lane.rng.load(sent["rng"])
+    lane.changes.load(sent, lane.device)

@@ -55,7 +55,7 @@ OWN = (
 
 
 class WideLane:
-    """One process's part in a wide lane. At width 1 results are to the bit those of a lane alone.
+    """One process's part in a wide lane. At width 1 its results are a lane's alone, to the bit.
 
     `begin` starts a pass, `run` makes it. Random layers draw from each rank's own copy of the
     trial's random states, so that widths above 1 give other results than width 1. `exact`: see
@@ -206,7 +206,7 @@ class WideLane:
             self._group = self.moves.connect(seat, lane.device)
         self.moves.settle()
         self._seat = seat
-        self.changes.left()
+        self.changes.interrupt()
         if seat.links and self._group is not None:
             begin = self.clock.now()
             link = self._group.link(lane.device)
@@ -229,12 +229,12 @@ class WideLane:
         lane = self.lane
         while reader.at < reader.samples:
             self._pass.fit(lane, self.seat.width)
-            left = reader.samples - reader.at
-            if lane.settings.drop_last and left < lane.size:
-                lane.drop(left)
+            rest = reader.samples - reader.at
+            if lane.settings.drop_last and rest < lane.size:
+                lane.drop(rest)
                 yield self._stepped(reader.samples)
                 break
-            move = self.moves.asked(self.seat, self.connected)
+            move = self.moves.ready_move(self.seat, self.connected)
             if self._group is None:  # in a group the ranks find out together
                 if self.moves.orders.halted:
                     raise Halted
@@ -257,8 +257,8 @@ class WideLane:
             return
         with blaming():
             changes = digest(self.lane.changes_now())
-        own = zlib.crc32(repr(changes).encode())
-        if len(set(self._group.gather(own))) > 1 and not self._state.warned_of_own:
+        checksum = zlib.crc32(repr(changes).encode())
+        if len(set(self._group.gather(checksum))) > 1 and not self._state.warned_of_own:
             self._state.warned_of_own = True
             if self.seat.rank == 0:
                 warn(f"trial {self.seat.lane}: {OWN}")
@@ -296,6 +296,6 @@ class WideLane:
             add_sums(self.totals, values)
 
     def _resumed(self) -> None:
-        """Note that a batch is there."""
+        """Note that training goes on: a batch is there."""
         sent = getattr(self._group, "sent", 0)
         self.changes.resumed(self.seat, self.position, sent)

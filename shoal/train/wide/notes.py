@@ -37,7 +37,7 @@ class RankMessage(NamedTuple):
 
     @classmethod
     def of(cls, packed: Bytes, parameters: int) -> RankMessage:
-        """What was packed by a rank whose lane has so many parameters."""
+        """The message that was packed by a rank whose lane has so many parameters."""
         end = 8 + ceil((parameters + 2) / 8)  # the flags' last byte may be filled up
         generation = int(packed[:8].copy().view(np.int64)[0])
         flags = np.unpackbits(packed[8:end], count=parameters + 2).astype(bool).tolist()
@@ -46,7 +46,7 @@ class RankMessage(NamedTuple):
 
 
 class Notes:
-    """What this rank noted in the batches of a group: means over its own rows.
+    """The values that this rank noted in the batches of a group: means over its own rows.
 
     `names`: the names of values that all ranks know.
     """
@@ -57,7 +57,7 @@ class Notes:
         self._batches: list[dict[str, tuple[int, Any]]] = []
 
     @property
-    def own(self) -> set[str]:
+    def own_names(self) -> set[str]:
         """The names of what this rank noted."""
         return {name for batch in self._batches for name in batch}
 
@@ -79,17 +79,17 @@ class Notes:
         for batch in self._batches:
             noted += [batch.get(name, NOTHING) for name in self.names]
         means = iter(numbers([mean for rows, mean in noted if rows]))
-        found: list[float] = []
+        sums: list[float] = []
         for rows, _ in noted:
             total = 0.0
             if rows:
                 total = rows * next(means)
-            found += (total, float(rows))
-        return found
+            sums += (total, float(rows))
+        return sums
 
-    def give(self, lane: TrainingLane, every: Sequence[Sequence[float]]) -> None:
-        """Note the means over all ranks as if the lane had noted them. `every`: their `numbers`."""
-        summed = [sum(each) for each in zip(*every, strict=True)]
+    def give(self, lane: TrainingLane, by_rank: Sequence[Sequence[float]]) -> None:
+        """Note the means over all ranks, by their `numbers`, as if the lane had noted them."""
+        summed = [sum(each) for each in zip(*by_rank, strict=True)]
         pairs = zip(summed[::2], summed[1::2], strict=True)
         by_name = lane.metrics.by_name
         for _ in self._batches:

@@ -18,7 +18,7 @@ class PeerLost(Exception):  # noqa: N818
 
 @contextmanager
 def losing_peers() -> Iterator[None]:
-    """Within, what a collective operation raises becomes `PeerLost`."""
+    """Turns what a collective operation raises within into `PeerLost`."""
     try:
         yield
     except RuntimeError as error:

@@ -13,7 +13,7 @@ from shoal.train.recipe.seat import lr_factor
 
 @dataclass(slots=True)
 class PassProgress:
-    """What is equal on all ranks of a pass.
+    """The progress of a pass, equal on all ranks.
 
     `follow`: with a batch per slot, the widths of a former run of this pass.
     """
@@ -33,8 +33,8 @@ class PassProgress:
             return
         if self.widths and self.widths[-1][1] == width:
             return
-        before = [each for each in self.widths if each[0] < self.position]
-        self.widths = [*before, (self.position, width)]
+        earlier = [each for each in self.widths if each[0] < self.position]
+        self.widths = [*earlier, (self.position, width)]
 
     def fit(self, lane: TrainingLane, width: int) -> None:
         """Set batch size and learning rate for this width, or for that of the former run."""
@@ -48,12 +48,12 @@ class PassProgress:
             lane.size = settings.batch_size * width
             lane.factor = lr_factor(settings.lr_rule, width)
 
-    def given(self) -> dict[str, Any]:
-        """What a rank that joins gets."""
+    def for_joining(self) -> dict[str, Any]:
+        """The progress as a rank that joins gets it."""
         return {"position": self.position, "totals": self.totals, "widths": self.widths}
 
-    def take(self, given: Mapping[str, Any]) -> None:
-        """Take over what another rank gave."""
-        self.position = given["position"]
-        self.totals = given["totals"]
-        self.widths = given["widths"]
+    def take(self, sent: Mapping[str, Any]) -> None:
+        """Take over the progress of another rank."""
+        self.position = sent["position"]
+        self.totals = sent["totals"]
+        self.widths = sent["widths"]

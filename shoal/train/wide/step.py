@@ -36,7 +36,7 @@ class SharedStep:
         self._generation = 0  # that this process is ready for; 0: none
 
     def enter(self, seat: Seat, group: Group | None) -> None:
-        """From now on make steps with that group; None: alone."""
+        """Make steps with that group from now on; None: alone."""
         self._seat = seat
         self._group = group
         if group is not None and self._buckets is None:
@@ -67,7 +67,7 @@ class SharedStep:
             self._mark = None
 
     def settle(self) -> None:
-        """The step is made: it cannot be undone any more."""
+        """Keep the step that was made: it cannot be undone any more."""
         self._mark = None
 
     def make(
@@ -127,7 +127,7 @@ class SharedStep:
         return position
 
     def rehearse(self, reader: AnyReader, seat: Seat) -> None:
-        """Make a step that leads to nothing, while the others of that generation train.
+        """Make a step whose result is thrown away, while the others of that generation train.
 
         It allocates memory and warms up code for the first real step. What it changes is
         overwritten by the state of those that train.
@@ -136,9 +136,9 @@ class SharedStep:
         reader.sit(seat.rank, seat.width)
         with blaming():
             part = reader.part(min(lane.size, reader.samples))
-        mine, rows, count = part or (None, 0, 0)
+        batch, rows, count = part or (None, 0, 0)
         with blaming(), lane.rng:
-            loss = lane.forward(mine, rows)
+            loss = lane.forward(batch, rows)
             lane.backward(loss, count, rows / max(count, 1))
             lane.close()
         reader.seek(0)
@@ -149,12 +149,12 @@ class SharedStep:
         With the last batch of a group the sums of the gradients begin.
         """
         lane = self._lane
-        mine, rows, count = part
+        batch, rows, count = part
         # What waits for the other ranks is not watched.
         with blaming(watched=False):
             rest = noting_rest(count, lane.size, lane.of_pass)
             with self._clock.on("forward"), in_time(("wide", lane.signature)), rest:
-                loss = lane.forward(mine, rows)
+                loss = lane.forward(batch, rows)
             if self._group is not None:
                 self.notes.take(lane)
                 if self._buckets is not None and not self._buckets.fit:
@@ -169,14 +169,14 @@ class SharedStep:
                 lane.backward(loss, count, rows / count)
 
     def _packed(self, present: Sequence[bool]) -> Bytes:
-        """What this rank tells the others with the step.
+        """The message that this rank tells the others with the step, packed.
 
         To read the notes is to wait for the device, but so is to wait for the gradients' sums,
         which must be there before a step is made.
         """
         notes = self.notes
         halted = self._moves.orders.halted
-        unknown = not notes.own <= set(notes.names)
+        unknown = not notes.own_names <= set(notes.names)
         message = RankMessage(self._generation, halted, unknown, present, notes.numbers())
         return message.packed()
 
@@ -210,6 +210,6 @@ class SharedStep:
             if not any(each.unknown for each in messages):
                 return messages
             notes = self.notes
-            notes.names = group.union(notes.own | set(notes.names))
-            own = torch.from_numpy(self._packed(messages[group.seat.rank].present))
-            packed = list(group.gather_rows(own).numpy())
+            notes.names = group.union(notes.own_names | set(notes.names))
+            message = torch.from_numpy(self._packed(messages[group.seat.rank].present))
+            packed = list(group.gather_rows(message).numpy())

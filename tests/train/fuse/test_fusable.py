@@ -223,7 +223,7 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
 
     monkeypatch.setattr(agreement, "compare", compared)
     if masked:
-        monkeypatch.setattr(agreement, "tells", lambda mine: False)
+        monkeypatch.setattr(agreement, "has_gradient", lambda alone: False)
     one = made(None, None)
     lanes = [
         one,
