@@ -26,7 +26,7 @@ FLAT_WEIGHTS = ("_flat_weights", "_flat_weight_refs")
 
 
 class Rewritten(TorchFunctionMode):
-    """Within it the functions of this module replace torch's; rarer forms are left to torch."""
+    """Replaces torch's functions within by those of this module; rarer forms are left to torch."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function, or the one that replaces it."""

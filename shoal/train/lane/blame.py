@@ -73,7 +73,7 @@ def noting_rest(samples: int, size: int, of: int) -> Iterator[None]:
 
 
 def rest_remedy(samples: int, size: int, of: int) -> str:
-    """What to do about a smaller last batch that cannot be trained."""
+    """The remedy for a smaller last batch that cannot be trained."""
     rest = "1 sample" if samples == 1 else f"{samples} samples"
     return (
         f"{_REST} over {of} samples, with {rest} instead of {size}: set drop_last = True to leave "
@@ -82,7 +82,7 @@ def rest_remedy(samples: int, size: int, of: int) -> str:
 
 
 def rest_note(error: BaseException) -> str:
-    """What `noting_rest` added to the error; empty if nothing."""
+    """The note that `noting_rest` added to the error; empty if none."""
     notes = getattr(error, "__notes__", ())
     return next((note for note in notes if note.startswith(_REST)), "")
 

@@ -66,7 +66,7 @@ def read_state(file: IO[bytes]) -> dict[str, Any]:
 
 
 def short(error: BaseException) -> str:
-    """What the error says, as far as one line takes it."""
+    """The error's class and message, cut to one line."""
     return f"{type(error).__name__}: {error}"[:300]
 
 
@@ -332,9 +332,9 @@ class Checkpoints:
         except (OSError, MemoryError):
             raise
         except Exception as error:
-            raise Damaged(f"{_at(name, self.url)} cannot be read: {short(error)}") from error
+            raise Damaged(f"{_place_of(name, self.url)} cannot be read: {short(error)}") from error
         if stored_name != name:
-            raise Damaged(f"{_at(name, self.url)} holds another state: {stored_name!r:.80}")
+            raise Damaged(f"{_place_of(name, self.url)} holds another state: {stored_name!r:.80}")
         return state
 
     def restore(self, name: str) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class Checkpoints:
             raise StateLost(str(error)) from error
         except FileNotFoundError as error:
             self.check_there()
-            raise StateLost(f"{_at(name, self.url)} is missing") from error
+            raise StateLost(f"{_place_of(name, self.url)} is missing") from error
 
     def check_there(self) -> None:
         """Raise FileNotFoundError if the place of the checkpoints is gone altogether."""
@@ -483,6 +483,6 @@ class Checkpoints:
         self._folder.write(name, write, self._refuse_stale)
 
 
-def _at(name: str, url: str) -> str:
+def _place_of(name: str, url: str) -> str:
     """How errors name a checkpoint."""
     return f"checkpoint {name} at {url}"

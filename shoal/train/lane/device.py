@@ -62,14 +62,14 @@ def works() -> bool:
 
 
 def kind_of(device: torch.device) -> str:
-    """What trials' speed depends on: the name of a GPU's model, otherwise the type of device."""
+    """The kind of device, on which speed depends: the name of a GPU's model, or else its type."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return device.type
 
 
 def kind_of_name(name: str) -> str:
-    """What `kind_of` says of the device of that name."""
+    """The kind of the device of that name; see `kind_of`."""
     return kind_of(torch.device(name))
 
 

@@ -23,7 +23,7 @@ Step = tuple[int, Seconds]  # its samples, and how long it took
 
 
 class Meter:
-    """What one slot learns about each signature; every figure is handed out once, by `news`."""
+    """The figures that a slot learns of each signature; each is handed out once, by `news`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -190,7 +190,7 @@ class Meter:
 
 
 def all_reduce_figures(lane: TrainingLane) -> dict[str, float]:
-    """What several slots would sum for a step of such a lane: GiB of gradients, and its samples.
+    """The figures of a sum over slots for a step of such a lane: GiB of gradients, and samples.
 
     Nothing where the batch grows with the width, for then they are samples of more than a step.
     """

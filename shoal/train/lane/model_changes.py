@@ -204,7 +204,7 @@ class ModelChanges:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """What differs between two of `ModelChanges`' states, in words."""
+    """The names of what differs between two states of `ModelChanges`."""
     old, new = before.get("changes", {}), after.get("changes", {})
     if not same(old.get("requires_grad", {}), new.get("requires_grad", {})):
         yield "requires_grad"
@@ -527,7 +527,7 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
 
 
 def _counted(module: nn.Module) -> tuple[Any, ...]:
-    """What metrics in a module that is no part of the model have counted, by its values."""
+    """Checksums of the counts of metrics in a module that is no part of the model."""
     states = [each.metric_state for each in module.modules() if _is_metric(each)]
     sums: list[Any] = []
     for state in states:
@@ -860,7 +860,7 @@ def _functions(scheduler: Any, model_parts: _ModelParts) -> list[Any]:
 
 
 def _is_metric(module: nn.Module) -> bool:
-    """Whether it is one of torchmetrics' objects."""
+    """Whether the module is one of torchmetrics' objects."""
     return hasattr(module, "metric_state")
 
 
@@ -891,8 +891,8 @@ def same(one: Any, other: Any) -> bool:  # noqa: PLR0911 - one for each kind
 def _same_bytes(one: Any, other: Any) -> bool:
     """Whether two flat arrays of one length hold the same bytes; large ones are not copied."""
     return all(
-        one[at : at + PIECE].tobytes() == other[at : at + PIECE].tobytes()
-        for at in range(0, len(one), PIECE)
+        one[start : start + PIECE].tobytes() == other[start : start + PIECE].tobytes()
+        for start in range(0, len(one), PIECE)
     )
 
 

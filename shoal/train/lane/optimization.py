@@ -38,7 +38,7 @@ _WITHIN = ("_schedulers", "lr_lambdas")
 
 
 class Schedule:
-    """What changes an optimizer's learning rates: an `LRSchedule`, torch's scheduler, or nothing.
+    """The schedule of an optimizer's learning rates: an `LRSchedule`, torch's scheduler, or none.
 
     `interval`: when torch's scheduler is stepped; None for what is usual for its class.
     `monitor`: the metric that ReduceLROnPlateau is to follow, where the recipe names one.
@@ -281,7 +281,7 @@ def _entries(outcome: Any) -> Iterator[Configured]:
 
 
 def _is_pair(outcome: Sequence[Any]) -> bool:
-    """Whether it is (optimizer, scheduler) or ([optimizers], [schedulers])."""
+    """Whether the outcome is (optimizer, scheduler) or ([optimizers], [schedulers])."""
     if not isinstance(outcome, tuple) or len(outcome) != 2:
         return False
     first, second = outcome
@@ -351,7 +351,7 @@ OWN_STEPS = "write training_step(self, model, batch, optimizers)"
 
 
 class Optimization:
-    """What `configure_optimizers` returned.
+    """The optimizers and schedules that `configure_optimizers` returned.
 
     Raises:
         TypeError, ValueError: it is none of the forms.

@@ -105,7 +105,7 @@ class Scoring:
         self._take(self._outcome(batch), cols.rows(batch))
 
     def _outcome(self, batch: Columns) -> Mapping[str, Any]:
-        """What the validation step gives for the batch."""
+        """The outcome of the validation step for the batch, by name."""
         lane = self._lane
         with lane.casting():
             outcome = lane.hooks.validation_step(lane.model, batch, lane.progress)
@@ -149,7 +149,7 @@ class Scoring:
 
 
 def score_values(outcome: Any) -> Mapping[str, Any]:
-    """What a validation step returned, by name.
+    """The values that a validation step returned, by name.
 
     Raises:
         TypeError: it is neither a mapping nor a tensor.

@@ -1,4 +1,4 @@
-"""What tensors are like, and how many bytes they take; buffers and flags, to be put back."""
+"""Properties of tensors, and their bytes; a model's buffers and flags, to be put back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training steps return: noted for each step, and summed when the lane reports."""
+"""The values that training steps return: noted for each step, summed when the lane reports."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class TrainingMetrics:
             by_name.setdefault(name, []).append((samples, value))
 
     def take(self) -> Items:
-        """What was noted since the last report; it is noted no longer."""
-        taken = self.by_name
+        """The values noted since the last report, which are noted no longer."""
+        by_name = self.by_name
         self._by_name = {}
-        return taken
+        return by_name
 
     def sums(self) -> dict[str, Sum]:
         """The sums since the last report, by name: of value times samples, and of samples.
@@ -85,7 +85,7 @@ class TrainingMetrics:
         return sums
 
     def state(self) -> dict[str, Any]:
-        """What of it belongs to the trial's state."""
+        """The part of the metrics that belongs to the trial's state."""
         noted = {name: list(sums) for name, sums in self.epoch.items()}
         return {"bad": self.strikes, "noted": noted}
 
@@ -122,7 +122,7 @@ class TrainingMetrics:
 
 
 def step_values(outcome: Any) -> Mapping[str, Any]:
-    """What a training step returned, by name.
+    """The values that a training step returned, by name.
 
     Raises:
         TypeError, ValueError: it holds no loss that is one number.
@@ -165,7 +165,7 @@ def _check_numbers(values: Mapping[str, Any]) -> None:
 
 
 def own_step_values(outcome: Any) -> Mapping[str, Any]:
-    """What a training step that steps by itself returned, by name; one number is the loss.
+    """The values of a training step that steps by itself, by name; one number is the loss.
 
     Raises:
         TypeError, ValueError: it is neither a number nor numbers by name.

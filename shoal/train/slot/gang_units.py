@@ -44,7 +44,7 @@ class GangUnit:
     pass_made: bool = False
 
     def makes(self, unit: Unit) -> bool:
-        """Whether this is the same visit, after the same visits."""
+        """Whether the unit is the same visit, after the same visits."""
         return self.unit.visit == unit.visit and self.unit.visits == unit.visits
 
 
@@ -256,7 +256,7 @@ class StepTimes:
         self._clocked = clocked
         self._steps: dict[Kind, list[TimedStep]] = {}
         # whose rates were told while a pass was made
-        self._known: set[Kind] = set()
+        self._known_rates: set[Kind] = set()
         # how many steps there were at the last report
         self._reported: dict[Kind, int] = {}
 
@@ -282,9 +282,9 @@ class StepTimes:
                         timed.append((count, now - last[1]))
                         if width == 1:
                             self._meter.timed_elsewhere(signature, *timed[-1])
-                        known = (signature, width) in self._known
-                        if self._clocked and not known and _are_enough(timed, size):
-                            self._known.add((signature, width))
+                        is_known = (signature, width) in self._known_rates
+                        if self._clocked and not is_known and _are_enough(timed, size):
+                            self._known_rates.add((signature, width))
                             rates[_rate_name(width)] = _rate(timed[-COUNTED:], size)
                     last = (wide.seat, now)
                 _report_progress(wide, on, rates)

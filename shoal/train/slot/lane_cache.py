@@ -53,7 +53,7 @@ class CachedLane:
 
     @property
     def spare(self) -> bool:
-        """Whether its state can be had again, or is of no use."""
+        """Whether the lane can be dropped: its state can be had again, or is of no use."""
         return self.durable or not self.current
 
 

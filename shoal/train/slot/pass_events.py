@@ -1,4 +1,4 @@
-"""What lanes at work have to report, until the slot's loop hands it out."""
+"""The reports and errors of lanes at work, kept until the slot's loop hands them out."""
 
 from __future__ import annotations
 

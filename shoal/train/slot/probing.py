@@ -45,7 +45,7 @@ TIMED_SECONDS: Seconds = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a step of a new lane took: bytes of its state, bytes beside that, and seconds."""
+    """The cost of a step of a new lane: bytes of its state, bytes beside that, and seconds."""
 
     state: int
     extra: int

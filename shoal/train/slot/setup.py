@@ -74,5 +74,5 @@ def machine_memory() -> GiB:
 
 
 def resting_memory(slots: int = 1) -> GiB:
-    """What models at rest may take of main memory, at each of so many slots of this machine."""
+    """Main memory that models at rest may take, at each of so many slots of this machine."""
     return RESTING * machine_memory() / slots

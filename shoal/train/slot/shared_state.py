@@ -137,7 +137,7 @@ def _only_filled(before: Any, now: Any) -> bool:
 
 
 class RecipeSharing:
-    """What the trials of one slot share, looked at by the slot at the ends of units."""
+    """Looks, at the ends of units, for changes of what the trials of one slot share."""
 
     def __init__(self, recipe: Recipe) -> None:
         recipes = recipe.parts.values() if isinstance(recipe, Recipes) else (recipe,)
@@ -148,7 +148,7 @@ class RecipeSharing:
         self._took = (perf_counter() - self._ended) / 2  # it looks twice
 
     def look(self) -> tuple[str, ...]:
-        """What has changed since the last look, each once; looks take a hundredth of the time."""
+        """The names of what has changed since the last look; looks take a hundredth of the time."""
         begin = perf_counter()
         if begin - self._ended < RARELY * self._took:
             return ()

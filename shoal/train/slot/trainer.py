@@ -294,5 +294,5 @@ class SlotTrainer:
         return self._probing.one(trial)
 
     def probe_packs(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
-        """What fused steps of these trials take: see `Probing.pack`."""
+        """The costs of fused steps of these trials: see `Probing.pack`."""
         return self._probing.pack(trials)

@@ -126,13 +126,13 @@ class Units:
         """Make the state durable if that is due; returns the checkpoint's name, or None."""
         if self._context.vault is None:
             return None
-        wanted = lane_pass.unit.last or (lane_pass.evaluate and self._setup.keep_evaluated)
-        if not wanted and _age(lane_pass) < self._setup.options.checkpoint_every:
+        must_save = lane_pass.unit.last or (lane_pass.evaluate and self._setup.keep_evaluated)
+        if not must_save and _age(lane_pass) < self._setup.options.checkpoint_every:
             return None
         return self._lanes.saved.save(lane_pass.trial, lane_pass.lane, lane_pass.spent)
 
     def _figures(self, lane: TrainingLane) -> dict[str, float]:
-        """What was measured of such lanes and not reported before, and the batch size found."""
+        """The figures measured of such lanes and not reported before, and the batch size found."""
         figures: dict[str, float] = {}
         if self._setup.clocked:
             self._meter.conclude(lane)

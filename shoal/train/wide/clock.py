@@ -1,4 +1,4 @@
-"""Where the time of a wide lane's steps goes, and how long its changes of width take."""
+"""The seconds of a wide lane's steps by what they are spent on, and of its changes of width."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Group:
             work.wait(self._stall)  # with a limit it raises what went wrong
 
     def link(self, device: torch.device) -> Link:
-        """What a message between these ranks costs, by a small and a large sum of gradients."""
+        """The cost of a message between these ranks, by a small and a large sum of gradients."""
         small = self._quickest_sum(torch.zeros(1, device=device))
         large = self._quickest_sum(torch.zeros(LARGE // 4, device=device))
         how = ring if self.rings else quickest

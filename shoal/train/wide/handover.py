@@ -1,4 +1,4 @@
-"""What one rank of a wide lane gives to the others, and how a failed step is undone."""
+"""The handover of a wide lane's state from one rank to the others; the undoing of failed steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shoal.train.wide.progress import PassProgress
 
 
 class Mark(NamedTuple):
-    """Where a lane was before a group of batches."""
+    """The state of a lane before a group of batches, as far as the group changes it."""
 
     random: Any
     buffers: Buffers

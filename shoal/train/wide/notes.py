@@ -20,7 +20,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class RankMessage(NamedTuple):
-    """What one rank tells the others."""
+    """The message of one rank to the others, with every step."""
 
     generation: int  # that it is ready for; 0: none
     halted: bool

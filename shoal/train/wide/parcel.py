@@ -52,7 +52,7 @@ class TreeUnpickler(pickle.Unpickler):
     """Makes trees of arrays and plain values only: whoever can connect can send."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a pickle names.
+        """The class or function that a pickle names.
 
         Raises:
             UnpicklingError: it is nothing that trees are made of.

@@ -48,7 +48,7 @@ def describe(seat: Seat) -> str:
 
 
 def is_overtaken(seat: Seat, orders: Orders) -> bool:
-    """Whether this generation need not even begin.
+    """Whether the seat's generation need not even begin.
 
     A process that joins must go to the newest generation's gate. Processes that train already go
     on to a wider generation later, once all are there.
