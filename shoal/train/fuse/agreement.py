@@ -170,9 +170,7 @@ class _Check:
 
 def _of_lane(fused: Reference, i: int) -> Reference:
     """A lane's share of the fused step."""
-    gradients: list[Tensor | None] = []
-    for gradient in fused.gradients:
-        gradients.append(None if gradient is None else gradient[i])
+    gradients = [None if gradient is None else gradient[i] for gradient in fused.gradients]
     rest = [tensor[i] for tensor in fused.rest]
     return Reference(fused.loss[i], gradients, rest, fused.draws)
 

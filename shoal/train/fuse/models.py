@@ -40,9 +40,8 @@ class StackedModels:
         self.weights = Stack(self.rows, by_lane=True)
         self.leaves = [part.detach().requires_grad_() for part in self.weights.parts]
 
-        rest = []
-        for lane, row in zip(lanes, self.rows, strict=True):
-            rest.append(other_tensors(lane.model, row))
+        pairs = zip(lanes, self.rows, strict=True)
+        rest = [other_tensors(lane.model, row) for lane, row in pairs]
         self._lanes = lanes
         self._common = in_common(lanes)  # ids of the tensors that are held once
         self.other_stacks, self.rest = _stacked_by_place(rest, self._common)

@@ -206,10 +206,7 @@ class StackedSteps:
 
 def _group_numbers(groups: Sequence[dict[str, Any]], row: Sequence[Tensor]) -> list[int]:
     """The number of each parameter's group."""
-    numbers = {}
-    for number, group in enumerate(groups):
-        for parameter in group["params"]:
-            numbers[id(parameter)] = number
+    numbers = {id(p): number for number, group in enumerate(groups) for p in group["params"]}
     return [numbers[id(parameter)] for parameter in row]
 
 

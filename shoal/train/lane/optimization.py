@@ -367,11 +367,8 @@ class Optimization:
     @property
     def parameters(self) -> list[Parameter]:
         """The parameters of all groups, in order."""
-        parameters: list[Parameter] = []
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                parameters.extend(group["params"])
-        return parameters
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        return [parameter for group in groups for parameter in group["params"]]
 
     @property
     def objects(self) -> list[Any]:

@@ -57,8 +57,7 @@ class TrainingMetrics:
 
     def take(self) -> Items:
         """The values noted since the last report, which are noted no longer."""
-        by_name = self.by_name
-        self._by_name = {}
+        by_name, self._by_name = self.by_name, {}
         return by_name
 
     def sums(self) -> dict[str, Sum]:
@@ -187,8 +186,7 @@ def own_step_values(outcome: Any) -> Mapping[str, Any]:
 def numbers(values: list[Any]) -> list[float]:
     """The values as numbers; tensors on a device are fetched all at once."""
     if values and all(isinstance(value, Tensor) for value in values):
-        scalars = [value.reshape(()) for value in values]
-        fetched: list[float] = torch.stack(scalars).tolist()
+        fetched: list[float] = torch.stack([value.reshape(()) for value in values]).tolist()
         return fetched
     return [float(value) for value in values]
 

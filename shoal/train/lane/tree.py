@@ -126,10 +126,7 @@ def _unmarked(marked: Mapping[str, Any], leaf: Callable[[Any], Any]) -> Tensor:
     if "bits" in marked:
         bits: Tensor = leaf(marked["bits"])
         return bits.view(getattr(torch, marked[MARK]))
-    parts = {}
-    for name, part in marked.items():
-        if name not in (MARK, "shape"):
-            parts[name] = leaf(part)
+    parts = {name: leaf(part) for name, part in marked.items() if name not in (MARK, "shape")}
     return from_parts(marked[MARK], parts, marked["shape"])
 
 
@@ -248,10 +245,7 @@ def _keep_dtypes(optimizer: Optimizer, saved: Mapping[Any, Any]) -> None:
 
     NAdam's products, for example, are float32.
     """
-    parameters = []
-    for group in optimizer.param_groups:
-        parameters.extend(group["params"])
-
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for number, values in saved.items():
         if not isinstance(number, int) or not isinstance(values, Mapping):
             continue

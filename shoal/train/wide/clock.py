@@ -47,10 +47,8 @@ class Clock:
 
     def take(self) -> tuple[int, Mapping[str, Seconds]]:
         """Steps since the last call, and the seconds of all of them."""
-        steps = self._steps
-        spent = self._spent
-        self._steps = 0
-        self._spent = {}
+        steps, self._steps = self._steps, 0
+        spent, self._spent = self._spent, {}
         return steps, spent
 
 
@@ -67,8 +65,7 @@ class WidthChanges:
 
     def take(self) -> list[Rescale]:
         """The changes since the last call."""
-        changes = self.rescales
-        self.rescales = []
+        changes, self.rescales = self.rescales, []
         return changes
 
     def restart(self) -> None:

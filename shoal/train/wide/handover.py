@@ -147,9 +147,8 @@ def light(lane: TrainingLane) -> Mapping[str, Any]:
 
     That is buffers, random states, and what followed the metric.
     """
-    groups = []
-    for group in lane.optimizer.param_groups:
-        groups.append({key: value for key, value in group.items() if key != "params"})
+    param_groups = lane.optimizer.param_groups
+    groups = [{key: group[key] for key in group if key != "params"} for group in param_groups]
     return {
         "buffers": tree.to_numpy(dict(lane.model.named_buffers())),
         "groups": tree.to_numpy(groups),

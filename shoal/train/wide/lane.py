@@ -217,8 +217,7 @@ class WideLane:
 
     def take_links(self) -> dict[str, float]:
         """Figures of the links between nodes, where they were measured since the last call."""
-        links = self._links
-        self._links = {}
+        links, self._links = self._links, {}
         return links
 
     # -- training ----------------------------------------------------------------------------------
