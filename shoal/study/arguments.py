@@ -29,12 +29,12 @@ def check_recipe_type(recipe: Any) -> None:
 
 
 def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
-    """The recipe; a function of the configuration, an objective, or a command line, as one.
+    """What a user gave to be trained, as a recipe: a recipe, a function, a command line.
 
     None is a study whose function comes later.
 
     Raises:
-        StudyError: it is neither an instance of a recipe nor a function, or the command is none.
+        StudyError: it is neither an instance of a recipe nor a function, or it is no command line.
     """
     if command is not None:
         return _command_recipe(recipe, command)
@@ -63,13 +63,13 @@ def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
 
 
 def _several(recipes: Mapping[str, Any]) -> Recipes:
-    """The recipes by name as one.
+    """One recipe made of several by name.
 
     Raises:
         StudyError: one of them is no recipe, or of a kind that trains alone.
     """
     try:
-        made = Recipes(recipes)
+        several = Recipes(recipes)
     except ValueError as error:
         raise StudyError(str(error)) from error
     for name, recipe in recipes.items():
@@ -78,14 +78,14 @@ def _several(recipes: Mapping[str, Any]) -> Recipes:
                 f"recipe {name!r}, a {type(recipe).__name__}, needs a study of its own: recipes by "
                 "name are of the kind with configure_model and training_step"
             )
-    return made
+    return several
 
 
 def _command_recipe(recipe: Any, command: str) -> Recipe:
     """The command line as a recipe.
 
     Raises:
-        StudyError: there is a recipe, too, or the command is none.
+        StudyError: there is a recipe, too, or it is no command line.
     """
     if recipe is not None:
         raise StudyError("give a recipe or command=, not both")
@@ -136,19 +136,19 @@ def usual_mode(metric: str | None) -> str:
 
 
 def mode_of(mode: str | None, direction: str | None) -> str | None:
-    """The mode under either name, as "min" or "max"; None: neither was given."""
-    given = [each for each in (mode, direction) if each is not None and each != ""]
-    for each in given:
+    """The mode that `mode` or `direction` says, as "min" or "max"; None: neither says one."""
+    words = [each for each in (mode, direction) if each is not None and each != ""]
+    for each in words:
         if not isinstance(each, str):
             raise StudyError(f'mode must be "min" or "max"; got {shown(each)}')
-    found = {DIRECTIONS.get(each, each) for each in given}
-    if not found:
+    modes = {DIRECTIONS.get(each, each) for each in words}
+    if not modes:
         return None
-    if len(found) > 1:
+    if len(modes) > 1:
         raise StudyError(
             f"mode={mode!r} and direction={direction!r} are two names of one thing: give one"
         )
-    (chosen,) = found
+    (chosen,) = modes
     if chosen not in DIRECTIONS.values():
         raise StudyError(f'mode must be "min" or "max"; got {chosen!r:.80}')
     return chosen

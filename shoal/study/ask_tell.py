@@ -94,7 +94,7 @@ class AskTellLoop:
         self._study = LoopJournal(setup, searcher)
         # The trials that are out, and when their next reports began.
         self._out: dict[TrialId, Seconds] = {}
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
 
     def ask(self, open_first: bool = False) -> "AskedTrial":
         """The next trial; see `Study.ask`."""
@@ -117,16 +117,16 @@ class AskTellLoop:
     def tell(self, trial: Any, values: Any, state: Any) -> None:
         """What came of a trial; see `Study.tell`."""
         with self._holding() as study:
-            name = self._named(trial)
+            name = self._open_trial(trial)
             how = _end(name, values, state)
             entries = []
             if values is not None:
-                found = numbers(values, self._metric)
+                final = numbers(values, self._metric)
                 if how == "finished":
-                    self._check_metric(name, found)
+                    self._check_metric(name, final)
                 noted = getattr(trial, "noted", {})
-                entries = self._scored(name, {**noted, **found})
-                scores = [found, *(values for _, values in study.state.scores[name])]
+                entries = self._report_entries(name, {**noted, **final})
+                scores = [final, *(values for _, values in study.state.scores[name])]
                 if how == "finished" and not any(
                     isfinite(each.get(self._metric, nan)) for each in scores
                 ):
@@ -147,8 +147,8 @@ class AskTellLoop:
         with self._holding() as study:
             self._check_out(trial)
             study.take_notes()
-            study.note(self._scored(trial, numbers(values, self._metric)))
-            if study.asking.stops and study.state.trials:
+            study.note(self._report_entries(trial, numbers(values, self._metric)))
+            if study.searcher.stops and study.state.trials:
                 self._propose(len(study.state.trials))
             return trial not in study.state.trials
 
@@ -161,14 +161,14 @@ class AskTellLoop:
 
     def close(self) -> None:
         """Let go of the study. Trials that are out stay open: they may be told by number."""
-        with self._turn:
+        with self._lock:
             self._out.clear()
             self._study.leave()
 
     @contextmanager
     def _holding(self) -> "Iterator[LoopJournal]":
         """Within, the study is this loop's; afterwards, too, if trials are out."""
-        with self._turn, pause_on_failure(self._study.setup.folder):
+        with self._lock, pause_on_failure(self._study.setup.folder):
             self._study.take()
             try:
                 yield self._study
@@ -196,7 +196,7 @@ class AskTellLoop:
     def _propose(self, room: int) -> tuple[Trial, ...]:
         """What the searcher submits, with room for so many trials under way; it is written down."""
         study = self._study
-        searcher = study.asking.with_room(study.state, room)
+        searcher = study.searcher.with_room(study.state, room)
         memory = study.state.memory.get("searcher")
         if memory is None:
             memory = searcher.start()
@@ -209,7 +209,7 @@ class AskTellLoop:
         return proposal.submit
 
     def _hand_out(self, trial: TrialId) -> None:
-        """The trial has a slot from now on."""
+        """Give the trial a slot: one that is free, or a new one."""
         study = self._study
         state = study.state
         slot = next((each for each in state.slots if each not in state.busy), None)
@@ -223,7 +223,7 @@ class AskTellLoop:
         self._out[trial] = monotonic()
 
     def _context(self, trial: TrialId) -> TrialContext:
-        """What the trial knows of itself."""
+        """The context of a trial that is handed out: its configuration, seed and metric."""
         known = self._study.state.known[trial]
         return TrialContext(
             trial=known,
@@ -242,21 +242,21 @@ class AskTellLoop:
         """What a number without a name is called."""
         return self._study.setup.metric or "value"
 
-    def _named(self, trial: Any) -> TrialId:
-        """The trial that is meant, which has not ended: an object with an id, a name, a number.
+    def _open_trial(self, trial: Any) -> TrialId:
+        """The name of an open trial that the user gave by an object with an id, a name or a number.
 
         Raises:
             StudyError: there is none, it has ended, or several that are open have the number.
         """
         state = self._study.state
         if isinstance(trial, int):
-            alike = [each for each in state.known if numbered(each) == trial]
-            still = [each for each in alike if each in state.trials]
-            if len(still) > 1:
+            of_number = [each for each in state.known if numbered(each) == trial]
+            unfinished = [each for each in of_number if each in state.trials]
+            if len(unfinished) > 1:
                 raise StudyError(
-                    f"the number {trial} is that of {', '.join(still)}: give the trial, or its name"
+                    f"the number {trial} is that of {', '.join(unfinished)}: give the trial, or its name"
                 )
-            trial = [*still, *alike, str(trial)][0]
+            trial = [*unfinished, *of_number, str(trial)][0]
         name = TrialId(str(getattr(trial, "id", trial)))
         check_known(state, name)
         if name not in state.trials and name not in self._out:
@@ -278,8 +278,8 @@ class AskTellLoop:
                 f"{', '.join(values)}: give it, or create the study with another metric="
             )
 
-    def _scored(self, trial: TrialId, values: Values) -> list[Entry]:
-        """That the trial reported these values: the end of an epoch."""
+    def _report_entries(self, trial: TrialId, values: Values) -> list[Entry]:
+        """The entries of a trial's report of these values, which ends an epoch."""
         state = self._study.state
         visits = state.visits[trial]
         shards = state.known[trial].shards or frozenset(state.shards)
@@ -314,7 +314,7 @@ def _end(trial: TrialId, values: Any, state: Any) -> str:
 
 
 class LoopJournal:
-    """The study, which no other process can open between `take` and `leave`.
+    """The study's journal and state; no other process can open it between `take` and `leave`.
 
     A run begins in its journal when it is first taken, and after others have run it meanwhile.
     """
@@ -324,21 +324,21 @@ class LoopJournal:
         self.state = State()
         # Trials that ever had a slot.
         self.begun: set[TrialId] = set()
-        self._searcher = searcher
-        self._asking: SearcherWithRoom | None = None
+        self._user_searcher = searcher
+        self._searcher: SearcherWithRoom | None = None
         # The number of this loop's run in the journal; 0: it has not begun.
         self._run = 0
         self._size = 0  # of the journal, in bytes, when it was left
         self._zero: Seconds = 0.0  # the clock's time at which the study's was 0
         self._log = Log(setup.folder.log)
         self._repeats = RepeatWarner(())
-        self._free: Callable[[], Any] | None = None  # lets go of the study, once
+        self._release: Callable[[], Any] | None = None  # lets go of the study, once
 
     @property
-    def asking(self) -> "SearcherWithRoom":
-        """The searcher."""
-        assert self._asking is not None
-        return self._asking
+    def searcher(self) -> "SearcherWithRoom":
+        """The searcher of the run that `take` began."""
+        assert self._searcher is not None
+        return self._searcher
 
     def now(self) -> Seconds:
         """The time of the study."""
@@ -354,7 +354,7 @@ class LoopJournal:
         Raises:
             StudyError: it is open elsewhere, or was begun as another search.
         """
-        if self._free is not None:
+        if self._release is not None:
             return
         folder = self.setup.folder
         folder.make()
@@ -363,19 +363,19 @@ class LoopJournal:
             if self._run == 0 or folder.size() != self._size:
                 self._read()
             # Of a loop that is dropped, or that leaves trials when its program ends.
-            self._free = finalize(self, opened.pop_all().close)
+            self._release = finalize(self, opened.pop_all().close)
         folder.live = self.state
 
     def leave(self) -> None:
         """Let go of the study."""
-        if self._free is None:
+        if self._release is None:
             return
         folder = self.setup.folder
         self._log.close()
         self._size = folder.size()
         folder.live = None
-        self._free()
-        self._free = None
+        self._release()
+        self._release = None
 
     def note(self, entries: Sequence[Entry]) -> None:
         """Write these entries down; they are durable afterwards."""
@@ -392,7 +392,7 @@ class LoopJournal:
         self.state = state
         self._log(now, tuple(entries), state)
         self._repeats(now, tuple(entries), state)
-        if self._free is not None:
+        if self._release is not None:
             self.setup.folder.live = state
 
     def take_notes(self) -> None:
@@ -424,7 +424,7 @@ class LoopJournal:
         """
         setup = self.setup
         before = last_head(lines)
-        searcher = searcher_for(setup, self._searcher, before)
+        searcher = searcher_for(setup, self._user_searcher, before)
         if before:
             searcher = with_history(searcher, before["searcher"], self.state)
         searcher = with_own_draws(setup, searcher)
@@ -433,7 +433,7 @@ class LoopJournal:
         now["marks"] = places_mark(now, setup.folder.path)
         check_same_study(before, now, self.state)
         now["recipe"] = {**now["recipe"], **save(setup.folder, setup.recipe)}
-        self._asking = SearcherWithRoom(searcher)
+        self._searcher = SearcherWithRoom(searcher)
         self._run = self.state.run + 1
         since = 0.0
         if lines:
@@ -463,20 +463,20 @@ def _head(setup: Setup, data: Any, deciders: Deciders, before: Head) -> dict[str
 DIGITS = 3
 
 
-def searcher_for(setup: Setup, asked: Searcher[Any] | str | None, before: Head) -> Searcher[Any]:
+def searcher_for(setup: Setup, searcher: Searcher[Any] | str | None, before: Head) -> Searcher[Any]:
     """The searcher that the study was given, or had before; else a grid or random sampling.
 
     Raises:
         StudyError: it sends trials from rung to rung, or cannot know what there is to draw.
         ValueError: no searcher has that name, or its arguments do not fit.
     """
-    if asked is None and "name" in before.get("searcher", {}):
-        asked = _former_searcher(before)
-    if isinstance(asked, str):
-        asked = parse(asked)
+    if searcher is None and "name" in before.get("searcher", {}):
+        searcher = _former_searcher(before)
+    if isinstance(searcher, str):
+        searcher = parse(searcher)
     usual = grid_or_random(setup.space)
-    if asked is not None:
-        usual = completed(asked, {}, lambda: grid_or_random(setup.space))
+    if searcher is not None:
+        usual = completed(searcher, {}, lambda: grid_or_random(setup.space))
     searcher = searcher_of(setup, SearchArguments(searcher=usual, max_epochs=UNLIMITED))
     check_space_known(setup, searcher)
     for each in nested(searcher):
@@ -518,7 +518,7 @@ class SearcherWithRoom:
     def __init__(self, searcher: Searcher[Any]) -> None:
         self._searcher = searcher
         self._core: Any = [*nested(searcher)][-1]
-        self._made: dict[tuple[int, int], Searcher[Any]] = {}
+        self._searchers: dict[tuple[int, int], Searcher[Any]] = {}
 
     @property
     def stops(self) -> bool:
@@ -532,17 +532,17 @@ class SearcherWithRoom:
         If the user named no number of samples, there are always some left.
         """
         samples = 10 ** max(DIGITS, len(str(len(state.known))))
-        asked = (trials, samples)
-        if asked not in self._made:
+        room = (trials, samples)
+        if room not in self._searchers:
             changes: dict[str, Any] = {}  # where these numbers were left open
             if hasattr(self._core, "max_concurrent"):
                 changes["max_concurrent"] = trials
             if getattr(self._core, "num_samples", 0) is None:
                 changes["num_samples"] = samples
-            self._made[asked] = self._searcher
+            self._searchers[room] = self._searcher
             if changes:
-                self._made[asked] = with_core(self._searcher, replace(self._core, **changes))
-        return self._made[asked]
+                self._searchers[room] = with_core(self._searcher, replace(self._core, **changes))
+        return self._searchers[room]
 
 
 class AskedTrial(ObjectiveTrial):

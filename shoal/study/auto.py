@@ -37,11 +37,11 @@ FORM = 'auto takes an objective alone, as in "auto(objective=mean_completion)"'
 
 
 def study_policy(
-    setup: Setup, policy: Policy[Any] | str, options: Options, data: Data, told: bool
+    setup: Setup, policy: Policy[Any] | str, options: Options, data: Data, hop_cost_known: bool
 ) -> Policy[Any]:
-    """The policy that was asked for, by name or itself, as it suits this study and its data.
+    """The policy that the user gave, itself or by name, made to fit this study and its data.
 
-    `told`: a profile says what a hop costs.
+    `hop_cost_known`: a profile says what a hop costs.
 
     Raises:
         StudyError, ValueError: as of `policy_of`; or the policy cannot do what the data needs.
@@ -50,7 +50,7 @@ def study_policy(
         return function_policy(policy)
     fuse = options.fuse and not isinstance(setup.recipe, ShardRecipe)
     every = about_every(setup, options, data)
-    hopping = needs_hops(data, told)
+    hopping = needs_hops(data, hop_cost_known)
     chosen = policy_of(policy, fuse, setup.seed, every, hopping)
     for metric, mode in [(setup.metric, setup.mode), *setup.aims.values()]:
         check_foretells(chosen, metric, mode)
@@ -106,16 +106,18 @@ def policy_of(
     return parse(policy, {"fuse": fuse}, seed, with_files)
 
 
-def check_methods(what: str, given: Any, methods: tuple[str, ...]) -> None:
+def check_methods(what: str, decider: Any, methods: tuple[str, ...]) -> None:
     """Raise StudyError unless the object has these methods, and is no class."""
-    meant = instead(given)
+    meant = instead(decider)
     if meant is not None:
         raise StudyError(f"Optuna's objects are none of Shoal's: {meant}")
-    if isinstance(given, type):
-        raise StudyError(f"give an instance as {what}: {given.__name__}(…), not {given.__name__}")
-    if not all(callable(getattr(given, name, None)) for name in methods):
+    if isinstance(decider, type):
         raise StudyError(
-            f"a {what} is a name, or an object with {' and '.join(methods)}; got {given!r}"
+            f"give an instance as {what}: {decider.__name__}(…), not {decider.__name__}"
+        )
+    if not all(callable(getattr(decider, name, None)) for name in methods):
+        raise StudyError(
+            f"a {what} is a name, or an object with {' and '.join(methods)}; got {decider!r}"
         )
 
 
@@ -126,7 +128,7 @@ def known_names() -> str:
 
 
 def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
-    """When trials are evaluated, for a simulation: steps are about so large a part of an epoch."""
+    """When trials are evaluated, in parts of an epoch where it is said in steps: for simulations."""
     every = options.every
     size = setup.recipe.batch_size
     if not every.steps or not isinstance(size, int):
@@ -156,29 +158,29 @@ def hops(policy: Any) -> bool:
     inner = getattr(policy, "policy", None)
     if inner is not None:
         return hops(inner)
-    own = not type(policy).__module__.startswith("shoal.")
-    return own or isinstance(policy, Hop) or getattr(policy, "placed", False)
+    of_user = not type(policy).__module__.startswith("shoal.")
+    return of_user or isinstance(policy, Hop) or getattr(policy, "placed", False)
 
 
-def needs_hops(data: Data, told: bool) -> bool | None:
+def needs_hops(data: Data, hop_cost_known: bool) -> bool | None:
     """Whether models must go to the data: True where some node lacks some of it.
 
     False where each slot has all data at hand anyway, so that hops are needless. None where that
     depends: data is read from files, and may be more than a machine's memory holds; or a profile
-    has `told` what a hop costs.
+    says what a hop costs (`hop_cost_known`).
     """
     if data.catalogue is not None and not data.catalogue.is_whole_everywhere:
         return True
-    if told or not (data.in_memory or data.catalogue is not None):
+    if hop_cost_known or not (data.in_memory or data.catalogue is not None):
         return None
     return False
 
 
-def check_place_of_data(policy: Policy[Any], catalogue: Catalogue, asked: object) -> None:
+def check_place_of_data(policy: Policy[Any], catalogue: Catalogue, user_policy: object) -> None:
     """Raise StudyError if the policy needs a node with all of the data, and there is none."""
     if hops(policy) or catalogue.is_whole:
         return
-    name = asked if isinstance(asked, str) else type(asked).__name__
+    name = user_policy if isinstance(user_policy, str) else type(user_policy).__name__
     raise StudyError(
         f"policy {name} reads the whole data set at each slot, and no node holds all "
         f"{len(catalogue.train)} shards: use one that moves models from shard to shard (hop, "
@@ -214,8 +216,8 @@ def with_barrier(policy: Any) -> Any:
     if isinstance(policy, Hop):
         return replace(policy, barrier=True)
     if isinstance(policy, Auto):
-        made = {name: with_barrier(each) for name, each in policy.candidates.items()}
-        return replace(policy, candidates=made)
+        candidates = {name: with_barrier(each) for name, each in policy.candidates.items()}
+        return replace(policy, candidates=candidates)
     inner = getattr(policy, "policy", None)
     if inner is not None and is_dataclass(policy):
         return replace(policy, policy=with_barrier(inner))  # type: ignore[type-var]
@@ -320,20 +322,20 @@ def objective_of(policy: str) -> Objective:
         tree = ast.parse(before.strip(), mode="eval").body
     except SyntaxError:
         tree = None
-    given: dict[str | None, object] = {}
+    arguments: dict[str | None, object] = {}
     if isinstance(tree, ast.Call) and not tree.args:
-        given = {each.arg: _word(each.value) for each in tree.keywords}
+        arguments = {each.arg: _word(each.value) for each in tree.keywords}
     elif not isinstance(tree, ast.Name):
         raise ValueError(f"{FORM}; got {policy!r}")
-    objective: Any = given.pop("objective", MAKESPAN)
-    if given:
+    objective: Any = arguments.pop("objective", MAKESPAN)
+    if arguments:
         raise ValueError(f"{FORM}; got {policy!r}")
     check_objective(objective)
     return objective  # type: ignore[no-any-return]
 
 
 def _word(value: ast.expr) -> object:
-    """What an argument's value is: a word, or a constant."""
+    """The value of an argument: a word, or a constant."""
     if isinstance(value, ast.Name):
         return value.id
     if isinstance(value, ast.Constant):
@@ -345,24 +347,24 @@ def _split(listed: str) -> list[str]:
     """The parts between commas; a comma within parentheses does not count."""
     names = [""]
     depth = 0
-    for sign in listed:
-        if sign == "," and depth == 0:
+    for character in listed:
+        if character == "," and depth == 0:
             names.append("")
             continue
-        depth += (sign == "(") - (sign == ")")
-        names[-1] += sign
+        depth += (character == "(") - (character == ")")
+        names[-1] += character
     return [name.strip() for name in names if name.strip()]
 
 
 def describe(policy: str) -> dict[str, Any]:
     """The choice for a journal's head; `policy_text` gives the name back."""
-    found: dict[str, Any] = {"name": AUTO}
+    described: dict[str, Any] = {"name": AUTO}
     objective = objective_of(policy)
     if objective != MAKESPAN:
-        found["objective"] = objective
+        described["objective"] = objective
     if ":" in policy:
-        found["candidates"] = list(candidate_names(policy))
-    return found
+        described["candidates"] = list(candidate_names(policy))
+    return described
 
 
 def policy_text(data: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ class Start:
     data: Data
     state: State
     since: Seconds  # of the study: what former runs took
-    given: Profile | None  # a profile that leaves nothing to be measured
+    profile: Profile | None  # a profile that leaves nothing to be measured
     whole: bool = True  # slots must hold all of the data
     # The run before was cut off: the journal must know what this one is at.
     careful: bool = False
@@ -139,43 +139,43 @@ def _local(
         seed=setup.seed,
         run=start.state.run,
         device=device,
-        pace=pace_of(start.given),
+        pace=pace_of(start.profile),
         metric=setup.metric,
         mode=setup.mode,
     )
     limits = CallLimits(options.hang_after, options.stuck_after)
     chunks, node = options.data_memory_gb, platform.node() or "here"
-    with ExitStack() as open_:
+    with ExitStack() as stack:
         trainer, close = _trainer(setup, options, start, vault, trainer_setup)
-        open_.callback(close)
-        open_.callback(watch_calls(limits))
+        stack.callback(close)
+        stack.callback(watch_calls(limits))
         memory = limit_memory(device, options.slot_memory_gb, chunks=chunks)
         slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
-        made = Local(trainer, course, slot, start.since)
-        return WiredBackend(made, vault, open_.pop_all().close)
+        local = Local(trainer, course, slot, start.since)
+        return WiredBackend(local, vault, stack.pop_all().close)
 
 
 def _trainer(
-    setup: Setup, options: Options, start: Start, vault: Checkpoints, slot: TrainerSetup
+    setup: Setup, options: Options, start: Start, vault: Checkpoints, trainer_setup: TrainerSetup
 ) -> tuple[SlotTrainer | FunctionTrainer, Callable[[], None]]:
     """The slot's trainer, and how to close it."""
     if isinstance(setup.recipe, FunctionRecipe):
         logs = setup.folder.path / "trials"
-        functions = FunctionTrainer(setup.recipe, vault, slot, logs=logs)
+        functions = FunctionTrainer(setup.recipe, vault, trainer_setup, logs=logs)
         return functions, functions.close
-    asked = start.data.arrangement.workers
-    count = options.workers_here(asked)
+    data_workers = start.data.arrangement.workers
+    count = options.workers_here(data_workers)
     if count == 0:
-        return SlotTrainer(setup.recipe, start.data, vault, slot), lambda: None
-    how = PoolSetup(
+        return SlotTrainer(setup.recipe, start.data, vault, trainer_setup), lambda: None
+    pool_setup = PoolSetup(
         seed=setup.seed,
         count=count,
         memory_gb=options.data_memory_gb,
-        at_once=options.workers != "auto" or asked > 0,
+        at_once=options.workers != "auto" or data_workers > 0,
     )
-    workers = Workers(setup.recipe, start.data, how)  # they start once that pays
+    workers = Workers(setup.recipe, start.data, pool_setup)  # they start once that pays
     feed = workers.of(())
-    trainer = SlotTrainer(setup.recipe, start.data, vault, slot, feed=feed)
+    trainer = SlotTrainer(setup.recipe, start.data, vault, trainer_setup, feed=feed)
     workers.on_start = trainer.context.streams.share
     workers.pop_block = trainer.context.streams.pop_block
     return trainer, workers.close
@@ -240,8 +240,8 @@ def survey_for(options: Options, begun: bool, place: RunPlace = RunPlace()) -> S
         return Survey(
             surveyor=lambda asked: survey.survey_nodes(asked, nodes.address(), begun), names=()
         )
-    made: Survey = survey.survey_of(_reached(options.address), begun)
-    return made
+    ray_survey: Survey = survey.survey_of(_cluster_address(options.address), begun)
+    return ray_survey
 
 
 class Perform(Protocol):
@@ -268,7 +268,7 @@ class Perform(Protocol):
 def perform_here(
     work: Callable[..., Any], setup: Setup, data: Any, *arguments: Any, **_: Any
 ) -> Any:
-    """Has it done in this process. See `Perform`."""
+    """Do a tool's work in this process; see `Perform`."""
     return work(setup, data, *arguments)
 
 
@@ -276,10 +276,10 @@ def perform_here(
 def at_holders(
     address: str | None, tell: Callable[[str], None] = lambda text: None
 ) -> Iterator[Perform]:
-    """Within this, shards are read by the nodes of the cluster at the address that hold them.
+    """Have a tool's work done at the node that holds most shards; others read theirs for it.
 
-    What this gives has a tool's work done at the node that holds most of them; `tell` is told
-    which. Without an address, this process works and reads, and must hold all.
+    `address`: of the cluster; None: this process works and reads, and must hold all. `tell`: is
+    told which node it is.
 
     Raises:
         StudyError: Ray is not installed, or the pool of that address is not open.
@@ -290,11 +290,11 @@ def at_holders(
         return
     check_ray()
     holders = import_module("shoal.backend.ray.node_tools")
-    reached = _reached(address)
-    if reached is None:
+    cluster_address = _cluster_address(address)
+    if cluster_address is None:
         raise StudyError(f"the pool {address} has no cluster: start it (shoal pool)")
 
-    def there(
+    def perform_there(
         work: Callable[..., Any],
         setup: Setup,
         data: Data,
@@ -308,35 +308,35 @@ def at_holders(
         call = partial(work, loaded)
         return holders.work_at(node, room, call, data, arguments, setup.recipe, tell)
 
-    with holders.reached(reached) as survey, surveying(survey):
-        yield there
+    with holders.reached(cluster_address) as survey, surveying(survey):
+        yield perform_there
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of training from a given profile instead of a clock; it travels to slots.
+    """Seconds of training by the profile that a user gave, not by a clock; it travels to slots.
 
     Runs that are equal then write checkpoints at equal moments.
     """
 
-    given: Profile
+    profile: Profile
 
     def __call__(self, trial: Trial, samples: Samples) -> Seconds:
-        profile = self.given
+        profile = self.profile
         if isinstance(profile, Table):
             profile = profile.of({trial.id: trial})
         return samples / profile.curve(trial.id, 1)[0]
 
 
-def pace_of(given: Profile | None) -> Pace | None:
-    """The pace of a given profile; None if there is none."""
-    if given is None:
+def pace_of(profile: Profile | None) -> Pace | None:
+    """The pace by this profile; None if there is none."""
+    if profile is None:
         return None
-    return Pace(given)
+    return Pace(profile)
 
 
-def _reached(address: str | None) -> str | None:
-    """The address of the cluster, also of a pool's."""
+def _cluster_address(address: str | None) -> str | None:
+    """The address of the cluster, or of that of the pool which the address names; None: not open."""
     pool = pool_of(address)
     if pool is None:
         return address
@@ -369,8 +369,8 @@ def _ray(
             options = replace(options, address=nodes.address())
             # The study's time goes on while Ray starts.
             start = replace(start, since=since + nodes.took)
-        made = _slots(setup, options, start, course)
-        return WiredBackend(made, vault, made.close)
+        ray = _make_ray(setup, options, start, course)
+        return WiredBackend(ray, vault, ray.close)
     return _pooled(pool, setup, options, start, vault, course)
 
 
@@ -378,7 +378,7 @@ def _pooled(
     pool: PoolFolder, setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
 ) -> WiredBackend:
     """Slots that a pool lends; the study waits until it gets its first."""
-    with ExitStack() as open_:
+    with ExitStack() as stack:
         place = setup.folder.path
         start.tell(start.since, f"Waiting for a slot of the pool in {pool.path} …")
         try:
@@ -392,19 +392,19 @@ def _pooled(
                 start.widths,
                 start.believe,
             )
-            open_.enter_context(member)
+            stack.enter_context(member)
             share = member.wait()
         except PoolError as error:
             raise StudyError(str(error)) from error
         lent = replace(options, address=_open_to(member.joined), slots=share)
-        made = _slots(setup, lent, start, course)
-        open_.callback(made.close)
-        member.follow(made)
-        return WiredBackend(made, vault, open_.pop_all().close, [member])
+        ray = _make_ray(setup, lent, start, course)
+        stack.callback(ray.close)
+        member.follow(ray)
+        return WiredBackend(ray, vault, stack.pop_all().close, [member])
 
 
-def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
-    """The backend of slots, `ray`. Before that is imported, it is said what the run waits for."""
+def _make_ray(setup: Setup, options: Options, start: Start, course: Any) -> Any:
+    """Ray's backend. Before Ray is imported, `start.tell` says what the run waits for."""
     start.tell(start.since, ray_starts(options.address, options.slots))
     from shoal.backend.ray.backend import Ray
     from shoal.backend.ray.setup import RaySetup
@@ -413,7 +413,7 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
     if start.place.nodes is not None:
         shares = start.place.nodes.shares(options.slots, options.threads)
     cpus = start.place.cpus()  # that Ray may lend on this machine; None: all of this process's
-    slots = RaySetup(
+    ray_setup = RaySetup(
         setup.folder.checkpoints,
         start.state.run,
         options,
@@ -423,10 +423,10 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
         metric=setup.metric,
         mode=setup.mode,
         keep_evaluated=start.keep_evaluated,
-        pace=pace_of(start.given),
+        pace=pace_of(start.profile),
         logs=setup.folder.path.resolve() / "trials",
         tell=start.tell,
         **shares,
     )
-    slots.warn_of_idle_feeders(setup.recipe, start.data)
-    return Ray(setup.recipe, start.data, course, slots)
+    ray_setup.warn_of_idle_feeders(setup.recipe, start.data)
+    return Ray(setup.recipe, start.data, course, ray_setup)

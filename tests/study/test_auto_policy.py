@@ -114,8 +114,8 @@ def test_the_candidates_follow_from_slots_and_shards() -> None:
 
 def test_it_hops_only_where_some_slot_lacks_data() -> None:
     arrays = shoal.Data.arrays(np.zeros((8, 1), "float32"), shards=4, validation=None)
-    assert candidates.needs_hops(arrays, told=False) is False
-    assert candidates.needs_hops(arrays, told=True) is None
+    assert candidates.needs_hops(arrays, hop_cost_known=False) is False
+    assert candidates.needs_hops(arrays, hop_cost_known=True) is None
 
     def names(said: str, hopping: bool | None) -> set[str]:
         made: Any = candidates.policy_of(said, True, 0, hopping=hopping)
