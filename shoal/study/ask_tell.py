@@ -254,7 +254,8 @@ class AskTellLoop:
             unfinished = [each for each in of_number if each in state.trials]
             if len(unfinished) > 1:
                 raise StudyError(
-                    f"the number {trial} is that of {', '.join(unfinished)}: give the trial, or its name"
+                    f"the number {trial} is that of {', '.join(unfinished)}: give the trial, or "
+                    "its name"
                 )
             trial = [*unfinished, *of_number, str(trial)][0]
         name = TrialId(str(getattr(trial, "id", trial)))

@@ -128,7 +128,7 @@ def known_names() -> str:
 
 
 def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
-    """When trials are evaluated, in parts of an epoch where it is said in steps: for simulations."""
+    """When trials are evaluated, for a simulation: in parts of an epoch, also what is in steps."""
     every = options.every
     size = setup.recipe.batch_size
     if not every.steps or not isinstance(size, int):

@@ -336,7 +336,7 @@ def pace_of(profile: Profile | None) -> Pace | None:
 
 
 def _cluster_address(address: str | None) -> str | None:
-    """The address of the cluster, or of that of the pool which the address names; None: not open."""
+    """The address of the cluster, also if `address` names a pool; None: that pool is not open."""
     pool = pool_of(address)
     if pool is None:
         return address

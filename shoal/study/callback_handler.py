@@ -34,27 +34,27 @@ def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Any, ...]:
         raise StudyError(f"callbacks= takes a list; got {callbacks!r}: write [{_name(callbacks)}]")
     if not isinstance(callbacks, Iterable):
         raise StudyError(f"callbacks= takes a list of callbacks; got {shown(callbacks)}")
-    found = tuple(callbacks)
-    for each in found:
-        if isinstance(each, type):
+    listed = tuple(callbacks)
+    for callback in listed:
+        if isinstance(callback, type):
             raise StudyError(
-                f"give an instance as a callback: {each.__name__}(), not {each.__name__}"
+                f"give an instance as a callback: {callback.__name__}(), not {callback.__name__}"
             )
-        methods = [name for name in dir(each) if name.startswith("on_")]
+        methods = [name for name in dir(callback) if name.startswith("on_")]
         for name in methods:
             if name not in METHODS:
                 near = get_close_matches(name, METHODS, 1)
                 hint = "".join(f"; did you mean {other}?" for other in near)
                 raise StudyError(
-                    f"the callback {_name(each)} has {name}, which is never called: "
+                    f"the callback {_name(callback)} has {name}, which is never called: "
                     f"there are {', '.join(METHODS)}{hint}"
                 )
-        if not methods and not callable(each):
+        if not methods and not callable(callback):
             raise StudyError(
                 f"a callback has one of {', '.join(METHODS)}, or is called as f(study, trial) when "
-                f"a trial ends; got {each!r}"
+                f"a trial ends; got {callback!r}"
             )
-    return found
+    return listed
 
 
 def _name(callback: Any) -> str:
@@ -69,7 +69,7 @@ OF_TRIALS = ("on_epoch", "on_trial_end", PLAIN)
 
 
 def takes_model(function: Callable[..., Any] | None) -> bool:
-    """Whether it names the argument `model`."""
+    """Whether the function has an argument named `model`."""
     if function is None:
         return False
     try:
@@ -171,16 +171,16 @@ class CallbackHandler:
         self._callbacks = callbacks
         self._after = after
         self._epochs = epochs
-        # Which of them take models, by place in the list and method.
+        # Which of them take models, by index in the list and method.
         self._take_models = {
-            (place, method)
-            for place, callback in enumerate(callbacks)
+            (index, method)
+            for index, callback in enumerate(callbacks)
             for method in OF_TRIALS
             if takes_model(_function(callback, method))
         }
         # Trials that ended at a rung, of which plain functions do not know yet.
         self._at_rungs: dict[TrialId, None] = {}
-        # What raised an error before, by the callback's place in the list and the method.
+        # What raised an error before, by the callback's index in the list and the method.
         self._broken: set[tuple[int, str]] = set()
         self._begun: set[TrialId] = set()
         self._state = State()
@@ -238,9 +238,8 @@ class CallbackHandler:
         if self._epochs is None or self._state.ended[trial] != "finished":
             return False
         known = self._state.known[trial]
-        asked = known.samples
         most = self._epochs * epoch_size(self._state.shards, known.config)
-        return self._state.done[trial] >= asked - EPS and asked < most - EPS
+        return self._state.done[trial] >= known.samples - EPS and known.samples < most - EPS
 
     def _call(
         self,
@@ -250,32 +249,32 @@ class CallbackHandler:
         moment: TrialMoment | None = None,
     ) -> None:
         folder = self._study.folder
-        for place, callback in enumerate(self._callbacks):
+        for index, callback in enumerate(self._callbacks):
             function = _function(callback, method)
-            if function is None or (place, method) in self._broken:
+            if function is None or (index, method) in self._broken:
                 continue
-            given = [self._study]
+            arguments = [self._study]
             if trial is not None:
                 known = self._state.known[trial]
-                given.append(result_of(self._study.setup, self._state, known))
+                arguments.append(result_of(self._study.setup, self._state, known))
             # Callbacks may change a mapping: each gets a copy.
-            given += [dict(each) if isinstance(each, Mapping) else each for each in more]
+            arguments += [dict(each) if isinstance(each, Mapping) else each for each in more]
             folder.live = self._state
             folder.moment = moment or self._moment(trial)
             try:
-                named = {}
-                if (place, method) in self._take_models:
-                    named[MODEL] = self._model(folder.moment)
-                function(*given, **named)
+                keywords = {}
+                if (index, method) in self._take_models:
+                    keywords[MODEL] = self._model(folder.moment)
+                function(*arguments, **keywords)
             except Exception as error:  # noqa: BLE001 - it must not disturb the trials
-                self._broken.add((place, method))
+                self._broken.add((index, method))
                 _warn(callback, method, error)
             finally:
                 folder.live = folder.moment = None
         self._after()
 
     def _moment(self, trial: TrialId | None) -> TrialMoment:
-        """What a callback is told of that is told of no epoch."""
+        """The moment of a callback that is told of no epoch."""
         if trial is None:
             return TrialMoment(self._wired, None, 0, None)
         visits = len(self._state.visits[trial])
@@ -292,20 +291,20 @@ class CallbackHandler:
 
 
 def _function(callback: Any, method: str) -> Callable[..., None] | None:
-    """What to call of it, if anything."""
+    """What to call of a callback for this method; None: nothing."""
     if method == PLAIN:  # a plain function, as Optuna's are, is called when a trial ends
         is_plain = callable(callback) and not hasattr(callback, "on_trial_end")
         return callback if is_plain else None
     if getattr(type(callback), method, None) is getattr(Callback, method):
         return None  # nothing of the user's
-    found: Callable[..., None] | None = getattr(callback, method, None)
-    return found
+    function: Callable[..., None] | None = getattr(callback, method, None)
+    return function
 
 
 def _warn(callback: Any, method: str, error: Exception) -> None:
-    what = "" if method == PLAIN else f"{method} of "
+    prefix = "" if method == PLAIN else f"{method} of "
     text = (
-        f"{what}the callback {_name(callback)} raised {type(error).__name__}: {error}; "
+        f"{prefix}the callback {_name(callback)} raised {type(error).__name__}: {error}; "
         "it is not called again, and the trials go on"
     )
     try:

@@ -76,12 +76,12 @@ class Retention:
                 self.vault.delete(name)
 
     def learn(self, lines: Iterable[Line]) -> None:
-        """Learn from the journal what is kept."""
+        """Learn from lines of the journal what is kept."""
         for _, entry in lines:
             self._learn(entry)
 
     def learn_past(self, past: History, lines: Callable[[], Iterable[Line]]) -> None:
-        """Learn it from what the journal comes to.
+        """Learn from the journal's history what is kept.
 
         `lines`: reads it all, if its snapshot says too little: if no run wrote that, or if trials
         were ranked otherwise then.
@@ -128,18 +128,18 @@ class Retention:
         return sorted(f"{name}: {self._aim(each)}" for name, each in configs.items())
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        before: set[str] = set()
+        named_before: set[str] = set()
         kept = False
         for entry in entries:
             if isinstance(entry, (Kept, Fell, Finished, Failed, Retired)):
                 _, best = self.best.get(entry.trial, (nan, None))
                 names = (self.former.get(entry.trial), self.last.get(entry.trial), best)
-                before |= {name for name in names if name is not None}
+                named_before |= {name for name in names if name is not None}
             if isinstance(entry, Kept):
                 kept = True
                 self._measure(entry.name)
             self._learn(entry)
-        for name in sorted(before):
+        for name in sorted(named_before):
             self._delete(name)
         if kept and self._total > self.limit:
             self._fit(state)
@@ -153,9 +153,9 @@ class Retention:
             if start is not None and start[0] in self.last and entry.trial.id not in self.last:
                 self._keep_last(entry.trial.id, self.last[start[0]], start[1])
         elif isinstance(entry, Evaluated):
-            made = entry.epoch * self._shards.get(entry.trial, 1)
-            visits = round(made)
-            if abs(made - visits) > EPS:
+            passed = entry.epoch * self._shards.get(entry.trial, 1)
+            visits = round(passed)
+            if abs(passed - visits) > EPS:
                 return  # within a visit no state becomes durable
             score = self._score(entry.trial, entry.values)
             self._scored[entry.trial] = visits, score
@@ -264,7 +264,7 @@ class Retention:
             name = self.best[trial][1]
             self._drop_best(trial)
             self._delete(name)
-        for trial in self._lost(state):
+        for trial in self._failed_or_retired(state):
             if self._total <= self.limit:
                 return
             name = self.last[trial]
@@ -274,16 +274,16 @@ class Retention:
         if self._total > self.limit:
             self._warn()
 
-    def _lost(self, state: State) -> list[TrialId]:
+    def _failed_or_retired(self, state: State) -> list[TrialId]:
         """Failed and retired trials, the worst first, without the study's best trial."""
         worth = {trial: self._worth(state, trial) for trial in self.last}
         top = max(worth, key=worth.__getitem__)
-        found = []
+        trials = []
         for trial in self.last:
             gone = state.ended.get(trial, "finished") != "finished"
             if gone and (trial != top or worth[trial] == -inf):
-                found.append(trial)
-        return sorted(found, key=worth.__getitem__)
+                trials.append(trial)
+        return sorted(trials, key=worth.__getitem__)
 
     def _warn(self) -> None:
         if self._warned:

@@ -48,13 +48,13 @@ def check_search(
     data: Data,
     state: State,
 ) -> None:
-    """Raise StudyError if scores, evaluations or an objective cannot be as they are asked for."""
+    """Raise StudyError if there can be no such scores, evaluations or objective as asked for."""
     space = space_of(searcher)
     try_objectives(setup, policy, space, state.trials.values(), widths_of(searcher))
     most = most_slots(searcher, state.trials.values())
-    for own, own_data, own_space in each_recipe(setup, data, space):
-        check_metric(own, own_data or data, own_space)
-        check_validate_every(own, options, own_data or data, most)
+    for part, part_data, part_space in each_recipe(setup, data, space):
+        check_metric(part, part_data or data, part_space)
+        check_validate_every(part, options, part_data or data, most)
 
 
 def try_objectives(
@@ -94,9 +94,9 @@ def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> N
     Without validation it is a value that training returns: of a training step the loss always is
     one, and for another name a step is tried. `space`: where configurations come from.
     """
-    lack = _lack(setup.recipe, data)
+    why = _why_no_scores(setup.recipe, data)
     metric = setup.metric
-    if metric is None or lack is None:
+    if metric is None or why is None:
         return
     step = "training_step"
     if isinstance(setup.recipe, ShardRecipe):
@@ -110,12 +110,12 @@ def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> N
         return
     raise StudyError(
         f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
-        f"scores: {lack}, and {step} returns {', '.join(sorted(names)) or 'nothing'}; "
+        f"scores: {why}, and {step} returns {', '.join(sorted(names)) or 'nothing'}; "
         "see docs/recipe.md, or leave out metric="
     )
 
 
-def _lack(recipe: Recipe, data: Data) -> str | None:
+def _why_no_scores(recipe: Recipe, data: Data) -> str | None:
     """Why trials get no scores; None if they get some, or report by themselves."""
     if isinstance(recipe, FunctionRecipe):
         return None
@@ -196,7 +196,7 @@ def check_recipe(setup: Setup, space: Space | None) -> int:
             raise StudyError(str(error)) from error
         return 0
     if isinstance(setup.recipe, Recipes):
-        return max(check_recipe(own, s) for own, _, s in each_recipe(setup, None, space))
+        return max(check_recipe(part, inner) for part, _, inner in each_recipe(setup, None, space))
     chosen: dict[str, Any] = {}
     for name, domain in dimensions(validated(space or {})):
         chosen[name] = getattr(domain, "values", ())
@@ -219,14 +219,14 @@ def _check_first(setup: Setup, config: Mapping[str, Any], values: Mapping[str, A
     """
     watched = Watched(config)
     model_trial.check_values(setup.recipe, config, values)
-    made = model_trial.check_configured(setup.recipe, config, setup.seed, watched)
+    parameters = model_trial.check_configured(setup.recipe, config, setup.seed, watched)
     varied = [name for name in config if name in values and values[name] != (config[name],)]
-    if made:
+    if parameters:
         keys.check_attributes(setup.recipe, watched)
-    unread = keys.unread_dimensions(setup.recipe, varied, made, watched)
+    unread = keys.unread_dimensions(setup.recipe, varied, parameters, watched)
     if unread:
         warn(keys.unread_text(setup.recipe, unread))
-    return made
+    return parameters
 
 
 # -- one batch -------------------------------------------------------------------------------------
@@ -253,15 +253,15 @@ def check_by_rehearsal(
         except ValueError as error:
             raise StudyError(str(error)) from error
         return
-    found: Mistake | None = None
+    first_mistake: Mistake | None = None
     for config in (first, *unlike_configs(space, first)[:OTHERS]):
         try:
             rehearse(setup.recipe, data, config, setup.seed, device, setup.metric, setup.mode)
         except Mistake as mistake:
-            found = found or mistake
+            first_mistake = first_mistake or mistake
         else:
             return
-    raise StudyError(str(found)) from found
+    raise StudyError(str(first_mistake)) from first_mistake
 
 
 def _device(data: Data, options: Options) -> str | None:
@@ -291,13 +291,13 @@ def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
     if isinstance(setup.recipe, Recipes):
         try:
             name = own_recipe(setup.recipe, config).recipe_name
-            own_values = {**own_config(setup.recipe, config)}
+            values = {**own_config(setup.recipe, config)}
         except ValueError as error:
             raise StudyError(str(error)) from error
-        for own, _, _ in each_recipe(setup, None, setup.space):
-            if own.recipe.recipe_name == name:
-                del own_values[RECIPE]
-                check_added(own, own_values)
+        for part, _, _ in each_recipe(setup, None, setup.space):
+            if part.recipe.recipe_name == name:
+                del values[RECIPE]
+                check_added(part, values)
         return
     space = validated(setup.space or {})
     named = [name for name, _ in dimensions(space)]

@@ -63,33 +63,33 @@ def enqueue(
     check_one_slot(setup.recipe, widths)
     plain = _plain(config)
     check_added(setup, plain)
-    former = _alike(setup, plain) if skip_if_exists else None
-    if former is not None:
-        return former
+    existing = _trial_with(setup, plain) if skip_if_exists else None
+    if existing is not None:
+        return existing
 
     def note(names: Names) -> AddNote:
-        return AddNote(_free(names, "added"), plain, epochs, widths or (1, 1), priority)
+        return AddNote(_free_name(names, "added"), plain, epochs, widths or (1, 1), priority)
 
     begun = setup.folder.live is not None or is_there(setup.folder.journal)
     if trains_itself(setup) and not begun:
         return _leave_first(setup, note).add
-    return _ask(setup, note).add
+    return _deliver(setup, note).add
 
 
-def _alike(setup: Setup, config: Mapping[str, Any]) -> TrialId | None:
+def _trial_with(setup: Setup, config: Mapping[str, Any]) -> TrialId | None:
     """The first trial of this configuration, also one that waits in a note; None: there is none.
 
     An objective may have drawn more parameters for a trial that was added.
     """
     draws = getattr(setup.recipe, "draws", False)
     state = setup.folder.live or setup.folder.past().state
-    found = {trial.id: trial.config for trial in state.known.values()}
+    configs = {trial.id: trial.config for trial in state.known.values()}
     for note in Inbox(setup.folder.path).read().values():
         if isinstance(note, AddNote):
-            found[note.add] = Trial(note.add, 1, note.config).config  # lists become tuples
-    for name, other in found.items():
-        more = draws and name.startswith("added") and config.items() <= other.items()
-        if more or other == config:
+            configs[note.add] = Trial(note.add, 1, note.config).config  # lists become tuples
+    for name, known_config in configs.items():
+        drew_more = draws and name.startswith("added") and config.items() <= known_config.items()
+        if drew_more or known_config == config:
             return name
     return None
 
@@ -105,14 +105,14 @@ def clone(
     changes = _plain(modify)
 
     def note(names: Names) -> CopyNote:
-        return CopyNote(_free(names, f"{trial}-c"), trial, changes, warm_start, max_epochs)
+        return CopyNote(_free_name(names, f"{trial}-c"), trial, changes, warm_start, max_epochs)
 
-    return _ask(setup, note).copy
+    return _deliver(setup, note).copy
 
 
 def extend(setup: Setup, trial: TrialId, max_epochs: float) -> None:
     """Have a trial train for more epochs; see `Study.extend`."""
-    _ask(setup, lambda names: ExtendNote(trial, max_epochs))
+    _deliver(setup, lambda names: ExtendNote(trial, max_epochs))
 
 
 def stop(setup: Setup, trial: str | None) -> str:
@@ -123,7 +123,7 @@ def stop(setup: Setup, trial: str | None) -> str:
     """
     name = TrialId(str(trial))
     before = setup.folder.live or setup.folder.past().state
-    _ask(setup, lambda names: StopNote(None if trial is None else name))
+    _deliver(setup, lambda names: StopNote(None if trial is None else name))
     if trial is not None and name in before.ended:
         return before.ended[name].partition(": ")[0]
     if trial is None or name not in setup.folder.past().state.ended:
@@ -134,7 +134,7 @@ def stop(setup: Setup, trial: str | None) -> str:
 def slots(setup: Setup, add: int | None, remove: int | None, count: int | None) -> None:
     """Have a run get more or fewer slots; see `Study.slots`."""
     change = slot_change(add, remove, count)
-    _ask(setup, lambda names: SlotsNote(change))
+    _deliver(setup, lambda names: SlotsNote(change))
 
 
 def take_notes(setup: Setup) -> bool:
@@ -158,7 +158,7 @@ def take_notes(setup: Setup) -> bool:
 # -- having it written down ------------------------------------------------------------------------
 
 
-def _ask(setup: Setup, make: Callable[[Names], N]) -> N:
+def _deliver(setup: Setup, make: Callable[[Names], N]) -> N:
     """Have a note written into the journal, here or by the process that runs the study.
 
     `make`: makes the note, given the names of the trials that there are.
@@ -189,7 +189,7 @@ def _leave_first(setup: Setup, make: Callable[[Names], N]) -> N:
 
 
 def _write_now(setup: Setup, make: Callable[[Names], N]) -> N:
-    """Write it down here, as nobody runs the study."""
+    """Write the note into the journal here, as nobody runs the study."""
     take_notes(setup)
     state = setup.folder.past().state
     note = make(frozenset(state.known))
@@ -212,9 +212,9 @@ def _leave(setup: Setup, inbox: Inbox, make: Callable[[Names], N]) -> N:
     waiting = inbox.read().values()
     state = setup.folder.live or setup.folder.past().state
     entries = note_reader(setup)
-    for other in waiting:
+    for earlier in waiting:
         with suppress(*WRONG, RuntimeError):  # the run will say so
-            state = fold(state, entries(state, other))
+            state = fold(state, entries(state, earlier))
     note = make(frozenset(state.known))
     fold(state, map(as_read, entries(state, note)))  # raises if it cannot be done
     inbox.leave(note)
@@ -234,7 +234,7 @@ def _write(setup: Setup, entries: Iterable[Entry]) -> None:
         journal.close()
 
 
-def _free(names: Names, stem: str) -> TrialId:
+def _free_name(names: Names, stem: str) -> TrialId:
     """The first name that no trial has: the stem and a number."""
     for number in count(1):
         name = TrialId(f"{stem}{number}")
@@ -320,20 +320,20 @@ def _extend_entries(
         return ()
     kept = state.kept.get(trial)
     if how is not None and kept is not None:
-        _check_there(setup, state, kept, "make a cold copy of the trial")
+        _check_checkpoint(setup, state, kept, "make a cold copy of the trial")
     return (Submitted(replace(known, samples=samples)),)
 
 
 def _added_trial(setup: Setup, state: State, note: AddNote) -> Trial:
-    former = setup.folder.head()
-    check_schedule_end(former, note.max_epochs)
-    options = Options.of(**former["options"])
+    head = setup.folder.head()
+    check_schedule_end(head, note.max_epochs)
+    options = Options.of(**head["options"])
     check_widths(note.widths, options)
-    own = shards_of(state.shards, note.config)
-    check_for_width(options, len(own), note.widths[1])
-    samples = note.max_epochs * sum(own.values())
+    shards = shards_of(state.shards, note.config)
+    check_for_width(options, len(shards), note.widths[1])
+    samples = note.max_epochs * sum(shards.values())
     return Trial(
-        note.add, samples, note.config, note.widths, frozenset(own), priority=note.priority
+        note.add, samples, note.config, note.widths, frozenset(shards), priority=note.priority
     )
 
 
@@ -362,7 +362,7 @@ def _copied_trial(setup: Setup, state: State, note: CopyNote) -> Trial:
                 "use warm_start=False"
             )
         if known.id in state.ended:  # of a trial that goes on a newer state may have come by now
-            _check_there(setup, state, kept, "use warm_start=False")
+            _check_checkpoint(setup, state, kept, "use warm_start=False")
         if samples <= kept.samples:
             raise StudyError(
                 f"trial {known.id} has trained {kept.samples / size:g} epochs already, and its "
@@ -372,7 +372,7 @@ def _copied_trial(setup: Setup, state: State, note: CopyNote) -> Trial:
     return Trial(note.copy, samples, config, known.widths, shards, start, known.priority)
 
 
-def _check_there(setup: Setup, state: State, kept: Kept, remedy: str) -> None:
+def _check_checkpoint(setup: Setup, state: State, kept: Kept, remedy: str) -> None:
     """Raise StudyError if a checkpoint is gone. `remedy`: what to do then."""
     if setup.folder.live is not None:
         return  # it may be on its way; the run looks again when it reads the note
@@ -392,18 +392,18 @@ CHANGE = re.compile(r"([+-]?)(\d+)")
 
 
 def slot_change(add: int | None, remove: int | None, count: int | None) -> str:
-    """What is asked for, as the journal writes it.
+    """The change of the number of slots, as the journal writes it.
 
     Raises:
         StudyError: not exactly one of the three is given, or it is no number of slots.
     """
-    asked = {"+": add, "-": remove, "": count}
-    given = {sign: number for sign, number in asked.items() if number is not None}
-    if len(given) != 1:
+    by_sign = {"+": add, "-": remove, "": count}
+    chosen = {sign: number for sign, number in by_sign.items() if number is not None}
+    if len(chosen) != 1:
         raise StudyError(
             "say one of the three: how many slots to add, to remove, or to have in all"
         )
-    ((sign, number),) = given.items()
+    ((sign, number),) = chosen.items()
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise StudyError(
             f"a number of slots must be a whole number above 0; got {number!r}. "
@@ -418,17 +418,17 @@ def slot_count(change: str, now: int) -> int:
     Raises:
         ValueError: the text is no change.
     """
-    found = CHANGE.fullmatch(change)
-    if found is None:
+    parsed = CHANGE.fullmatch(change)
+    if parsed is None:
         raise ValueError(f"{change!r} is not +N, -N or N")
-    sign, number = found.groups()
+    sign, number = parsed.groups()
     if not sign:
         return int(number)
     return now + int(f"{sign}{number}")
 
 
 def slot_entries(setup: Setup, state: State, change: str) -> tuple[Entry, ...]:
-    """What has the run get more or fewer slots.
+    """The entry by which the run gets more or fewer slots.
 
     Raises:
         StudyError: the run cannot have so many.
@@ -445,17 +445,17 @@ def slot_entries(setup: Setup, state: State, change: str) -> tuple[Entry, ...]:
             f"the slots of this run are lent by the pool in {address.removeprefix(POOL)}, "
             "which divides them by priority: other studies that end, or a larger pool, give it more"
         )
-    there = len(state.slots)
+    present = len(state.slots)
     board = setup.folder.slots() or {}
-    asked = board.get("asked") or there  # with those that are starting
-    wanted = slot_count(change, max(there, asked))
+    expected = board.get("asked") or present  # with those that are starting
+    wanted = slot_count(change, max(present, expected))
     if wanted < 1:
         raise StudyError(
-            f"the run has {plural(there, 'slot')}, and one must stay: remove fewer, "
+            f"the run has {plural(present, 'slot')}, and one must stay: remove fewer, "
             "or end the run with shoal stop"
         )
     room = board.get("room")
-    if room is not None and wanted > max(room, there):
+    if room is not None and wanted > max(room, present):
         raise StudyError(
             f"there is room for {plural(room, 'slot')} of this size at the nodes of the run, "
             f"and that would be {wanted}: ask for fewer, or start more nodes"
@@ -476,7 +476,7 @@ class Sizable(Protocol):
 
 
 def slot_resizers(backend: Any) -> "list[SlotResizer]":
-    """What sees to it that the backend gets the slots that are asked for, if it can."""
+    """The watcher that resizes the backend as people ask; none if it cannot be resized."""
     if not hasattr(backend, "resize"):
         return []
     return [SlotResizer(backend)]

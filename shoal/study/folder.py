@@ -60,7 +60,7 @@ class Folder:
         # The place of the weights, if they are not in the folder itself.
         self.elsewhere: str | None = None
         # Why the place that the last run's head names for them is not used; empty: it is.
-        self._why_not = ""
+        self._why_foreign = ""
         # The study's state while its run calls a callback here; None: no callback is called.
         self.live: State | None = None
         # What that callback is told of: see `shoal.study.callback_handler.TrialMoment`.
@@ -81,8 +81,8 @@ class Folder:
         Raises:
             StudyError: the journal names a place that is not known as the user's own choice.
         """
-        if self._why_not and self.elsewhere is None:
-            raise StudyError(self._why_not)
+        if self._why_foreign and self.elsewhere is None:
+            raise StudyError(self._why_foreign)
         return self.elsewhere or str(self.path.resolve() / "checkpoints")
 
     def go_on(self, head: Mapping[str, Any]) -> None:
@@ -102,18 +102,18 @@ class Folder:
         if are_own_places(head, self.path):
             self.elsewhere = place
         else:
-            self._why_not = foreign_places_text(self, head, "checkpoints")
+            self._why_foreign = foreign_places_text(self, head, "checkpoints")
 
-    def check_places(self, head: Mapping[str, Any], *other: str) -> None:
+    def check_places(self, head: Mapping[str, Any], *names: str) -> None:
         """Check that what a run is to take from this head lies in the folder, or is the user's own.
 
-        `other`: what is given anew.
+        `names`: places beside the checkpoints that are given anew.
 
         Raises:
             StudyError: it names other places.
         """
         places = places_outside(head)
-        for name in ("checkpoints", *other):
+        for name in ("checkpoints", *names):
             places.pop(name, None)
         if places and not are_own_places(head, self.path):
             raise StudyError(foreign_places_text(self, head, *places))
@@ -141,8 +141,8 @@ class Folder:
 
     def size(self) -> int:
         """The journal's bytes; 0 if there is none."""
-        there = status_of(self.journal)
-        return 0 if there is None else there.st_size
+        status = status_of(self.journal)
+        return 0 if status is None else status.st_size
 
     def check_begun(self) -> None:
         """Raise StudyError unless there is a study's journal here."""
@@ -161,7 +161,7 @@ class Folder:
         return Snapshots(self.journal, snapshot_marks, is_own_snapshot)
 
     def past(self) -> History:
-        """What the journal comes to; quicker than to read all of it, if it is long.
+        """The history that the journal tells; quicker than to read all of it, if it is long.
 
         Raises:
             JournalError: it cannot be read, or its entries do not fit each other.
@@ -198,9 +198,9 @@ class Folder:
         Raises:
             StudyBusy: another process has it open; the message says which.
         """
-        with ExitStack() as open_:
+        with ExitStack() as stack:
             try:
-                open_.enter_context(held(self.path / "study.lock", self.path / "holder.json"))
+                stack.enter_context(held(self.path / "study.lock", self.path / "holder.json"))
             except Taken as taken:
                 raise StudyBusy(
                     f"the study in {self.path} is open already, held by {taken.who}: "
@@ -212,9 +212,9 @@ class Folder:
 def foreign_places_text(folder: Folder, head: Mapping[str, Any], *names: str) -> str:
     """Why these places that a head names are not used, and what to do."""
     places = places_outside(head)
-    said = ", ".join(f"{name} {str(places[name])[:200]!r}" for name in names)
+    named = ", ".join(f"{name} {str(places[name])[:200]!r}" for name in names)
     return (
-        f"the journal in {folder.path} names {said}, outside of its folder, and this is not known "
+        f"the journal in {folder.path} names {named}, outside of its folder, and this is not known "
         "as your own choice (no mark of your key, or the folder was moved): if it is right, give "
         f"it again once: shoal resume {folder.path} --checkpoints PLACE or "
         f"shoal.load_study({str(folder.path)!r}, checkpoints=PLACE) for checkpoints, else "
@@ -223,7 +223,7 @@ def foreign_places_text(folder: Folder, head: Mapping[str, Any], *names: str) ->
 
 
 def foreign_head_error(error: Exception) -> StudyError:
-    """What to say of a head in the journal that cannot be used, for this reason."""
+    """The error for a head in the journal that cannot be used, for this reason."""
     return StudyError(
         "the journal says of its newest run what Shoal does not write "
         f"({type(error).__name__}: {str(error)[:300]}): take a copy that is as Shoal wrote it, "
@@ -233,13 +233,13 @@ def foreign_head_error(error: Exception) -> StudyError:
 
 def studies_in(path: Path) -> dict[str, Path]:
     """The folders of studies at most two levels below this one, by name; links are left out."""
-    found = {}
+    studies = {}
     for depth in ("*", "*/*"):
         for place in sorted(path.glob(depth)):
             with suppress(NotPlainFile):
                 if is_there(place / "journal.jsonl", root=path):
-                    found[place.relative_to(path).as_posix()] = place
-    return found
+                    studies[place.relative_to(path).as_posix()] = place
+    return studies
 
 
 def _check_place(name: str, place: Any) -> None:
@@ -283,14 +283,14 @@ def timestamp() -> str:
 
 @cache
 def _installed() -> Mapping[str, str]:
-    """Read once: that takes as long as the rest of a small study's beginning."""
-    found = {}
+    """Versions of installed packages. Read once: it takes as long as a small study's beginning."""
+    installed = {}
     for name in ("shoal", "torch", "numpy", "ray"):
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def versions() -> dict[str, str]:

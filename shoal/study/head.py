@@ -54,12 +54,12 @@ def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = Non
         policy = auto.describe(deciders.policy)
     else:
         policy = _described(policies.describe, deciders.policy)
-    said = {
+    described = {
         "study": setup.folder.name,
         "recipe": _code(describe_recipe(setup.recipe), (before or {}).get("recipe", {})),
         "data": {
             "fingerprint": data.fingerprint,
-            **_of_each(data),
+            **_fingerprints_by_recipe(data),
             "samples": sum(data.sizes.values()),
             "shards": len(data.shards),
         },
@@ -79,23 +79,23 @@ def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = Non
         "cwd": current_folder(),
         "started": timestamp(),
     }
-    as_it_will_be_read: dict[str, Any] = plain(said)
+    as_it_will_be_read: dict[str, Any] = plain(described)
     return as_it_will_be_read
 
 
-def _of_each(data: Data) -> dict[str, Any]:
+def _fingerprints_by_recipe(data: Data) -> dict[str, Any]:
     """The fingerprints of the data of several recipes, by name; nothing of a single one."""
     if not data.of:
         return {}
-    return {"recipes": {name: own.fingerprint for name, own in data.of.items()}}
+    return {"recipes": {name: part.fingerprint for name, part in data.of.items()}}
 
 
 def _code(now: dict[str, Any], before: Head) -> Head:
     """The recipe's code; a recipe that was loaded by value knows no file and keeps the former."""
     if "parts" in now:
         parts = before.get("parts", {})
-        own = {name: _code(each, parts.get(name, {})) for name, each in now["parts"].items()}
-        return {**now, "parts": own}
+        coded = {name: _code(each, parts.get(name, {})) for name, each in now["parts"].items()}
+        return {**now, "parts": coded}
     by_value = now["sha256"] is None and "command" not in now
     if by_value and now["name"] == before.get("name"):
         return before
@@ -123,18 +123,18 @@ def rebuild(head: Head) -> Deciders:
 
 
 def _rebuilt(head: Head) -> Deciders:
-    own = [head[name]["own"] for name in ("searcher", "policy") if "own" in head[name]]
-    if own:
+    of_user = [head[name]["own"] for name in ("searcher", "policy") if "own" in head[name]]
+    if of_user:
         raise StudyError(
-            f"the study was run with {', '.join(own)}, which the journal cannot make again: "
+            f"the study was run with {', '.join(of_user)}, which the journal cannot make again: "
             "run your script again instead"
         )
-    rule = head["policy"]
+    described = head["policy"]
     chosen: Policy[Any] | str
-    if rule["name"] == AUTO:
-        chosen = auto.policy_text(rule)
+    if described["name"] == AUTO:
+        chosen = auto.policy_text(described)
     else:
-        chosen = policies.rebuild(_with_objective(rule))
+        chosen = policies.rebuild(_with_objective(described))
     return Deciders(search.rebuild(head["searcher"]), chosen, Options.of(**head["options"]))
 
 
@@ -157,7 +157,7 @@ def _with_objective(rule: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def refusing_foreign_head(head: Head) -> Iterator[None]:
-    """Something is made with what the head of the run before says.
+    """Within, what a head that Shoal does not write leads to becomes one clear error.
 
     Raises:
         StudyError: Shoal writes no such head.
@@ -196,8 +196,8 @@ def check_same_study(before: Head, now: Head, state: State) -> None:
     if not state.known and state.stopped is None:  # the run before raised, and trained nothing
         return
     if before["data"]["fingerprint"] != now["data"]["fingerprint"]:
-        parts, own = (each["data"].get("recipes", {}) for each in (before, now))
-        names = sorted(name for name in {*parts, *own} if parts.get(name) != own.get(name))
+        former, latter = (each["data"].get("recipes", {}) for each in (before, now))
+        names = sorted(name for name in {*former, *latter} if former.get(name) != latter.get(name))
         whose = f" of recipe {', '.join(names)}" if names else ""
         was = before["data"]["fingerprint"][:12]
         is_now = now["data"]["fingerprint"][:12]
@@ -245,23 +245,23 @@ def trained_by_other_code(
 
     `runs`: the lines that began runs. `lines`: reads them all, if one of these had other code.
     """
-    found: set[TrialId] = set()
+    trials: set[TrialId] = set()
     if not any(_had_other_code(line.entry, recipe) for line in runs):
-        return found
-    other = False
+        return trials
+    by_other_code = False
     for _, entry in lines():
         if isinstance(entry, Opened):
-            other = _had_other_code(entry, recipe)
+            by_other_code = _had_other_code(entry, recipe)
         elif isinstance(entry, Advanced):
-            if other:
-                found.update(entry.samples)
+            if by_other_code:
+                trials.update(entry.samples)
             else:
-                found.difference_update(entry.samples)
-    return found
+                trials.difference_update(entry.samples)
+    return trials
 
 
 def _had_other_code(entry: Entry, recipe: Head) -> bool:
-    """Whether that is the begin of a run with other code than this recipe's."""
+    """Whether the entry begins a run with other code than this recipe's."""
     if not isinstance(entry, Opened):
         return False
     then = entry.head.get("recipe", {})
@@ -323,9 +323,9 @@ def _processor() -> str:
     """The processor's name, as the system tells it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            found = [line for line in lines if line.startswith("model name")]
+            names = [line for line in lines if line.startswith("model name")]
     except OSError:
-        found = []
-    if found:
-        return found[0].partition(":")[2].strip()
+        names = []
+    if names:
+        return names[0].partition(":")[2].strip()
     return platform.processor() or platform.machine()

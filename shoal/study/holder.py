@@ -20,15 +20,15 @@ HARVEST = "harvest"  # the folder of `shoal harvest`, within the study's
 def is_held(folder: Folder) -> bool | None:
     """Whether the process that opened the study last is there; None: that cannot be told."""
     try:
-        holder = folder.path / "holder.json"
-        about = decoded(read_file(holder), HolderFile)
+        file = folder.path / "holder.json"
+        holder = decoded(read_file(file), HolderFile)
     except (OSError, ValueError):
         return None
-    if is_released(about):
+    if is_released(holder):
         return False
-    if about.get("host") != platform.node():
+    if holder.get("host") != platform.node():
         return None
-    return lives(about["pid"])
+    return lives(holder["pid"])
 
 
 def process_of(folder: Folder, now: Seconds) -> dict[str, Any]:
@@ -38,9 +38,9 @@ def process_of(folder: Folder, now: Seconds) -> dict[str, Any]:
     as `now`. `silent`: seconds since then. `again`: the command that goes on with it.
     """
     heard = [0.0]
-    there = status_of(folder.journal)
-    if there is not None:
-        heard.append(there.st_mtime)
+    status = status_of(folder.journal)
+    if status is not None:
+        heard.append(status.st_mtime)
     board = folder.slots()
     if board is not None:
         heard.append(board["written"])
@@ -77,7 +77,7 @@ NAME = "running"  # of a file that is there while a run is
 
 @contextmanager
 def running_mark(folder: Folder) -> Iterator[None]:
-    """A run is at work on the study within. However it ends, it ends here, unless it is killed."""
+    """Within, a file says that a run is at work. Only a run that is killed leaves it."""
     mark = folder.path / NAME
     with suppress(OSError):  # without room for it nothing is known of the end
         open_file(mark, "ab").close()

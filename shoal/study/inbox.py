@@ -136,7 +136,7 @@ class Inbox:
         return notes
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """These notes are written down by now."""
+        """Remove notes that are written down by now."""
         for path in paths:
             remove_file(path, self.study)
 
@@ -170,8 +170,8 @@ def note_entries(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Pat
             more = [as_read(entry) for entry in meaning(state, note)]
             state = fold(state, more)
         except (*WRONG, RuntimeError) as error:
-            asked = str(masked_config(asdict(note)))[:200]
-            warn(f"the study was asked for {asked}, and cannot do it: {str(error)[:200]}")
+            wish = str(masked_config(asdict(note)))[:200]
+            warn(f"the study was asked for {wish}, and cannot do it: {str(error)[:200]}")
             continue
         entries += more
     return list(notes), entries
@@ -226,13 +226,13 @@ class InboxBackend:
 
     def moments(self) -> Iterator[Moment]:
         for now, events in self._backend.moments():
-            said = tuple(event for event in events if event is not LOOK)
-            if len(said) == len(events):
+            news = tuple(event for event in events if event is not LOOK)
+            if len(news) == len(events):
                 yield now, events
                 continue
-            paths, more = note_entries(self._inbox, fold(self._state, said), self._meaning)
-            came: tuple[Event, ...] = (*said, *more)  # type: ignore[arg-type]
-            yield now, came
+            paths, noted = note_entries(self._inbox, fold(self._state, news), self._meaning)
+            together: tuple[Event, ...] = (*news, *noted)  # type: ignore[arg-type]
+            yield now, together
             self._inbox.remove(paths)  # the journal has them by now
             self._looks = False
 

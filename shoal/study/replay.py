@@ -9,7 +9,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from math import inf, isclose, isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.core.errors import StudyError, warn
 from shoal.core.event import Kept, Opened, Planned
@@ -49,10 +49,6 @@ from shoal.train.tools.verify import (
     untrained,
 )
 
-if TYPE_CHECKING:
-    pass
-
-
 Saved = Mapping[str, Any]
 LIBRARIES = ("torch", "numpy", "shoal")
 UNKNOWN = "the processor was not recorded"
@@ -80,8 +76,8 @@ def replayed(
     check_callable(setup)
     seed = setup.folder.head().get("seed", setup.seed)
     if seed != setup.seed:
-        both = f"begun with seed={seed}, and is opened with seed={setup.seed}"
-        raise StudyError(f"this study was {both}: open it with the same, or load_study")
+        seeds = f"begun with seed={seed}, and is opened with seed={setup.seed}"
+        raise StudyError(f"this study was {seeds}: open it with the same, or load_study")
     if not state.kept:
         raise StudyError(f"nothing durable of any trial in {setup.folder.path}: none to replay")
     chosen = trials
@@ -97,9 +93,9 @@ def replayed(
     data = None
     if not isinstance(setup.recipe, FunctionRecipe):
         data = data_as_trained(setup)
-    former = trained_by_other_code(lines, lambda: lines, code_now(setup, last_head(lines)))
-    needed = frozenset() if perform is perform_here else _names_there(setup, state, chosen)
-    arguments = state, lines, chosen, former
+    by_other_code = trained_by_other_code(lines, lambda: lines, code_now(setup, last_head(lines)))
+    needed = frozenset() if perform is perform_here else _visible_names(setup, state, chosen)
+    arguments = state, lines, chosen, by_other_code
     device = last_head(lines)["options"]["device"]
     try:
         rows: list[dict[str, Any]] = perform(
@@ -124,7 +120,7 @@ class _CheckpointsUnseen(Exception):  # noqa: N818
     """A node does not see checkpoints that are there."""
 
 
-def _names_there(setup: Setup, state: State, trials: Iterable[TrialId]) -> frozenset[str]:
+def _visible_names(setup: Setup, state: State, trials: Iterable[TrialId]) -> frozenset[str]:
     """The names of the trials' newest durable states, as far as this process sees them."""
     names = Checkpoints(setup.folder.checkpoints, state.run).names()
     return frozenset(state.kept[trial].name for trial in trials) & frozenset(names)
@@ -136,46 +132,46 @@ def _replay_rows(
     state: State,
     lines: Sequence[Line],
     trials: Sequence[TrialId],
-    former: Collection[TrialId],
+    by_other_code: Collection[TrialId],
     needed: frozenset[str] = frozenset(),
 ) -> list[dict[str, Any]]:
-    """The rows of these trials. `former`: trained by other code. `needed`: checkpoints.
+    """The rows of these trials. `by_other_code`: those that it trained. `needed`: checkpoints.
 
     Raises:
         StudyError: as `replayed`.
         _CheckpointsUnseen: one that is needed is not there.
     """
-    if not needed <= _names_there(setup, state, trials):
+    if not needed <= _visible_names(setup, state, trials):
         raise _CheckpointsUnseen(
             f"{platform.node()} does not see the checkpoints in {setup.folder.checkpoints}"
         )
     options = Options.of(**last_head(lines)["options"])
-    again: FunctionReplay | RecipeReplay
+    replay: FunctionReplay | RecipeReplay
     if data is None:
-        again = FunctionReplay(setup, state, options)
+        replay = FunctionReplay(setup, state, options)
     else:
-        again = RecipeReplay(setup, data, state, lines, options)
-    rows = [_row(setup, state, trial, again, trial in former) for trial in trials]
+        replay = RecipeReplay(setup, data, state, lines, options)
+    rows = [_row(setup, state, trial, replay, trial in by_other_code) for trial in trials]
     unlike = platform_differences(lines)
     return [{**row, "elsewhere": unlike if row["verdict"] == "differs" else []} for row in rows]
 
 
 def _row(
-    setup: Setup, state: State, trial: TrialId, again: FunctionReplay | RecipeReplay, former: bool
+    setup: Setup, state: State, trial: TrialId, replay: FunctionReplay | RecipeReplay, changed: bool
 ) -> dict[str, Any]:
-    """The row of `Study.replay`. `former`: other code than the recipe's trained the trial.
+    """A trial's row of `Study.replay`. `changed`: the code since it was trained.
 
     Raises:
         StudyError: that code made another model.
     """
     kept = state.kept[trial]
     try:
-        verdict = again.compared(trial)
+        verdict = replay.compared(trial)
     except (FileNotFoundError, Damaged) as error:
         why = f"its checkpoint {kept.name} is missing or damaged ({error})"
         verdict = Verdict("missing", inf, why)
     except (TrialError, *NO_SUCH_MODEL) as error:
-        if former:
+        if changed:
             raise StudyError(
                 f"the code differs from the one that trained {trial}, and makes another model "
                 f"({type(error).__name__}: {error}): replay needs the code that trained it, whose "
@@ -183,11 +179,11 @@ def _row(
                 "code as it is now in a new study, with another storage="
             ) from error
         verdict = Verdict("differs", inf, f"trained again it raised: {error}")
-    if former and verdict.verdict == "differs":
+    if changed and verdict.verdict == "differs":
         verdict = verdict._replace(
             why=f"the code differs from the one that trained it ({verdict.why})"
         )
-    fused, wide = again.company(trial)
+    fused, wide = replay.company(trial)
     return {
         "trial": trial,
         "visits": kept.visits,
@@ -227,8 +223,8 @@ class RecipeReplay:
         self._names = {
             (each.trial, each.name): each.visits for each in entries if isinstance(each, Kept)
         }
-        self._best = Retention(self._vault, setup.aim)
-        self._best.learn(lines)
+        self._retention = Retention(self._vault, setup.aim)
+        self._retention.learn(lines)
 
     def company(self, trial: TrialId) -> tuple[bool, bool]:
         """Whether the trial was in a fused pack, and whether it had several slots."""
@@ -244,19 +240,19 @@ class RecipeReplay:
         """
         kept = self._state.kept[trial]
         saved = self._vault.load(kept.name)
-        holds, made = len(saved["visits"]), kept.visits
+        in_checkpoint, on_record = len(saved["visits"]), kept.visits
         if self._state.ended.get(trial) == "finished":
-            made = len(self._state.visits[trial])
-        if holds != made:
-            why = f"its checkpoint holds {plural(holds, 'visit')}, the record {made}"
+            on_record = len(self._state.visits[trial])
+        if in_checkpoint != on_record:
+            why = f"its checkpoint holds {plural(in_checkpoint, 'visit')}, the record {on_record}"
             return Verdict("differs", inf, why)
         start = self._state.known[trial].start
         earlier = self._earlier(trial, start[1] if start else 0)
         scores: dict[int, float] = {}
         comparison = _StateComparison(earlier)
-        again = self._trained(trial, kept.visits, scores, comparison if earlier else None)
-        check_one_model(saved, again)
-        comparison.compare(kept.visits, saved, again)
+        retrained = self._trained(trial, kept.visits, scores, comparison if earlier else None)
+        check_one_model(saved, retrained)
+        comparison.compare(kept.visits, saved, retrained)
         if any(self.company(trial)):
             if not comparison.gaps:
                 return Verdict("equal", 0.0)
@@ -294,13 +290,13 @@ class RecipeReplay:
         """Compare one durable state with the trial trained again from the one before it."""
         path = _Path()
         recorded = self._recorded(trial)
-        again = self._retrained(trial, visits, begun, after=path, recorded=recorded)
-        drawn = self._draws_others(trial, again)
+        retrained = self._retrained(trial, visits, begun, after=path, recorded=recorded)
+        why = self._why_not_rounding(trial, retrained)
         twins = (
             self._retrained(trial, visits, begun, nudge=number, recorded=recorded)
             for number in range(1, TWINS + 1)
         )
-        return judged(*in_one_form(saved, again), twins, path.mean, drawn, trial in self._wide)
+        return judged(*in_one_form(saved, retrained), twins, path.mean, why, trial in self._wide)
 
     def _recorded(self, trial: TrialId) -> dict[int, float]:
         """The trial's metric after so many visits, which its learning rate may have followed."""
@@ -315,8 +311,8 @@ class RecipeReplay:
 
     def _metric(self, trial: TrialId) -> str:
         """The metric of the study, or of the trial's recipe; empty: there is none."""
-        own = own_recipe(self._setup.recipe, self._state.known[trial].config)
-        return self._setup.metric or own.metric or ""
+        recipe = own_recipe(self._setup.recipe, self._state.known[trial].config)
+        return self._setup.metric or recipe.metric or ""
 
     def _earlier(self, trial: TrialId, least: int) -> list[tuple[int, Tree]]:
         """The durable states before the newest one that can still be read, by their visits.
@@ -324,27 +320,27 @@ class RecipeReplay:
         Only those of more than `least` visits: with so many it started.
         """
         newest = self._state.kept[trial]
-        names = {self._best.best[trial][1]} if trial in self._best.best else set()
+        names = {self._retention.best[trial][1]} if trial in self._retention.best else set()
         if trial in self._state.former:
             names.add(self._state.former[trial].name)
-        found = {}
+        states = {}
         for name in names - {newest.name}:
             visits = self._names.get((trial, name), 0)
             if least < visits < newest.visits:
                 with suppress(FileNotFoundError, Damaged):
-                    found[visits] = self._vault.load(name)
-                if visits in found and not self._is_before(found[visits], trial):
-                    del found[visits]  # as of visits that were made again since
-        return sorted(found.items(), key=lambda item: item[0])
+                    states[visits] = self._vault.load(name)
+                if visits in states and not self._is_before(states[visits], trial):
+                    del states[visits]  # as of visits that were made again since
+        return sorted(states.items(), key=lambda item: item[0])
 
     def _is_before(self, saved: Tree, trial: TrialId) -> bool:
         """Whether the trial's recorded visits begin with those of the state."""
-        made = [visit.as_list() for visit in self._state.visits[trial]]
+        recorded = [visit.as_list() for visit in self._state.visits[trial]]
         visits: list[Any] = saved["visits"]
-        return visits == made[: len(visits)]
+        return visits == recorded[: len(visits)]
 
-    def _draws_others(self, trial: TrialId, again: Tree) -> str:
-        """Why no rounding explains what the trial is now; empty: nothing else does."""
+    def _why_not_rounding(self, trial: TrialId, retrained: Tree) -> str:
+        """Why rounding alone cannot explain how the trial differs; empty: it may."""
         known = _sized(self._state, trial)
         wide = trial in self._wide
         if wide and has_batch_norm(self._setup.recipe, known.config, self._setup.seed):
@@ -353,7 +349,7 @@ class RecipeReplay:
         if not wide and not random:
             return ""
         fresh = untrained(self._setup.recipe, self._data, known, self._slot)
-        if compare(fresh["rng"], again["rng"]).equal:
+        if compare(fresh["rng"], retrained["rng"]).equal:
             return ""
         return WIDE_RANDOM if wide else FUSE_RANDOM
 
@@ -391,9 +387,9 @@ class RecipeReplay:
             begun = (start[1], source)
         metric = self._metric(trial)
 
-        def scored(made: int, values: Mapping[str, float]) -> None:
+        def scored(count: int, values: Mapping[str, float]) -> None:
             if scores is not None and metric in values:
-                scores[made] = values[metric]
+                scores[count] = values[metric]
 
         return self._retrained(trial, visits, begun, scored=scored, after=after)
 
@@ -424,14 +420,14 @@ class _StateComparison:
         # by visits, the first place that differs, and the largest difference of all places
         self.gaps: dict[int, tuple[str, float]] = {}
 
-    def __call__(self, again: Tree) -> None:
-        visits = len(again["visits"])
+    def __call__(self, retrained: Tree) -> None:
+        visits = len(retrained["visits"])
         if visits in self._earlier:
-            self.compare(visits, self._earlier[visits], again)
+            self.compare(visits, self._earlier[visits], retrained)
 
-    def compare(self, visits: int, saved: Tree, again: Tree) -> None:
+    def compare(self, visits: int, saved: Tree, retrained: Tree) -> None:
         """Compare the durable state after so many visits."""
-        places = list(differences(*in_one_form(saved, again)))
+        places = list(differences(*in_one_form(saved, retrained)))
         if places:
             path, gap = places[0]
             where = f"{path} by {gap:.3g}" if gap < inf else path
@@ -466,28 +462,28 @@ class _Path:
 
 def _fused(gangs: Iterable[Gang]) -> set[TrialId]:
     """Trials whose steps may have been fused with others, which rounds otherwise than alone."""
-    found: set[TrialId] = set()
+    fused: set[TrialId] = set()
     for gang in gangs:
         if gang.fused and len(gang.lanes) > 1:
-            found |= set(gang.trials)
-    return found
+            fused |= set(gang.trials)
+    return fused
 
 
 def _wide(gangs: Iterable[Gang]) -> set[TrialId]:
     """Trials that had several slots: their gradients were summed in parts."""
-    found: set[TrialId] = set()
+    wide: set[TrialId] = set()
     for gang in gangs:
-        found |= {lane.trial for lane in gang.lanes if len(lane.slots) > 1}
-    return found
+        wide |= {lane.trial for lane in gang.lanes if len(lane.slots) > 1}
+    return wide
 
 
 def _with_copies(trials: set[TrialId], state: State) -> set[TrialId]:
     """These trials, and all that started from the state of one of them."""
-    found = set(trials)
+    related = set(trials)
     for trial, known in state.known.items():  # a copy comes after its parent
-        if known.start is not None and known.start[0] in found:
-            found.add(trial)
-    return found
+        if known.start is not None and known.start[0] in related:
+            related.add(trial)
+    return related
 
 
 def _sized(state: State, trial: TrialId) -> Trial:
@@ -510,7 +506,7 @@ class FunctionReplay:
         assert isinstance(setup.recipe, FunctionRecipe)
         self._recipe = setup.recipe
         self._state = state
-        self._kept = Checkpoints(setup.folder.checkpoints, state.run)
+        self._vault = Checkpoints(setup.folder.checkpoints, state.run)
         self._slot = slot_setup(setup, options)
 
     def company(self, _trial: TrialId) -> tuple[bool, bool]:
@@ -527,10 +523,10 @@ class FunctionReplay:
             TrialError: the function raised.
         """
         kept = self._state.kept[trial]
-        saved = self._kept.load(kept.name)
+        saved = self._vault.load(kept.name)
         with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
-            again = self._trained(trial, kept.visits, Checkpoints(folder, 0))
-        equal, difference = compare(_without_places(saved), _without_places(again))
+            repeated = self._trained(trial, kept.visits, Checkpoints(folder, 0))
+        equal, difference = compare(_without_places(saved), _without_places(repeated))
         if equal:
             return Verdict("equal", 0.0)
         return Verdict("differs", difference, "the function kept something else")
@@ -547,9 +543,9 @@ class FunctionReplay:
                 return source
         trainer = FunctionTrainer(self._recipe, vault, self._slot)
         name = None
-        made = self._state.visits[trial]
+        recorded = self._state.visits[trial]
         for number in range(begun, visits):
-            unit = Unit(replace(known), made[:number], made[number], source)
+            unit = Unit(replace(known), recorded[:number], recorded[number], source)
             source = None
             [(_, news)] = trainer.train_pack([unit])
             if isinstance(news, TrialError):
@@ -584,7 +580,7 @@ def slot_setup(setup: Setup, options: Options) -> TrainerSetup:
 
 
 def platform_differences(lines: Sequence[Line]) -> list[str]:
-    """In what the places of a study's runs differ from this process, in words."""
+    """How the machines of a study's runs differ from this process, in words."""
     heads = [line.entry.head for line in lines if isinstance(line.entry, Opened)]
     if not heads:
         return []
@@ -594,7 +590,7 @@ def platform_differences(lines: Sequence[Line]) -> list[str]:
         **{name: versions().get(name, "none") for name in LIBRARIES},
         "threads": str(options["threads"]),
     }
-    found: dict[str, None] = {}
+    unlike: dict[str, None] = {}
     for head in heads:
         threads = {"threads": str(head["options"]["threads"])}
         there = {**head.get("place", {}), **head.get("versions", {}), **threads}
@@ -603,5 +599,5 @@ def platform_differences(lines: Sequence[Line]) -> list[str]:
             for name, value in here.items()
             if name in there and there[name] != value
         ]
-        found |= dict.fromkeys(texts if "place" in head else [*texts, UNKNOWN])
-    return list(found)
+        unlike |= dict.fromkeys(texts if "place" in head else [*texts, UNKNOWN])
+    return list(unlike)

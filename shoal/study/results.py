@@ -88,7 +88,7 @@ class TrialResult:
 
 
 def id_of(trial: Any) -> TrialId:
-    """The trial's id, of that or of what `Study.trials` lists."""
+    """The id of a trial, given as that id or as `Study.trials` lists it."""
     return trial.id if isinstance(trial, TrialResult) else TrialId(str(trial))
 
 
@@ -102,8 +102,8 @@ def result_of(setup: Setup, state: State, trial: Trial) -> TrialResult:
     name = trial.id
     scores = state.scores[name]
     metric, mode = setup.aim(trial.config)
-    # No value has the empty name.
-    values = [found[metric or ""] for _, found in scores if (metric or "") in found]
+    key = metric or ""  # no value has the empty name
+    values = [by_name[key] for _, by_name in scores if key in by_name]
     better = max if mode == "max" else min
     return TrialResult(
         id=name,
@@ -113,7 +113,7 @@ def result_of(setup: Setup, state: State, trial: Trial) -> TrialResult:
         samples=state.done[name],
         value=[nan, *values][-1],
         best_value=better(filter(isfinite, values), default=nan),
-        scores=tuple((epoch, dict(found)) for epoch, found in scores),
+        scores=tuple((epoch, dict(by_name)) for epoch, by_name in scores),
     )
 
 
@@ -124,11 +124,11 @@ def ranked(setup: Setup, state: State) -> list[TrialResult]:
         StudyError: there is no metric, or several recipes have unlike ones; or no trial has a
             score.
     """
-    own = setup.aims
-    if own:
-        said = ", ".join(f"{name} {metric} ({mode})" for name, (metric, mode) in own.items())
+    aims = setup.aims
+    if aims:
+        listed = ", ".join(f"{name} {metric} ({mode})" for name, (metric, mode) in aims.items())
         raise StudyError(
-            f"the recipes have metrics of their own, which do not compare: {said}. Take "
+            f"the recipes have metrics of their own, which do not compare: {listed}. Take "
             "study.best_by_recipe, or create the study with metric= (and mode=)"
         )
     if setup.metric is None:
@@ -141,9 +141,9 @@ def ranked(setup: Setup, state: State) -> list[TrialResult]:
 
 
 def _why_none(trials: Sequence[TrialResult], metric: str) -> str:
-    """Why none of the trials is the best."""
+    """The text of an error: why none of the trials is the best."""
     known = f"{len(trials)} trials are known"
-    values = [found[metric] for trial in trials for _, found in trial.scores if metric in found]
+    values = [scores[metric] for trial in trials for _, scores in trial.scores if metric in scores]
     if not values:
         return f"no trial has a score {metric!r} yet; {known}"
     finite = sum(map(isfinite, values))
@@ -171,13 +171,13 @@ def best_by_recipe(setup: Setup, state: State) -> dict[str, TrialResult]:
     if not setup.names:
         raise StudyError("the study has one recipe, not several by name: take study.best_trial")
     trials = results_of(setup, state)
-    found = {}
+    best_trials = {}
     for name in setup.names:
-        own = [trial for trial in trials if trial.config.get(RECIPE) == name]
+        of_recipe = [trial for trial in trials if trial.config.get(RECIPE) == name]
         _, mode = setup.aim({RECIPE: name})
-        for best in _best_first(own, mode)[:1]:
-            found[name] = best
-    return found
+        for best in _best_first(of_recipe, mode)[:1]:
+            best_trials[name] = best
+    return best_trials
 
 
 def _best_first(trials: Sequence[TrialResult], mode: str) -> list[TrialResult]:

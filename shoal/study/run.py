@@ -139,7 +139,7 @@ def _open(setup: Setup, request: Request, stack: ExitStack) -> RunPlace:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What there is before the run. `head`: of the run before; empty: there was none."""
+    """The study before the run. `head`: of the run before; empty: there was none."""
 
     history: History
     head: Head
@@ -170,7 +170,7 @@ class _Choice:
 
     deciders: Deciders  # as the journal is to describe them
     policy: Policy[Any]
-    given: Profile | Given | None  # speeds that the user knows
+    speeds: Profile | Given | None  # speeds that the user knows
     longest: int | None  # epochs of the longest trials, if known
     callbacks: tuple[Any, ...]
     takes_models: bool  # callbacks take the models of evaluated epochs
@@ -180,22 +180,22 @@ def _choose(
     setup: Setup, request: Request, place: RunPlace, past: _Past, callbacks: tuple[Any, ...]
 ) -> _Choice:
     """Make the searcher and the policy fit this study, its data and its slots."""
-    asked = request.deciders
-    given = profile_of(request.arguments.profile)
+    named = request.deciders
+    speeds = profile_of(request.arguments.profile)
     if trains_itself(setup):
-        check_function_search(setup, asked.searcher)
-    policy = study_policy(setup, asked.policy, asked.options, past.data, tells_of_hops(given))
-    check_slots(asked.options, place.room(threads=1))
+        check_function_search(setup, named.searcher)
+    policy = study_policy(setup, named.policy, named.options, past.data, tells_of_hops(speeds))
+    check_slots(named.options, place.room(threads=1))
     with refusing_foreign_head(past.head):
-        longest = plan_schedules(setup, asked.searcher, past.head, past.state)
-        searcher = per_slot(asked.searcher, policy, place.with_room(asked.options))
+        longest = plan_schedules(setup, named.searcher, past.head, past.state)
+        searcher = per_slot(named.searcher, policy, place.with_room(named.options))
         if past.head:
             searcher = with_history(searcher, past.head["searcher"], past.state)
     searcher = with_own_draws(setup, searcher)
-    described = asked.policy if is_auto(asked.policy) else policy
-    deciders = Deciders(searcher, described, asked.options)
-    models = check_model_arguments(callbacks, setup, asked.options, len(past.data.shards))
-    return _Choice(deciders, policy, given, longest, callbacks, models)
+    described = named.policy if is_auto(named.policy) else policy
+    deciders = Deciders(searcher, described, named.options)
+    models = check_model_arguments(callbacks, setup, named.options, len(past.data.shards))
+    return _Choice(deciders, policy, speeds, longest, callbacks, models)
 
 
 # -- check -----------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _check(setup: Setup, request: Request, past: _Past, choice: _Choice) -> dict
     with refusing_foreign_head(past.head):
         described = {
             **head(setup, data, choice.deciders, past.head),
-            **_head_of_arguments(request.arguments, choice.given),
+            **_head_of_arguments(request.arguments, choice.speeds),
         }
         now = with_places_mark(described, setup.folder.path)
         check_same_study(past.head, now, state)
@@ -219,20 +219,20 @@ def _check(setup: Setup, request: Request, past: _Past, choice: _Choice) -> dict
         space = space_of(choice.deciders.searcher)
         parameters = check_recipe(setup, space)
         if not past.head:
-            for own, own_data, own_space in each_recipe(setup, data, space):
-                check_by_rehearsal(own, own_space, own_data or data, options, parameters)
+            for part, part_data, part_space in each_recipe(setup, data, space):
+                check_by_rehearsal(part, part_space, part_data or data, options, parameters)
     with refusing_foreign_head(past.head):
         now[SCHEDULE] = check_schedules(setup, choice.longest, past.head, state)
     return now
 
 
-def _head_of_arguments(arguments: SearchArguments, given: Profile | Given | None) -> Head:
-    """What the head says of given speeds, and of loggers by name."""
+def _head_of_arguments(arguments: SearchArguments, speeds: Profile | Given | None) -> Head:
+    """What the head says of speeds that the user gave, and of loggers by name."""
     file = None
     if isinstance(arguments.profile, (str, Path)):
         file = str(whole(arguments.profile))
     loggers = [each for each in listed(arguments.loggers) if isinstance(each, str)]
-    return {"profile": file, "given": given_rows(given), "loggers": loggers}
+    return {"profile": file, "given": given_rows(speeds), "loggers": loggers}
 
 
 def _check_shards(state: State, data: Data) -> None:
@@ -313,7 +313,7 @@ def _lost_slots(folder: Folder, before: Head, state: State) -> list[Entry]:
 
 
 def _written(folder: Folder, history: History, entries: Sequence[Entry]) -> History:
-    """Append the entries to the journal; what it comes to with them."""
+    """Append the entries to the journal; returns the history with them."""
     lines = [Line(history.time, entry) for entry in entries]
     journal = Journal(folder.journal)
     for line in lines:
@@ -327,20 +327,20 @@ def _written(folder: Folder, history: History, entries: Sequence[Entry]) -> Hist
 
 
 def _start(choice: _Choice, data: Data, begun: _Begun, place: RunPlace, careful: bool) -> Start:
-    """From where the backend is to begin. `careful`: the run before was cut off."""
-    searcher, given = choice.deciders.searcher, choice.given
+    """The state and options with which the backend begins. `careful`: see `Start`."""
+    searcher, speeds = choice.deciders.searcher, choice.speeds
     return Start(
         data,
         begun.history.state,
         begun.history.time,
-        None if isinstance(given, Given) else given,  # one that leaves nothing to be measured
+        None if isinstance(speeds, Given) else speeds,  # one that leaves nothing to be measured
         whole=not hops(choice.policy),
         careful=careful,
         place=place,
         keep_evaluated=choice.takes_models,
         priority=usual_priority(searcher),
         widths=widths_of(searcher),
-        believe=believer(given),
+        believe=believer(speeds),
     )
 
 
@@ -415,7 +415,7 @@ def _loop(
             searcher,
             choice.policy,
             reachable,
-            believer(choice.given),
+            believer(choice.speeds),
             journal,
             state,
             deadline,

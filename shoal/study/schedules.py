@@ -27,10 +27,10 @@ def recipe_for_study(recipe: Recipe, former: Head) -> Recipe:
     """The recipe for the study that has this head; a recipe may be in several studies."""
     if not isinstance(recipe, Adapted):
         return recipe
-    own = recipe.for_study()
-    if isinstance(own, Adapted) and former.get(SCHEDULE) is not None:
-        own.plan(former[SCHEDULE], asked=True)
-    return own
+    adapted = recipe.for_study()
+    if isinstance(adapted, Adapted) and former.get(SCHEDULE) is not None:
+        adapted.plan(former[SCHEDULE], asked=True)
+    return adapted
 
 
 def plan_schedules(setup: Setup, searcher: Searcher[Any], before: Head, state: State) -> int | None:
@@ -46,19 +46,19 @@ def plan_to_measure(recipe: Recipe) -> Recipe:
     """The recipe, to be tried or timed outside of a study."""
     if not isinstance(recipe, Adapted):
         return recipe
-    own = recipe.for_study()
-    if isinstance(own, Adapted):
-        own.plan(USUAL)
-    return own
+    adapted = recipe.for_study()
+    if isinstance(adapted, Adapted):
+        adapted.plan(USUAL)
+    return adapted
 
 
 def _longest_trial(searcher: Searcher[Any]) -> int | None:
     """Whole epochs of the longest trials that the searcher, or one within it, asks for."""
-    found = [getattr(each, "max_epochs", None) for each in nested(searcher)]
-    said = [each for each in found if each is not None]
-    if not said:
+    ends = [getattr(each, "max_epochs", None) for each in nested(searcher)]
+    known = [each for each in ends if each is not None]
+    if not known:
         return None
-    epochs: int = ceil(max(said) - EPS)
+    epochs: int = ceil(max(known) - EPS)
     return epochs
 
 

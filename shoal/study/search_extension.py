@@ -56,24 +56,24 @@ def with_history(searcher: Searcher[Any], before: Head, state: State) -> Searche
     configurations that came then. `before`: the description of the searcher in the run before.
     """
     former = _levels(before)[-1]
-    last: Any = [*nested(searcher)][-1]
-    if state.known and getattr(last, "sampling", None) == SOBOL:
-        last = replace(last, sampling=former.get("sampling"))
-        searcher = with_core(searcher, last)
-    if not isinstance(last, Grid) or former.get("name") != "grid":
+    core: Any = [*nested(searcher)][-1]
+    if state.known and getattr(core, "sampling", None) == SOBOL:
+        core = replace(core, sampling=former.get("sampling"))
+        searcher = with_core(searcher, core)
+    if not isinstance(core, Grid) or former.get("name") != "grid":
         return searcher
-    if plain(describe(last))["space"] == former["space"] and not former.get("first"):
+    if plain(describe(core))["space"] == former["space"] and not former.get("first"):
         return searcher
     ordered = sorted(_numbered(state), key=lambda trial: int(trial.id[1:]))
-    return with_core(searcher, replace(last, first=tuple(trial.config for trial in ordered)))
+    return with_core(searcher, replace(core, first=tuple(trial.config for trial in ordered)))
 
 
 def _levels(described: Head) -> list[Head]:
     """A searcher's description, and those of the searchers within it."""
-    found = [described]
-    while found[-1].get("inner"):
-        found.append(found[-1]["inner"])
-    return found
+    levels = [described]
+    while levels[-1].get("inner"):
+        levels.append(levels[-1]["inner"])
+    return levels
 
 
 def _space_of(described: Head) -> Space | None:
@@ -82,11 +82,11 @@ def _space_of(described: Head) -> Space | None:
     return rebuild_space(described["space"])
 
 
-def with_core(searcher: Any, last: Searcher[Any]) -> Searcher[Any]:
+def with_core(searcher: Any, core: Searcher[Any]) -> Searcher[Any]:
     """The searcher, with another one at its core."""
     if getattr(searcher, "inner", None) is None:
-        return last
-    changed: Searcher[Any] = replace(searcher, inner=with_core(searcher.inner, last))
+        return core
+    changed: Searcher[Any] = replace(searcher, inner=with_core(searcher.inner, core))
     return changed
 
 
@@ -101,19 +101,19 @@ def _numbered(state: State) -> list[Trial]:
 
 def refused_changes(before: Head, now: Head, state: State) -> list[str]:
     """What differs between two heads and may not: a text for each field, with why."""
-    found: list[str] = []
+    changes: list[str] = []
     if before["seed"] != now["seed"]:
-        found.append(_differs("seed", before["seed"], now["seed"], WHY["seed"]))
+        changes.append(_differs("seed", before["seed"], now["seed"], WHY["seed"]))
     former = _levels(before["searcher"])
     latter = _levels(now["searcher"])
-    names = [each.get("name") for each in former]
-    others = [each.get("name") for each in latter]
-    if names != others:
-        found.append(_differs("searcher", _joined(names), _joined(others), CHOSEN))
-        return found
-    for one, other in zip(former, latter, strict=True):
-        found += _refused_fields(one, other, state)
-    return found
+    former_names = [each.get("name") for each in former]
+    latter_names = [each.get("name") for each in latter]
+    if former_names != latter_names:
+        changes.append(_differs("searcher", _joined(former_names), _joined(latter_names), CHOSEN))
+        return changes
+    for level, level_now in zip(former, latter, strict=True):
+        changes += _refused_fields(level, level_now, state)
+    return changes
 
 
 def _joined(names: list[str | None]) -> str:
@@ -202,31 +202,31 @@ def extended_trials(
     They have their new samples. Trials that failed or were retired stay as they are, and so do
     those that a person added.
     """
-    last = [*nested(searcher)][-1]
-    found: dict[str, Trial] = {}
+    core = [*nested(searcher)][-1]
+    extended: dict[str, Trial] = {}
     ends = set()  # the epochs to which runs were to train their trials
     for _, entry in lines:
         if isinstance(entry, Opened):
             described = _levels(entry.head.get("searcher", {}))[-1]
             ends.add(float(described.get("max_epochs") or 1))
     for end in sorted(ends):
-        stop = _next_stop(last, end)
+        stop = _next_stop(core, end)
         for trial in _numbered(state):
             epoch = epoch_size(state.shards, trial.config)
             short = trial.samples < stop * epoch - EPS
             # Where all trials train equally long, a person may have made one longer.
             more = trial.samples - end * epoch
-            ends_there = abs(more) <= EPS or (more > 0 and isinstance(last, (Grid, Random)))
+            ends_there = abs(more) <= EPS or (more > 0 and isinstance(core, (Grid, Random)))
             if short and ends_there and _goes_on(state, trial):
-                found[trial.id] = replace(trial, samples=stop * epoch)
-    return tuple(found.values())
+                extended[trial.id] = replace(trial, samples=stop * epoch)
+    return tuple(extended.values())
 
 
 def _goes_on(state: State, trial: Trial) -> bool:
     """Whether the trial has work left, or came to its end; a function may return before."""
     how = state.ended.get(trial.id)
-    came = state.done[trial.id] >= trial.samples - EPS
-    return how is None or (how == "finished" and came)
+    complete = state.done[trial.id] >= trial.samples - EPS
+    return how is None or (how == "finished" and complete)
 
 
 def _next_stop(searcher: Any, end: float) -> float:
@@ -286,8 +286,8 @@ def _check_schedules(setup: Setup, state: State, trials: Sequence[Trial]) -> Non
     epoch = epoch_size(state.shards, config)
     was = state.known[trials[0].id].samples / epoch
     recipe = own_recipe(setup.recipe, config)
-    own = own_config(setup.recipe, config)
-    ends = schedule_ends(recipe, own, setup.seed, was)
+    recipe_config = own_config(setup.recipe, config)
+    ends = schedule_ends(recipe, recipe_config, setup.seed, was)
     goes = f"{len(trials)} trials are to go on from {was:g} to {trials[0].samples / epoch:g} epochs"
     if ends.fatal:
         raise StudyError(

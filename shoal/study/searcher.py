@@ -47,19 +47,19 @@ UNMET = {
 BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
 
 
-def sample_count(*given: int | None) -> int | None:
+def sample_count(*counts: int | None) -> int | None:
     """The number of samples under either name; None: none was given.
 
     Raises:
         StudyError: the two names have two numbers.
     """
-    found = {count for count in given if count is not None}
-    if len(found) > 1:
+    numbers = {count for count in counts if count is not None}
+    if len(numbers) > 1:
         raise StudyError(
-            f"num_samples= and n_trials= are two names of one number; got {sorted(found)}: give "
+            f"num_samples= and n_trials= are two names of one number; got {sorted(numbers)}: give "
             "one of them"
         )
-    return next(iter(found), None)
+    return next(iter(numbers), None)
 
 
 def searcher_of(setup: Setup, arguments: SearchArguments) -> Searcher[Any]:
@@ -69,9 +69,14 @@ def searcher_of(setup: Setup, arguments: SearchArguments) -> Searcher[Any]:
         StudyError: the searcher cannot do what an argument asks for.
         ValueError: no searcher has that name, or its arguments do not fit.
     """
-    given = {name: getattr(arguments, name) for name in OF_SEARCHERS}
-    wide = {name: given[name] for name in ("widths", "priority")}
-    own = {"space": setup.space, "metric": setup.metric, "mode": setup.mode, "seed": setup.seed}
+    arguments_by_name = {name: getattr(arguments, name) for name in OF_SEARCHERS}
+    wide = {name: arguments_by_name[name] for name in ("widths", "priority")}
+    study_fields = {
+        "space": setup.space,
+        "metric": setup.metric,
+        "mode": setup.mode,
+        "seed": setup.seed,
+    }
 
     def usual() -> Searcher[Any]:
         return completed(default_searcher(setup.space, arguments, setup.seed), wide, usual)
@@ -80,15 +85,15 @@ def searcher_of(setup: Setup, arguments: SearchArguments) -> Searcher[Any]:
     if isinstance(searcher, str):
         searcher = parse(searcher)
     if searcher is None:
-        whole = usual()
+        complete = usual()
     else:
         check_methods("searcher", searcher, ("start", "propose"))
-        whole = completed(searcher, {**own, **given}, usual)
-    _check_met(whole, given)
-    _check_copies(setup.recipe, whole)
+        complete = completed(searcher, {**study_fields, **arguments_by_name}, usual)
+    _check_met(complete, arguments_by_name)
+    _check_copies(setup.recipe, complete)
     if aims(setup.recipe, setup.metric):
-        _check_compared(whole)
-    return whole
+        _check_compared(complete)
+    return complete
 
 
 def default_searcher(
@@ -148,13 +153,13 @@ def _check_compared(searcher: Searcher[Any]) -> None:
             )
 
 
-def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:
+def _check_met(searcher: Searcher[Any], arguments: Mapping[str, Any]) -> None:
     """Raise StudyError if the searcher knows nothing of what the user asks for."""
     for name, (does, able) in UNMET.items():
-        if given[name] is None or any(hasattr(each, name) for each in nested(searcher)):
+        if arguments[name] is None or any(hasattr(each, name) for each in nested(searcher)):
             continue
         raise StudyError(
-            f"{type(searcher).__name__} {does}, so {name}={given[name]!r} cannot be met: use {able}"
+            f"{type(searcher).__name__} {does}, so {name}={arguments[name]!r} cannot be met: use {able}"
         )
 
 
@@ -172,14 +177,14 @@ def space_of(searcher: Searcher[Any]) -> Space | None:
 
 def widths_of(searcher: Searcher[Any]) -> tuple[int, int]:
     """The fewest and the most slots of a trial that the searcher makes."""
-    found = [getattr(each, "widths", None) for each in nested(searcher)]
-    return next((widths for widths in found if widths is not None), (1, 1))
+    all_widths = [getattr(each, "widths", None) for each in nested(searcher)]
+    return next((widths for widths in all_widths if widths is not None), (1, 1))
 
 
 def usual_priority(searcher: Searcher[Any]) -> float:
     """The priority of the trials that the searcher makes."""
-    found: list[Any] = [getattr(each, "priority", None) for each in nested(searcher)]
-    return next((float(each) for each in found if is_number(each)), 1.0)
+    priorities: list[Any] = [getattr(each, "priority", None) for each in nested(searcher)]
+    return next((float(each) for each in priorities if is_number(each)), 1.0)
 
 
 def most_slots(searcher: Searcher[Any], known: Iterable[Trial]) -> int:

@@ -93,11 +93,15 @@ def each_recipe(
     if space is not None:
         names = named_recipes(recipe, space)
     for name in names:
-        own = None if data is None else data.of_recipe(name)
-        inner = None if space is None else own_space(space, name)
+        part_data = None if data is None else data.of_recipe(name)
+        part_space = None if space is None else own_space(space, name)
         metric, mode = setup.aim({RECIPE: name})
         part = recipe.parts[name]
-        yield (replace(setup, source=part, metric=metric, mode=mode, space=inner), own, inner)
+        yield (
+            replace(setup, source=part, metric=metric, mode=mode, space=part_space),
+            part_data,
+            part_space,
+        )
 
 
 def named_recipes(recipe: Recipes, space: Space) -> tuple[str, ...]:
@@ -106,22 +110,22 @@ def named_recipes(recipe: Recipes, space: Space) -> tuple[str, ...]:
     Raises:
         StudyError: it names none, or one that is not there.
     """
-    found = named_in(space)
-    wrong = [name for name in found if name not in recipe.parts]
-    if wrong or not found:
+    names = named_in(space)
+    wrong = [name for name in names if name not in recipe.parts]
+    if wrong or not names:
         raise StudyError(
             f"the search space needs a dimension {RECIPE!r} whose values are of "
             f"{', '.join(recipe.parts)}; got {', '.join(map(repr, wrong)) or 'none'}: give "
             f"{{{RECIPE!r}: shoal.grid({[*recipe.parts]})}}"
         )
-    for name in found:
+    for name in names:
         twice = sorted(set(space) & set(brought_by(space, name)))
         if twice:
             raise StudyError(
                 f"the search space has {', '.join(twice)} for all recipes, and once more for "
                 f"recipe {name!r}: leave out one of both"
             )
-    return found
+    return names
 
 
 def checked_space(space: Any) -> Mapping[str, Any] | None:
@@ -177,7 +181,7 @@ def data_of(recipe: Recipe, survey: Survey | None = None) -> Data:
 
 @contextmanager
 def explain_missing_data(before: Mapping[str, Any]) -> Iterator[None]:
-    """What data() does not find may lie where the study began: say so, if that is elsewhere.
+    """Within, say of data that is not found if the study began in another folder.
 
     `before`: the head of the study's last run.
 
@@ -206,11 +210,11 @@ def epochs_of(recipe: Recipe, max_epochs: float | None) -> Any:
 
 def with_recipe_options(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, and what the recipe says of those that were not."""
-    given = dict(options)
-    if given.get("validate_every") is None:
-        own = own_validate_every(recipe)
-        given["validate_every"] = 1 if own is None else own
-    return given
+    complete = dict(options)
+    if complete.get("validate_every") is None:
+        every = own_validate_every(recipe)
+        complete["validate_every"] = 1 if every is None else every
+    return complete
 
 
 @contextmanager
@@ -220,9 +224,9 @@ def alone_in_process(folder: Folder) -> Iterator[None]:
     Raises:
         StudyError: the process trains something already.
     """
-    with ExitStack() as open_:
+    with ExitStack() as stack:
         try:
-            open_.enter_context(training(f"the study in {folder.path}"))
+            stack.enter_context(training(f"the study in {folder.path}"))
         except Training as error:
             raise StudyError(str(error)) from None
         yield

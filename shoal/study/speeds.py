@@ -32,12 +32,12 @@ def profile_of(profile: Profile | str | Path | None) -> Profile | Given | None:
     return profile
 
 
-def believer(given: Profile | Given | None) -> Callable[[State], Profile]:
-    """What deciders believe: what is given, and for the rest what was measured so far."""
-    if given is None:
+def believer(speeds: Profile | Given | None) -> Callable[[State], Profile]:
+    """The speeds that deciders believe: these, and for the rest those measured so far."""
+    if speeds is None:
         return Believer(Given(()))
-    if isinstance(given, Given):
-        return Believer(given)
-    if isinstance(given, Table):
-        return given.believe
-    return lambda state: given
+    if isinstance(speeds, Given):
+        return Believer(speeds)
+    if isinstance(speeds, Table):
+        return speeds.believe
+    return lambda state: speeds

@@ -270,7 +270,7 @@ def test_tools_work_where_no_node_holds_all(
     assert {node for _, _, node in steps_in(tmp_path)} == {"n1"}
 
     # Where the nodes do not see the checkpoints, the process where this is typed trains.
-    monkeypatch.setattr(replay, "_names_there", lambda *_: frozenset({"a name"}))
+    monkeypatch.setattr(replay, "_visible_names", lambda *_: frozenset({"a name"}))
     with pytest.warns(UserWarning, match="does not see the checkpoints"):
         replayed = stored.replay(address=head.address)
     assert [row["verdict"] for row in replayed] == ["equal", "equal"]
