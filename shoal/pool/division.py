@@ -23,44 +23,44 @@ MOVING = 0.05
 GAIN = 0.005
 
 
-def shares(slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int]) -> dict[str, int]:
+def shares(slots: int, claims: Sequence[SlotClaim], current: Mapping[str, int]) -> dict[str, int]:
     """How many slots each study gets, by its name.
 
     First each study gets its `least`, in the order of priority and then of arrival; a study for
     which too few are left gets none. Each further slot goes to the study that has fewest for its
     priority (Sainte-Laguë's rule), up to its `most`. No slot stays free that a study could use.
 
-    `held`: what each study has now. Of studies with equal right, those that have more keep it, so
-    that nothing moves without need.
+    `current`: what each study has now. Of studies with equal right, those that have more keep it,
+    so that nothing moves without need.
     """
     order = sorted(claims, key=lambda claim: (-claim.priority, claim.since))
-    given = dict.fromkeys([claim.study for claim in claims], 0)
+    counts = dict.fromkeys([claim.study for claim in claims], 0)
     left = slots
     for claim in order:
         if claim.least <= left:
-            given[claim.study] = claim.least
+            counts[claim.study] = claim.least
             left -= claim.least
 
-    return _dealt(given, left, order, held)
+    return _dealt(counts, left, order, current)
 
 
 def _dealt(
-    given: Mapping[str, int], left: int, order: Sequence[SlotClaim], held: Mapping[str, int]
+    counts: Mapping[str, int], left: int, order: Sequence[SlotClaim], current: Mapping[str, int]
 ) -> dict[str, int]:
     """The slots that are left, one by one to the study with fewest for its priority."""
-    given = dict(given)
+    counts = dict(counts)
 
     def right(claim: SlotClaim) -> tuple[float, int, float]:
-        has = given[claim.study]
-        keeps = held.get(claim.study, 0) > has
+        has = counts[claim.study]
+        keeps = current.get(claim.study, 0) > has
         return (2 * has + 1) / claim.priority, not keeps, claim.since
 
     for _ in range(left):
-        hungry = [each for each in order if 0 < given[each.study] < each.most]
+        hungry = [each for each in order if 0 < counts[each.study] < each.most]
         if not hungry:
             break
-        given[min(hungry, key=right).study] += 1
-    return given
+        counts[min(hungry, key=right).study] += 1
+    return counts
 
 
 # -- an objective over studies --------------------------------------------------------------------
@@ -80,19 +80,19 @@ def try_on_claim(objective: Objective) -> None:
 
 
 def divided(
-    slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int], objective: Objective | None
+    slots: int, claims: Sequence[SlotClaim], current: Mapping[str, int], objective: Objective | None
 ) -> dict[str, int]:
     """How many slots each study gets, so that all together make most of the objective.
 
     Whom `shares` gives slots gets its `least`; a study without measured rates gets exactly what
     `shares` gives it, as nobody knows what a slot more is worth there. The others' slots go where
-    they make most, by `MOVING` more than where `shares` has them. What `held` says stays as it is
+    they make most, by `MOVING` more than where `shares` has them. The `current` division stays
     where the best division gains no more than `GAIN`.
 
     Raises:
         ValueError: the objective is a function, and does not give a number for each count.
     """
-    fair = shares(slots, claims, held)
+    fair = shares(slots, claims, current)
     known = [each for each in claims if each.rates and fair[each.study]]
     if objective is None or len(known) < 2:
         return fair
@@ -104,8 +104,8 @@ def divided(
     best = {each.study: int(n) for each, n in zip(known, counts, strict=True)}
     left = room - sum(best.values())
     order = sorted(known, key=lambda claim: (-claim.priority, claim.since))
-    best = _dealt(best, left, order, held)
-    now = {each.study: held.get(each.study, 0) for each in known}
+    best = _dealt(best, left, order, current)
+    now = {each.study: current.get(each.study, 0) for each in known}
     fits = all(each.least <= now[each.study] <= each.most for each in known)
     if fits and sum(now.values()) == sum(best.values()):
         worth, stays = (_sum(gain, known, each) for each in (best, now))
@@ -140,9 +140,9 @@ def _worth(objective: Objective, claim: SlotClaim) -> Sequence[float]:
     return [weight * rate / alone for rate in claim.rates]
 
 
-def _sum(gain: Table, claims: Sequence[SlotClaim], given: Mapping[str, int]) -> float:
-    """What all gain by so many slots."""
+def _sum(gain: Table, claims: Sequence[SlotClaim], counts: Mapping[str, int]) -> float:
+    """What all studies together gain by so many slots."""
     return sum(
-        float(row[given[claim.study] - claim.least])
+        float(row[counts[claim.study] - claim.least])
         for row, claim in zip(gain, claims, strict=True)
     )

@@ -186,20 +186,20 @@ class PoolFolder:
 
     def awaited(self) -> OpenPool | None:
         """The pool, which may be about to open: its Ray takes a while to start."""
-        told = False
+        warned = False
         while (opened := self.opened()) is None and self._is_opening():
-            if not told:
-                told = True
+            if not warned:
+                warned = True
                 warn(f"the pool in {self.path} is starting: waiting for it. Ctrl-C ends the wait")
             sleep(POLL)
         return opened
 
     def _is_opening(self) -> bool:
         """Whether a process, of this machine as far as one can tell, is about to open the pool."""
-        found = _read(self._opening, Opening)
-        if found is None:
+        opening = _read(self._opening, Opening)
+        if opening is None:
             return False
-        return found.host == platform.node() and lives(found.pid) is not False
+        return opening.host == platform.node() and lives(opening.pid) is not False
 
     def share(self, shares: Mapping[str, int]) -> None:
         """Say how many slots each study is to have."""
@@ -246,7 +246,7 @@ def summary(path: Path) -> dict[str, Any] | None:
     folder = PoolFolder(path)
     if not is_there(folder.lock):
         return None
-    given = folder.shares()
+    shares = folder.shares()
     studies = []
     for sign in folder.signs():
         claim = sign.claim
@@ -255,7 +255,7 @@ def summary(path: Path) -> dict[str, Any] | None:
             "folder": sign.folder,
             "priority": claim.priority,
             "claims": claim.most,
-            "share": given.get(claim.study, 0),
+            "share": shares.get(claim.study, 0),
             "slots": sign.slots,
             "alive": not sign.is_dead,
         }
@@ -269,14 +269,14 @@ def summary(path: Path) -> dict[str, Any] | None:
     }
 
 
-def summary_lines(found: Mapping[str, Any]) -> list[str]:
+def summary_lines(pool: Mapping[str, Any]) -> list[str]:
     """A pool's summary as lines."""
     stands = "closed"
-    if found["open"]:
+    if pool["open"]:
         stands = "open"
-    if found["objective"] is not None:
-        stands += f", divided by {found['objective']}"
-    return [f"pool {found['pool']}: {stands}", *map(_row_line, found["studies"])]
+    if pool["objective"] is not None:
+        stands += f", divided by {pool['objective']}"
+    return [f"pool {pool['pool']}: {stands}", *map(_row_line, pool["studies"])]
 
 
 def _row_line(row: Mapping[str, Any]) -> str:

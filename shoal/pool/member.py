@@ -144,12 +144,12 @@ class PoolMember:
             PoolError: the pool was closed meanwhile, or has too few slots for any trial.
         """
         self._check_widths()
-        told = False
+        warned = False
         while (share := self._pool.shares().get(self._name, 0)) < 1:
             if self._opened().closing:
                 raise PoolError(f"the pool in {self._pool.path} closes: run again later")
-            if not told and self._count > 3:
-                told = True
+            if not warned and self._count > 3:
+                warned = True
                 warn(
                     f"all slots of the pool in {self._pool.path} are taken: waiting for one. "
                     "Ctrl-C ends the wait"
@@ -159,7 +159,11 @@ class PoolMember:
         return min(share, self._least(self._state))
 
     def _opened(self) -> OpenPool:
-        """The pool."""
+        """The pool, which may be about to open.
+
+        Raises:
+            PoolError: it is not open.
+        """
         opened = self._pool.awaited()
         if opened is None:
             raise PoolError(

@@ -81,9 +81,9 @@ def serve(
     """
     folder = PoolFolder(path)
     folder.make()
-    with ExitStack() as open_:
+    with ExitStack() as stack:
         try:
-            open_.enter_context(held(folder.lock, folder.holder))
+            stack.enter_context(held(folder.lock, folder.holder))
         except Taken as taken:
             raise PoolError(
                 f"the pool in {folder.path} is open already, held by {taken.who}{taken.remedy}"
@@ -94,23 +94,23 @@ def serve(
         folder.begin()
         say(ray_starts(address, slots))
         try:
-            own, _ = cluster.join(address, slots, threads, STORE_GB, cpus)
+            own_cluster, _ = cluster.join(address, slots, threads, STORE_GB, cpus)
         except BaseException:
             folder.close()
             raise
         try:
-            with _told_to_end() as over:  # Ray has its own signals until here
-                opened = _opened(threads, own, objective)
+            with _end_signals() as over:  # Ray has its own signals until here
+                opened = _opened(threads, own_cluster, objective)
                 _lend(folder, opened, say, over, until_empty, objective)
         finally:
             folder.close()
-            cluster.leave(own, joined=True)
+            cluster.leave(own_cluster, joined=True)
 
 
-def _opened(threads: int, own: bool, objective: Objective | None) -> OpenPool:
-    """The pool, in a cluster of its `own` or in another, whose nodes come and go."""
+def _opened(threads: int, own_cluster: bool, objective: Objective | None) -> OpenPool:
+    """The pool that is open. `own_cluster`: it started that; of another, nodes come and go."""
     slots = None
-    if own:
+    if own_cluster:
         slots = room(threads)
     return OpenPool(
         cluster.gcs(),
@@ -144,19 +144,19 @@ def _lend(
     say(f"the pool has {room(opened.threads)} slots; studies join it with")
     say(f"  shoal run … --backend ray --address pool:{folder.path}")
     attendance = Attendance()
-    given: dict[str, int] = {}
+    counts: dict[str, int] = {}
     came = False
     divide = Divider(objective, say)
     while not over.wait(EVERY):
         signs = attendance.hear(folder.signs(), monotonic())
         folder.bury()
-        held = {sign.claim.study: sign.slots for sign in signs}
+        ready = {sign.claim.study: sign.slots for sign in signs}
         claims = [sign.claim for sign in signs]
-        now = divide(room(opened.threads), claims, {**held, **given})
-        if now != given:
-            folder.share(now)
-            say(division(now))
-        given = now
+        new_counts = divide(room(opened.threads), claims, {**ready, **counts})
+        if new_counts != counts:
+            folder.share(new_counts)
+            say(division(new_counts))
+        counts = new_counts
         came = came or bool(signs)
         if until_empty and came and not signs:
             return
@@ -172,17 +172,17 @@ class Divider:
         self._failed = False
 
     def __call__(
-        self, slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int]
+        self, slots: int, claims: Sequence[SlotClaim], current: Mapping[str, int]
     ) -> dict[str, int]:
         try:
-            given = divided(slots, claims, held, self._objective)
+            counts = divided(slots, claims, current, self._objective)
         except ValueError as error:
             if not self._failed:
                 self._say(f"slots are divided by priority for now: {error}")
             self._failed = True
-            return shares(slots, claims, held)
+            return shares(slots, claims, current)
         self._failed = False
-        return given
+        return counts
 
 
 def _farewell(folder: PoolFolder, opened: OpenPool, attendance: Attendance, say: Say) -> None:
@@ -194,16 +194,16 @@ def _farewell(folder: PoolFolder, opened: OpenPool, attendance: Attendance, say:
         sleep(2 * EVERY)
 
 
-def division(given: Mapping[str, int]) -> str:
+def division(counts: Mapping[str, int]) -> str:
     """The studies and their slots, as one line."""
-    if not given:
+    if not counts:
         return "no studies"
-    return ", ".join(f"{study}: {count}" for study, count in given.items())
+    return ", ".join(f"{study}: {count}" for study, count in counts.items())
 
 
 @contextmanager
-def _told_to_end() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set."""
+def _end_signals() -> Iterator[threading.Event]:
+    """Within, Ctrl-C and SIGTERM set this event, and end nothing."""
     over = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: over.set())

@@ -159,7 +159,7 @@ def _replay_rows(
 def _row(
     setup: Setup, state: State, trial: TrialId, replay: FunctionReplay | RecipeReplay, changed: bool
 ) -> dict[str, Any]:
-    """A trial's row of `Study.replay`. `changed`: the code since it was trained.
+    """A trial's row of `Study.replay`. `changed`: other code than the recipe's trained the trial.
 
     Raises:
         StudyError: that code made another model.

@@ -180,22 +180,22 @@ def _choose(
     setup: Setup, request: Request, place: RunPlace, past: _Past, callbacks: tuple[Any, ...]
 ) -> _Choice:
     """Make the searcher and the policy fit this study, its data and its slots."""
-    named = request.deciders
+    deciders, options = request.deciders, request.deciders.options
     speeds = profile_of(request.arguments.profile)
     if trains_itself(setup):
-        check_function_search(setup, named.searcher)
-    policy = study_policy(setup, named.policy, named.options, past.data, tells_of_hops(speeds))
-    check_slots(named.options, place.room(threads=1))
+        check_function_search(setup, deciders.searcher)
+    policy = study_policy(setup, deciders.policy, options, past.data, tells_of_hops(speeds))
+    check_slots(options, place.room(threads=1))
     with refusing_foreign_head(past.head):
-        longest = plan_schedules(setup, named.searcher, past.head, past.state)
-        searcher = per_slot(named.searcher, policy, place.with_room(named.options))
+        longest = plan_schedules(setup, deciders.searcher, past.head, past.state)
+        searcher = per_slot(deciders.searcher, policy, place.with_room(options))
         if past.head:
             searcher = with_history(searcher, past.head["searcher"], past.state)
     searcher = with_own_draws(setup, searcher)
-    described = named.policy if is_auto(named.policy) else policy
-    deciders = Deciders(searcher, described, named.options)
-    models = check_model_arguments(callbacks, setup, named.options, len(past.data.shards))
-    return _Choice(deciders, policy, speeds, longest, callbacks, models)
+    described = deciders.policy if is_auto(deciders.policy) else policy
+    chosen = Deciders(searcher, described, options)
+    models = check_model_arguments(callbacks, setup, options, len(past.data.shards))
+    return _Choice(chosen, policy, speeds, longest, callbacks, models)
 
 
 # -- check -----------------------------------------------------------------------------------------

@@ -69,17 +69,12 @@ def searcher_of(setup: Setup, arguments: SearchArguments) -> Searcher[Any]:
         StudyError: the searcher cannot do what an argument asks for.
         ValueError: no searcher has that name, or its arguments do not fit.
     """
-    arguments_by_name = {name: getattr(arguments, name) for name in OF_SEARCHERS}
-    wide = {name: arguments_by_name[name] for name in ("widths", "priority")}
-    study_fields = {
-        "space": setup.space,
-        "metric": setup.metric,
-        "mode": setup.mode,
-        "seed": setup.seed,
-    }
+    values = {name: getattr(arguments, name) for name in OF_SEARCHERS}
+    of_trials = {name: values[name] for name in ("widths", "priority")}
+    study = {"space": setup.space, "metric": setup.metric, "mode": setup.mode, "seed": setup.seed}
 
     def usual() -> Searcher[Any]:
-        return completed(default_searcher(setup.space, arguments, setup.seed), wide, usual)
+        return completed(default_searcher(setup.space, arguments, setup.seed), of_trials, usual)
 
     searcher = arguments.searcher
     if isinstance(searcher, str):
@@ -88,8 +83,8 @@ def searcher_of(setup: Setup, arguments: SearchArguments) -> Searcher[Any]:
         complete = usual()
     else:
         check_methods("searcher", searcher, ("start", "propose"))
-        complete = completed(searcher, {**study_fields, **arguments_by_name}, usual)
-    _check_met(complete, arguments_by_name)
+        complete = completed(searcher, {**study, **values}, usual)
+    _check_met(complete, values)
     _check_copies(setup.recipe, complete)
     if aims(setup.recipe, setup.metric):
         _check_compared(complete)
@@ -153,13 +148,14 @@ def _check_compared(searcher: Searcher[Any]) -> None:
             )
 
 
-def _check_met(searcher: Searcher[Any], arguments: Mapping[str, Any]) -> None:
+def _check_met(searcher: Searcher[Any], values: Mapping[str, Any]) -> None:
     """Raise StudyError if the searcher knows nothing of what the user asks for."""
     for name, (does, able) in UNMET.items():
-        if arguments[name] is None or any(hasattr(each, name) for each in nested(searcher)):
+        if values[name] is None or any(hasattr(each, name) for each in nested(searcher)):
             continue
         raise StudyError(
-            f"{type(searcher).__name__} {does}, so {name}={arguments[name]!r} cannot be met: use {able}"
+            f"{type(searcher).__name__} {does}, so {name}={values[name]!r} cannot be met: use "
+            f"{able}"
         )
 
 

@@ -97,11 +97,8 @@ def each_recipe(
         part_space = None if space is None else own_space(space, name)
         metric, mode = setup.aim({RECIPE: name})
         part = recipe.parts[name]
-        yield (
-            replace(setup, source=part, metric=metric, mode=mode, space=part_space),
-            part_data,
-            part_space,
-        )
+        alone = replace(setup, source=part, metric=metric, mode=mode, space=part_space)
+        yield alone, part_data, part_space
 
 
 def named_recipes(recipe: Recipes, space: Space) -> tuple[str, ...]:
@@ -181,7 +178,7 @@ def data_of(recipe: Recipe, survey: Survey | None = None) -> Data:
 
 @contextmanager
 def explain_missing_data(before: Mapping[str, Any]) -> Iterator[None]:
-    """Within, say of data that is not found if the study began in another folder.
+    """Within, an error of missing data names the folder where the study began, if it is another.
 
     `before`: the head of the study's last run.
 

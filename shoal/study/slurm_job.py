@@ -101,14 +101,14 @@ def run_place(
             run is to have its nodes, or the run would have to stop before it begins.
     """
     ray = sys.modules.get("ray")
-    uses = options.backend == "ray" and options.address is None
-    uses = uses and not (ray is not None and ray.is_initialized())
+    uses_nodes = options.backend == "ray" and options.address is None
+    uses_nodes = uses_nodes and not (ray is not None and ray.is_initialized())
     try:
         allocation = allocation_now(environ)
     except ValueError as error:
         raise StudyError(f"{error}: set it as Slurm does, or {LEAVE}") from error
     except AllocationOver as error:
-        if uses:
+        if uses_nodes:
             raise StudyError(f"SLURM_JOB_ID is set, and {error}: {LEAVE}") from error
         return RunPlace()
     if allocation is None:
@@ -122,9 +122,9 @@ def run_place(
                 f"in {max(0.0, left):.0f} s: give fewer seconds, or ask Slurm for more time"
             )
     nodes = None
-    if uses and not allocation.alone:
+    if uses_nodes and not allocation.alone:
         nodes = AllocatedNodes(allocation, folder)
-    return RunPlace(allocation, uses, nodes)
+    return RunPlace(allocation, uses_nodes, nodes)
 
 
 def allocation_text(allocation: Allocation, now: Seconds) -> str:
@@ -192,12 +192,12 @@ class AllocatedNodes:
             return {}
         wanted = slots or allocation.slots(threads)
         if allocation.gpus:
-            there = allocation.gpus * len(allocation.nodes)
-            return {"cpus_per_slot": 0.0, "gpus_per_slot": 1 / -(-wanted // there)}
-        each = float(threads)
-        while each > SMALLEST and sum(cpus // each for cpus in allocation.cpus) < wanted:
-            each /= 2
-        return {"cpus_per_slot": each}
+            gpus = allocation.gpus * len(allocation.nodes)
+            return {"cpus_per_slot": 0.0, "gpus_per_slot": 1 / -(-wanted // gpus)}
+        share = float(threads)
+        while share > SMALLEST and sum(cpus // share for cpus in allocation.cpus) < wanted:
+            share /= 2
+        return {"cpus_per_slot": share}
 
     def close(self) -> None:
         """Leave the cluster, and end it."""
@@ -215,18 +215,18 @@ class AllocatedNodes:
         began = time.monotonic()
         nodes = plural(len(self._allocation.nodes), "node")
         self.tell(f"Starting Ray on {nodes} of Slurm job {self._allocation.job} …")
-        ray = import_module("shoal.harvest.nodes")
+        harvest_nodes = import_module("shoal.harvest.nodes")
         try:
-            self._runner = ray.NodesRunner(self._allocation, self._folder)
+            self._runner = harvest_nodes.NodesRunner(self._allocation, self._folder)
         except (RuntimeError, OSError) as error:
             raise StudyError(
                 f"Ray does not start on {nodes} of Slurm job {self._allocation.job}: {error}"
             ) from error
-        there = self._awaited(began)
+        joined = self._join(began)
         self.took = time.monotonic() - began
-        self.tell(f"{there} of {nodes} there after {self.took:.1f} s")
+        self.tell(f"{joined} of {nodes} there after {self.took:.1f} s")
 
-    def _awaited(self, began: float) -> int:
+    def _join(self, began: float) -> int:
         """Join Ray, and wait for the nodes; returns how many are there.
 
         Raises:
@@ -235,15 +235,15 @@ class AllocatedNodes:
         cluster = import_module("shoal.backend.ray.cluster")
         cluster.use_token(self._runner.token)
         cluster.join(self._runner.address, None, 1, 0.0)
-        there = 0
-        while there < len(self._allocation.nodes):
-            there = sum(node.room > 0 for node in cluster.live_nodes(cluster.ONE_CPU))
+        joined = 0
+        while joined < len(self._allocation.nodes):
+            joined = sum(node.room > 0 for node in cluster.live_nodes(cluster.ONE_CPU))
             late = time.monotonic() - began > PATIENCE
             if late or self._runner.over:
                 break
             time.sleep(LOOK)
-        if there:
-            return there
+        if joined:
+            return joined
         raise StudyError(
             f"no node of Slurm job {self._allocation.job} joined Ray within "
             f"{time.monotonic() - began:.0f} s: {self._runner.said() or 'srun says nothing'}"
@@ -283,12 +283,12 @@ class LongestVisit:
                         if gang.quota is not None:
                             self._whole.update(gang.trials)
                 case Advanced(visits=visits):
-                    made = {trial for trial, some in visits.items() if some}
-                    self._made(now, made - self._whole)
+                    trials = {trial for trial, made in visits.items() if made}
+                    self._note(now, trials - self._whole)
                 case Ended(gang=gang):
-                    self._made(now, self._whole.intersection(gang.trials))
+                    self._note(now, self._whole.intersection(gang.trials))
 
-    def _made(self, now: Seconds, trials: Iterable[TrialId]) -> None:
+    def _note(self, now: Seconds, trials: Iterable[TrialId]) -> None:
         for trial in trials:
             self.seconds = max(self.seconds, now - self._since.get(trial, now))
             self._since[trial] = now
@@ -321,11 +321,11 @@ class TimeLimit:
             self._end = allocation.end
         self._margin = margin
         self._tell = tell
-        self._most = max(0.0, self._left()) / 2
+        self._largest_margin = max(0.0, self._left()) / 2
         self._visits = LongestVisit()
         self._stopped: Commanded | None = None
-        self._cut = False
-        self._runs_in = 0  # the thread
+        self._interrupted = False
+        self._run_thread = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="shoal-time-limit", daemon=True)
 
@@ -334,7 +334,7 @@ class TimeLimit:
         self._visits(now, entries, state)
 
     def __enter__(self) -> "TimeLimit":
-        self._runs_in = threading.get_ident()
+        self._run_thread = threading.get_ident()
         if self._end < inf:
             self._thread.start()
         return self
@@ -350,9 +350,9 @@ class TimeLimit:
             if self._thread.ident is not None:
                 self._thread.join()
         except KeyboardInterrupt:  # one that was sent when the run had just ended
-            if not self._cut:
+            if not self._interrupted:
                 raise
-        return self._cut and kind is KeyboardInterrupt
+        return self._interrupted and kind is KeyboardInterrupt
 
     def ended(self, journal: Journal, now: Seconds) -> State:
         """The last state of a run that was interrupted; the journal says why it stopped.
@@ -369,7 +369,7 @@ class TimeLimit:
         """How many seconds before the end the run is to stop."""
         if self._margin is not None:
             return self._margin
-        return min(self._most, max(LEAST, LONGER * self._visits.seconds + CLOSING))
+        return min(self._largest_margin, max(LEAST, LONGER * self._visits.seconds + CLOSING))
 
     def _left(self) -> Seconds:
         return self._end - time.time()
@@ -383,8 +383,8 @@ class TimeLimit:
                 # The run may take the first signal as another request to stop. In another thread
                 # than the main one it cannot be interrupted.
                 main = threading.main_thread().ident
-                if main is not None and main == self._runs_in:
-                    self._cut = True
+                if main is not None and main == self._run_thread:
+                    self._interrupted = True
                     signal.pthread_kill(main, signal.SIGINT)
                 self._over.wait(AGAIN)
 

@@ -86,7 +86,7 @@ class Study:
     def __init__(self, setup: Setup, searcher: Searcher[Any] | str | None = None) -> None:
         self.setup = setup
         self._searcher = searcher
-        self._own: AskTellLoop | None = None
+        self._ask_tell: AskTellLoop | None = None
         # The journal's size in bytes, and what it says.
         self._state: tuple[int, State] | None = None
 
@@ -197,12 +197,12 @@ class Study:
             loggers=loggers or (),
             retry_failed=retry_failed,
         )
-        whole = searcher_of(self.setup, arguments)
-        asked = widths_of(whole)
-        check_widths(asked, chosen)
-        check_one_slot(self.recipe, asked)
+        complete = searcher_of(self.setup, arguments)
+        trial_widths = widths_of(complete)
+        check_widths(trial_widths, chosen)
+        check_one_slot(self.recipe, trial_widths)
         check_used(chosen, widths)
-        self._train(Request(Deciders(whole, arguments.policy, chosen), arguments, self))
+        self._train(Request(Deciders(complete, arguments.policy, chosen), arguments, self))
 
     def resume(
         self,
@@ -241,9 +241,9 @@ class Study:
 
     def _train(self, request: Request) -> None:
         """Run the study here; a loop of the user's own is over."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
+        if self._ask_tell is not None:
+            self._ask_tell.close()
+            self._ask_tell = None
         train(self.setup, request)
 
     def _arguments_by_place(self, searcher: Any, policy: Any) -> tuple[Any, Any, int | None]:
@@ -271,8 +271,8 @@ class Study:
             StudyError: the study has another function.
         """
         former = function_in(self.setup.recipe)
-        own = isinstance(searcher, str | type) or hasattr(searcher, "propose")
-        if own or former is None or not callable(searcher):
+        no_function = isinstance(searcher, str | type) or hasattr(searcher, "propose")
+        if no_function or former is None or not callable(searcher):
             return searcher
         recipe = as_recipe(searcher)
         if former is not nothing and former is not searcher:
@@ -323,9 +323,9 @@ class Study:
 
     def _loop(self) -> AskTellLoop:
         """The loop of this object."""
-        if self._own is None:
-            self._own = AskTellLoop(self.setup, self._searcher)
-        return self._own
+        if self._ask_tell is None:
+            self._ask_tell = AskTellLoop(self.setup, self._searcher)
+        return self._ask_tell
 
     # -- what came out -----------------------------------------------------------------------------
 

@@ -29,8 +29,6 @@ from shoal.train.recipe.recipes import Aim
 
 # Silent unless the user's program sets logging up.
 LOGGER = logging.getLogger("shoal")
-
-
 LOGGER.addHandler(logging.NullHandler())
 
 
@@ -179,7 +177,7 @@ class RepeatWarner:
 
 
 def _key(trial: Trial) -> int:
-    """Equal for trials that would be equal."""
+    """Returns a key: trials with equal keys are equal, to the last bit, when they are trained."""
     return hash((frozenset(trial.config.items()), trial.start, trial.shards))
 
 
@@ -245,14 +243,14 @@ class IdleWarner:
         self._free = 0  # slots without work since then
         self._slots = 0
         self._idle = 0.0  # seconds of slots
-        self._all = 0.0  # seconds of slots
+        self._total = 0.0  # seconds of slots
         self._warned = False
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         if self._since is not None:
             self._idle += (now - self._since) * self._free
-            self._all += (now - self._since) * self._slots
-        if not self._warned and self._idle > max(0.1 * self._all, LITTLE):
+            self._total += (now - self._since) * self._slots
+        if not self._warned and self._idle > max(0.1 * self._total, LITTLE):
             self._warn(entries)
         waiting = len(state.trials) > len(state.running)
         self._since = now
@@ -265,8 +263,9 @@ class IdleWarner:
         if not any(isinstance(entry, Submitted) for entry in entries):
             return
         self._warned = True
+        percent = 100 * self._idle / self._total
         warn(
-            f"slots stood idle for {100 * self._idle / self._all:.0f} % of the time so far, since "
+            f"slots stood idle for {percent:.0f} % of the time so far, since "
             "the searcher had fewer trials than slots (a rung smaller than that?): asha waits for "
             "no rung, hyperband(concurrent=True) fills the gaps, max_concurrent= may be too small, "
             "or fewer slots would do"
@@ -317,11 +316,11 @@ class SlotBoard:
             self._over.wait(BOARD_EVERY)
 
     def _write(self) -> None:
-        found: dict[str, Any] = {"written": time.time(), "slots": self._slots()}
+        board: dict[str, Any] = {"written": time.time(), "slots": self._slots()}
         if self._size is not None:
             size = self._size()
-            found |= {"asked": size.asked, "room": size.room}
-        write_whole(self._path, json.dumps(found).encode())
+            board |= {"asked": size.asked, "room": size.room}
+        write_whole(self._path, json.dumps(board).encode())
 
     def _slots(self) -> list[dict[str, Any]]:
         """The slots, in the order in which they came."""
@@ -345,7 +344,7 @@ class SlotBoard:
 
 
 class SnapshotWriter:
-    """Follows a run: called after each moment, when all that follows from it is done.
+    """Writes a snapshot of the study's state whenever the journal has grown by `EVERY` lines.
 
     `past`: what the journal came to before. `learnt`: what a snapshot is to hold beside the state.
     """
@@ -369,10 +368,10 @@ class SnapshotWriter:
             return
         self._due = self._journal.number + EVERY
         self._journal.sync()
-        at = self._journal.number, self._journal.size
+        position = self._journal.number, self._journal.size
         # Without one the next run reads more. The journal itself says so if the disk is full.
         with suppress(OSError):
-            self._snapshots.write(Snapshot(*at, now, self._runs, state, self._learnt()))
+            self._snapshots.write(Snapshot(*position, now, self._runs, state, self._learnt()))
 
 
 LARGEST_LOG = 2**30  # bytes of optuna.log, which Optuna reads whole
@@ -399,13 +398,13 @@ def optuna_log(setup: Setup, wanted: bool | str | Path, searcher: Searcher[Any])
     else:
         place = whole(wanted)
     name = setup.folder.path.name
-    said = (getattr(each, "max_epochs", None) for each in nested(searcher))
-    epochs = next((each for each in said if each is not None), None)
+    ends = (getattr(each, "max_epochs", None) for each in nested(searcher))
+    epochs = next((each for each in ends if each is not None), None)
     return [OptunaLog(place, name, setup.space, setup.metric, setup.mode, epochs)]
 
 
 def function_enders(setup: Setup, backend: Any) -> list[Any]:
-    """What ends the functions of trials that are taken out."""
+    """The watcher that ends the functions of trials that are taken out; none for recipes."""
     if not trains_itself(setup):
         return []
     return [FunctionEnder(backend)]

@@ -48,9 +48,9 @@ class Key:
         """How the content has become the user's own, by its marks; None if it is not."""
         if self.secret is None:
             return None
-        found = marks.get(self.name, "").encode()
+        stored = marks.get(self.name, "").encode()
         for how in (MADE, TRUSTED):
-            if hmac.compare_digest(found, self.mark(content, how).encode()):
+            if hmac.compare_digest(stored, self.mark(content, how).encode()):
                 return how
         return None
 
@@ -84,14 +84,14 @@ def read_key() -> Key:
 
 def make_key() -> Key:
     """The user's key; a new one if there is none."""
-    found = read_key()
-    if found.secret is not None or os.path.lexists(found.file):
-        return found
+    key = read_key()
+    if key.secret is not None or os.path.lexists(key.file):
+        return key
     try:
-        make_folder(found.file.parent)
-        _put(found.file, secrets.token_bytes(BYTES))
+        make_folder(key.file.parent)
+        _put(key.file, secrets.token_bytes(BYTES))
     except OSError as error:
-        return Key(found.file, why=f"it cannot be made: {error}")
+        return Key(key.file, why=f"it cannot be made: {error}")
     return read_key()
 
 
@@ -109,15 +109,15 @@ def _put(file: Path, content: bytes) -> None:
         os.unlink(beside)
 
 
-def _why_shared(found: os.stat_result) -> str | None:
+def _why_shared(status: os.stat_result) -> str | None:
     """Why others may know what is in the file; None if they do not."""
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "it is no file"
     if not hasattr(os, "getuid"):  # where files have no such owners
         return None
-    if found.st_uid != os.getuid():
-        return f"it belongs to user {found.st_uid}"
-    mode = stat.S_IMODE(found.st_mode)
+    if status.st_uid != os.getuid():
+        return f"it belongs to user {status.st_uid}"
+    mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         return f"others may read it (mode {mode:o}; chmod 600)"
     return None
@@ -158,13 +158,13 @@ def places_outside(head: Mapping[str, Any]) -> dict[str, Any]:
 
 def _objectives(described: Any) -> list[str]:
     """The objectives that are functions in files, FILE.py:NAME, of a policy and those within it."""
-    found: list[str] = []
+    objectives: list[str] = []
     if isinstance(described, Mapping):
         for name, value in described.items():
             if name == "objective" and is_in_file(value):
-                found.append(value)
-            found += _objectives(value)
-    return found
+                objectives.append(value)
+            objectives += _objectives(value)
+    return objectives
 
 
 def places_mark(head: Mapping[str, Any], folder: Path) -> dict[str, str]:
@@ -191,5 +191,5 @@ def are_own_places(head: Mapping[str, Any], folder: Path) -> bool:
 
 def _places(head: Mapping[str, Any], folder: Path) -> bytes:
     """What is marked. With the folder, as a head may have been copied from another study."""
-    said = {"folder": str(folder.resolve()), **places_outside(head)}
-    return b"places\0" + json.dumps(said, sort_keys=True).encode()
+    places = {"folder": str(folder.resolve()), **places_outside(head)}
+    return b"places\0" + json.dumps(places, sort_keys=True).encode()

@@ -68,19 +68,19 @@ def recipe_class(module: ModuleType, name: str | None = None) -> "type[Recipe]":
     """
     from shoal.train.recipe.recipe import Recipe
 
-    found: dict[str, type[Recipe]] = {}
+    recipes: dict[str, type[Recipe]] = {}
     for key, value in vars(module).items():
         is_recipe = inspect.isclass(value) and issubclass(value, Recipe)
         if is_recipe and value.__module__ == module.__name__:
-            found[key] = value
-    if name is None and len(found) == 1:
-        return next(iter(found.values()))
-    if name is not None and name in found:
-        return found[name]
+            recipes[key] = value
+    if name is None and len(recipes) == 1:
+        return next(iter(recipes.values()))
+    if name is not None and name in recipes:
+        return recipes[name]
     ask = "say which one with FILE.py:NAME"
     if name is not None:
         ask = f"there is no {name}"
-    listed = ", ".join(found) or "(none)"
+    listed = ", ".join(recipes) or "(none)"
     raise StudyError(f"{module.__file__} has the recipes {listed}: {ask}")
 
 

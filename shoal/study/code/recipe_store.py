@@ -121,16 +121,16 @@ class StoredRecipe:
 
     @property
     def essence(self) -> tuple[Any, ...]:
-        """Which code it is, wherever that was."""
+        """What tells one stored recipe's code from another's, wherever its files were."""
         texts = [msgspec.structs.replace(m, file="") for m in self.manifest.modules]
         return self.manifest.recipe, texts, self.manifest.sha256
 
     def standing(self, key: Key) -> str | None:
-        """How it has become the own of the key's owner; None if it has not."""
+        """How the recipe has become the own of the key's owner; None if it has not."""
         return key.standing(self.content, self.marks)
 
     def write(self, key: Key, how: str) -> None:
-        """Write it, with the mark of this key beside those of others."""
+        """Write the manifest, with the mark of this key beside those of others."""
         marks = dict(self.marks)
         if key.secret is not None:
             marks[key.name] = key.mark(self.content, how)
@@ -155,7 +155,7 @@ class StoredRecipe:
     def read_as_stored(
         self, path: str, hashed: str | None, most: int | None = LARGEST_TEXT
     ) -> bytes:
-        """The same, of a file that must have this hash.
+        """The content of a file beside the manifest, which must have this hash.
 
         Raises:
             StudyError: it has another one.
@@ -247,12 +247,12 @@ def save(folder: Folder, recipe: Recipe) -> dict[str, Any]:
     for old in (folder.path / FORMER, *(place / name for name in pickles)):
         if old.name not in files:
             remove_file(old, folder.path)
-    found: dict[str, Any] = {"stored": manifest.kind}
+    described: dict[str, Any] = {"stored": manifest.kind}
     if manifest.why is not None:
-        found["why"] = manifest.why
+        described["why"] = manifest.why
     else:
-        found["imports"] = {each.file: each.sha256 for each in manifest.modules}
-    return found
+        described["imports"] = {each.file: each.sha256 for each in manifest.modules}
+    return described
 
 
 def _put(target: Path, content: bytes, root: Path) -> None:
@@ -291,8 +291,8 @@ def _as_source(place: Path, name: str, source: RecipeSource) -> tuple[dict[str, 
     paths = _paths(source.texts)
     texts = {paths[text.name]: text.content for text in source.texts}
     listed = "".join(f"{path} {sha256(content)}\n" for path, content in texts.items())
-    own = sha256(listed.encode())[:16]
-    modules = [_module(text, f"{own}/{paths[text.name]}") for text in source.texts]
+    folder = sha256(listed.encode())[:16]
+    modules = [_module(text, f"{folder}/{paths[text.name]}") for text in source.texts]
     manifest = Manifest(
         format=FORMAT,
         name=name,
@@ -303,7 +303,7 @@ def _as_source(place: Path, name: str, source: RecipeSource) -> tuple[dict[str, 
         environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         versions=_versions(source.outside),
     )
-    return {f"{own}/{path}": content for path, content in texts.items()}, manifest
+    return {f"{folder}/{path}": content for path, content in texts.items()}, manifest
 
 
 def _module(text: Text, path: str) -> Module:
@@ -320,17 +320,17 @@ def _module(text: Text, path: str) -> Module:
 
 def _paths(texts: Iterable[Text]) -> dict[str, str]:
     """Where each module's text lies, as it lay beside the others; by module."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for text in texts:
         place = text.name.replace(".", "/")
         short = place.removeprefix(RECIPE) + ".py"
         if text.package:
-            found[text.name] = f"{place}/__init__.py"
-        elif short in found.values():
-            found[text.name] = f"{place}.py"
+            paths[text.name] = f"{place}/__init__.py"
+        elif short in paths.values():
+            paths[text.name] = f"{place}.py"
         else:
-            found[text.name] = short
-    return found
+            paths[text.name] = short
+    return paths
 
 
 def _as_pickle(
@@ -353,15 +353,14 @@ def _as_pickle(
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:
     """Versions of what decides the numbers, and of packages that the code imports."""
-    found = versions()
-    return {**{name: _version(name) for name in sorted(packages)}, **found}
+    return {**{name: _version(name) for name in sorted(packages)}, **versions()}
 
 
 def _version(package: str) -> str:
     """The package's version, as it says itself."""
-    said = getattr(sys.modules.get(package), "__version__", None)
-    if isinstance(said, str):
-        return said
+    stated = getattr(sys.modules.get(package), "__version__", None)
+    if isinstance(stated, str):
+        return stated
     try:
         return version(package)
     except PackageNotFoundError:
@@ -393,9 +392,9 @@ class UnreadRecipe:
 
     @property
     def aims(self) -> Mapping[Any, tuple[str, str]]:
-        """Metric and mode of each, where they have unlike ones."""
-        found = self._head.get("aims") or {}
-        return {name: (str(metric), str(mode)) for name, (metric, mode) in found.items()}
+        """Metric and mode of each of several recipes, where they have unlike ones."""
+        aims = self._head.get("aims") or {}
+        return {name: (str(metric), str(mode)) for name, (metric, mode) in aims.items()}
 
 
 def load(folder: Folder, head: Mapping[str, Any], trust: bool = False) -> Recipe:
@@ -472,12 +471,12 @@ def _trusted(stored: StoredRecipe) -> StoredRecipe:
     if manifest.kind == "pickle":
         content = stored.read(str(manifest.pickle), most=None)
         manifest = msgspec.structs.replace(manifest, sha256=sha256(content))
-    found = stored
+    trusted = stored
     if manifest != stored.manifest:
-        found = new(stored.place, manifest)
+        trusted = new(stored.place, manifest)
     with suppress(OSError):  # then the user has to trust it each time
-        found.write(make_key(), TRUSTED)
-    return found
+        trusted.write(make_key(), TRUSTED)
+    return trusted
 
 
 def _without_outside(stored: StoredRecipe) -> StoredRecipe:
@@ -513,7 +512,7 @@ def _from_source(stored: StoredRecipe) -> Recipe:
     for folder in stored.manifest.folders:
         if Path(folder).is_dir() and _is_own_folder(folder):
             import_from(folder)
-    what = ", ".join(changed) or str(stored.place)
+    where = ", ".join(changed) or str(stored.place)
     try:
         with preferred(texts):
             recipe: Recipe = restored(stored.manifest.recipe)
@@ -526,12 +525,12 @@ def _from_source(stored: StoredRecipe) -> Recipe:
         raise
     except ImportError as error:
         raise StudyError(
-            f"the recipe in {what} cannot be loaded: {error}: put the modules that it imports "
+            f"the recipe in {where} cannot be loaded: {error}: put the modules that it imports "
             "where they were, or on PYTHONPATH"
         ) from error
     except Exception as error:
         raise StudyError(
-            f"the recipe in {what} cannot be loaded: it raised {type(error).__name__}: {error}"
+            f"the recipe in {where} cannot be loaded: it raised {type(error).__name__}: {error}"
         ) from error
     return recipe
 
@@ -561,8 +560,8 @@ def _current_texts(texts: list[Text]) -> tuple[list[Text], list[str]]:
             text = Text(text.name, text.file, now, text.package, text.part)
         current.append(text)
     if changed:
-        what = f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'}"
-        warn(f"{what} changed since the study began; {GONE_ON}")
+        files = f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'}"
+        warn(f"{files} changed since the study began; {GONE_ON}")
     return current, changed
 
 
@@ -571,11 +570,11 @@ def _changed_content(file: Path, hashed: str | None) -> bytes | None:
     if hashed is None or not file.is_file():
         return None
     with open(file, "rb") as opened:  # what is looked at is what was read
-        found = os.fstat(opened.fileno())
+        status = os.fstat(opened.fileno())
         content = opened.read()
     if sha256(content) == hashed:
         return None
-    foreign = why_foreign(found)
+    foreign = why_foreign(status)
     if foreign is not None:
         warn(
             f"{file} has changed since the study began, and {foreign}; going on with the code as "
@@ -628,10 +627,10 @@ def _from_pickle(stored: StoredRecipe) -> Recipe:
             f"the recipe in {stored.place / path} cannot be loaded: {error}: put the modules that "
             "it imports where they were, or on PYTHONPATH"
         ) from error
-    own = parts_of(recipe)
-    if own:
+    recipes = parts_of(recipe)
+    if recipes:
         vars(recipe)["parts"] = {
-            name: _renewed(part, parts.get(name, {})) for name, part in own.items()
+            name: _renewed(part, parts.get(name, {})) for name, part in recipes.items()
         }
     return _renewed(recipe, about)
 
@@ -646,7 +645,7 @@ def _renewed(recipe: Recipe, about: Mapping[str, Any]) -> Recipe:
     module = module_of(file, content)  # what was looked at, not what lies there by now
     name = str(about.get("name"))
     if function_in(recipe) is not None:
-        _renew(module, name, lambda found: vars(recipe).update(function=found))
+        _renew(module, name, lambda function: vars(recipe).update(function=function))
         return recipe
     if is_adapted(recipe):
         _renew(module, name, recipe.renew)  # type: ignore[attr-defined]
@@ -658,10 +657,10 @@ def _renewed(recipe: Recipe, about: Mapping[str, Any]) -> Recipe:
 
 
 def _renew(module: ModuleType, name: str, take: Callable[[Any], Any]) -> None:
-    """Give the module's class or function of that name, if there is one."""
-    found = getattr(module, name, None)
-    if callable(found):
-        take(found)
+    """Call `take` with the module's class or function of that name, if there is one."""
+    value = getattr(module, name, None)
+    if callable(value):
+        take(value)
 
 
 # -- what an earlier Shoal stored: to be read for one more version ----------------------------
