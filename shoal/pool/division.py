@@ -1,4 +1,4 @@
-"""How many slots of a pool each study gets. Pure.
+"""How many slots of a pool each study gets, by pure functions.
 
 `shares` divides them by priority. `divided` makes most of an objective over all studies: the second
 use of BFTrainer (Liu et al., 2021, section 1), where an administrator names what is to be made more
@@ -47,7 +47,7 @@ def shares(slots: int, claims: Sequence[SlotClaim], current: Mapping[str, int]) 
 def _dealt(
     counts: Mapping[str, int], left: int, order: Sequence[SlotClaim], current: Mapping[str, int]
 ) -> dict[str, int]:
-    """The slots that are left, one by one to the study with fewest for its priority."""
+    """These counts, and each slot that is left to the study with fewest for its priority."""
     counts = dict(counts)
 
     def right(claim: SlotClaim) -> tuple[float, int, float]:

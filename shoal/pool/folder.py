@@ -71,7 +71,7 @@ POLL = 0.2  # seconds between two looks whether the pool is open
 
 
 class PoolError(RuntimeError):
-    """The pool is not there, or cannot take the study. The message says what to do."""
+    """The pool is not open, or cannot take the study. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class PoolFolder:
         _write(self._opening, asdict(Opening(platform.node(), os.getpid())))
 
     def open(self, opened: OpenPool) -> None:
-        """Say that the pool is open, or closes."""
+        """Say that the pool is open, or is closing."""
         _write(self._opened, asdict(opened))
         remove_file(self._opening)
 
@@ -185,7 +185,7 @@ class PoolFolder:
         return opened
 
     def awaited(self) -> OpenPool | None:
-        """The pool, which may be about to open: its Ray takes a while to start."""
+        """The open pool, waited for if it is about to open: its Ray takes a while to start."""
         warned = False
         while (opened := self.opened()) is None and self._is_opening():
             if not warned:
@@ -216,7 +216,7 @@ class PoolFolder:
         _write(self._signs / f"{sign.claim.study}.json", asdict(sign), self.path)
 
     def unsay(self, study: str) -> None:
-        """The study has gone."""
+        """Remove the sign of a study that has gone."""
         remove_file(self._signs / f"{study}.json", self.path)
 
     def signs(self) -> list[StudySign]:
@@ -229,7 +229,7 @@ class PoolFolder:
             try:
                 sign = _read(path, StudySign, self.path)
                 if sign is not None:
-                    signs.append(_named(sign, path.stem))
+                    signs.append(_checked_sign(sign, path.stem))
             except PoolError as error:
                 warn(str(error))
         return signs
@@ -314,8 +314,8 @@ def _read(place: Path, kind: type[T], root: Path | None = None) -> T | None:
         raise PoolError(f"{place} is not what Shoal writes there ({error}): remove it") from error
 
 
-def _named(sign: StudySign, name: str) -> StudySign:
-    """The sign of a study of this name.
+def _checked_sign(sign: StudySign, name: str) -> StudySign:
+    """The sign, which must be of a study of this name.
 
     Raises:
         PoolError: it is of another study, whose sign it could bury.

@@ -76,7 +76,7 @@ def pool_of(address: str | None) -> PoolFolder | None:
 
 
 class PoolMember:
-    """A study in a pool.
+    """A study's membership in a pool: it claims slots, gives signs of life, and resizes the run.
 
     As a watcher of the run it follows the state, and claims what the study can use. A thread gives
     signs of life from the beginning of its `with` block to the end.
@@ -102,7 +102,7 @@ class PoolMember:
         believe: Callable[[State], Profile] | None = None,
     ) -> None:
         self._pool = pool
-        self.joined = self._opened()
+        self.joined = self._open_pool()
         if self.joined.threads != threads:
             raise PoolError(
                 f"a slot of the pool in {pool.path} has {self.joined.threads} threads; this study "
@@ -138,7 +138,7 @@ class PoolMember:
     # -- the beginning ---------------------------------------------------------------------------
 
     def wait(self) -> int:
-        """Wait until the study is given slots; how many it is to begin with.
+        """Wait until the study is given slots; returns how many it is to begin with.
 
         Raises:
             PoolError: the pool was closed meanwhile, or has too few slots for any trial.
@@ -146,7 +146,7 @@ class PoolMember:
         self._check_widths()
         warned = False
         while (share := self._pool.shares().get(self._name, 0)) < 1:
-            if self._opened().closing:
+            if self._open_pool().closing:
                 raise PoolError(f"the pool in {self._pool.path} closes: run again later")
             if not warned and self._count > 3:
                 warned = True
@@ -158,7 +158,7 @@ class PoolMember:
         # The others may have to let go of theirs first: more come while it trains.
         return min(share, self._least(self._state))
 
-    def _opened(self) -> OpenPool:
+    def _open_pool(self) -> OpenPool:
         """The pool, which may be about to open.
 
         Raises:
@@ -221,7 +221,7 @@ class PoolMember:
         return min(widths, default=self._widths[0])
 
     def _claim(self) -> SlotClaim:
-        """What the study can use, as it stands."""
+        """The slots that the study can use, as its state stands."""
         state = self._state
         trials = list(state.trials.values())
         least = self._least(state)
@@ -237,9 +237,7 @@ class PoolMember:
         return SlotClaim(self._name, priority, least, most, self._since, rates)
 
     def _rates(self, least: int, most: int) -> tuple[float, ...]:
-        """What the study makes on 1, 2, … slots; nothing before a trial was measured, and where the
-        pool does not ask.
-        """
+        """Samples/s of the study on 1, 2, … slots; empty: none was measured, or no pool asks."""
         state = self._state
         if self.joined.objective is None or self._believe is None or most < least:
             return ()
@@ -258,7 +256,7 @@ class PoolMember:
             self._grows = False
 
     def _obey(self, backend: Resizable) -> None:
-        """Have as many slots as the pool says; stop if it closes or is gone."""
+        """Have the backend follow the pool's share; stop the run if the pool closes or is gone."""
         opened = self._pool.opened()
         if opened is None or opened.closing:
             backend.tell(Commanded("stop", "the pool closes"))

@@ -100,14 +100,14 @@ def serve(
             raise
         try:
             with _end_signals() as over:  # Ray has its own signals until here
-                opened = _opened(threads, own_cluster, objective)
+                opened = _open_pool(threads, own_cluster, objective)
                 _lend(folder, opened, say, over, until_empty, objective)
         finally:
             folder.close()
             cluster.leave(own_cluster, joined=True)
 
 
-def _opened(threads: int, own_cluster: bool, objective: Objective | None) -> OpenPool:
+def _open_pool(threads: int, own_cluster: bool, objective: Objective | None) -> OpenPool:
     """The pool that is open. `own_cluster`: it started that; of another, nodes come and go."""
     slots = None
     if own_cluster:
@@ -145,7 +145,7 @@ def _lend(
     say(f"  shoal run … --backend ray --address pool:{folder.path}")
     attendance = Attendance()
     counts: dict[str, int] = {}
-    came = False
+    had_studies = False
     divide = Divider(objective, say)
     while not over.wait(EVERY):
         signs = attendance.hear(folder.signs(), monotonic())
@@ -157,8 +157,8 @@ def _lend(
             folder.share(new_counts)
             say(division(new_counts))
         counts = new_counts
-        came = came or bool(signs)
-        if until_empty and came and not signs:
+        had_studies = had_studies or bool(signs)
+        if until_empty and had_studies and not signs:
             return
     _farewell(folder, opened, attendance, say)
 

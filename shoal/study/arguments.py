@@ -19,7 +19,7 @@ DIRECTIONS = {"minimize": "min", "maximize": "max"}
 
 
 def check_recipe_type(recipe: Any) -> None:
-    """Raise StudyError unless this is an instance of a recipe."""
+    """Raise StudyError unless this is an instance of a recipe that Shoal drives."""
     if isinstance(recipe, Mapping):
         raise StudyError(f"recipes by name are for create_study; here give one of {[*recipe]}")
     if isinstance(as_recipe(recipe), FunctionRecipe):
@@ -96,14 +96,14 @@ def _command_recipe(recipe: Any, command: str) -> Recipe:
 
 
 def metric_of(metric: Any) -> str | None:
-    """The name of the value to rank by."""
+    """The checked name of the value to rank by; None: there is none."""
     if metric is None or (isinstance(metric, str) and fits_utf8(metric)):
         return metric
     raise StudyError(f"metric must be the name of one value; got {shown(metric)}")
 
 
 def name_in(study_name: Any) -> str | None:
-    """The study's name that a user gave, which names its folder."""
+    """The checked name that a user gave a study, which names its folder."""
     if study_name is None:
         return None
     if isinstance(study_name, str) and fits_utf8(study_name):
@@ -117,7 +117,7 @@ def name_in(study_name: Any) -> str | None:
 
 
 def seed_in(seed: Any) -> int:
-    """The study's seed that a user gave; None is 0."""
+    """The checked seed that a user gave a study; None is 0."""
     if seed is None:
         return 0
     if not is_whole(seed) or seed < 0:

@@ -97,7 +97,7 @@ class AskTellLoop:
         self._lock = threading.RLock()
 
     def ask(self, open_first: bool = False) -> "AskedTrial":
-        """The next trial; see `Study.ask`."""
+        """Hand out the next trial; see `Study.ask`."""
         with self._holding() as study:
             study.take_notes()
             if study.state.stopped is not None:
@@ -115,22 +115,22 @@ class AskTellLoop:
             return AskedTrial(self._context(trial), self)
 
     def tell(self, trial: Any, values: Any, state: Any) -> None:
-        """What came of a trial; see `Study.tell`."""
+        """Take down what came of a trial; see `Study.tell`."""
         with self._holding() as study:
             name = self._open_trial(trial)
-            how = _end(name, values, state)
+            end = _end(name, values, state)
             entries = []
             if values is not None:
                 final = numbers(values, self._metric)
-                if how == "finished":
+                if end == "finished":
                     self._check_metric(name, final)
                 noted = getattr(trial, "noted", {})
                 entries = self._report_entries(name, {**noted, **final})
                 scores = [final, *(values for _, values in study.state.scores[name])]
-                if how == "finished" and not any(
+                if end == "finished" and not any(
                     isfinite(each.get(self._metric, nan)) for each in scores
                 ):
-                    how = "diverged"
+                    end = "diverged"
             ends: dict[str, Entry] = {
                 "finished": Finished(name),
                 "retired": Retired(name),
@@ -138,12 +138,12 @@ class AskTellLoop:
                 "failed": Failed(name, "told to have failed"),
             }
             if name in study.state.trials:
-                entries.append(ends[how])
+                entries.append(ends[end])
             study.note(entries)
             self._out.pop(name, None)
 
     def report(self, trial: TrialId, values: Any) -> bool:
-        """A trial that is out reports values; returns whether it was stopped."""
+        """Take down what a trial that is out reports; returns whether the trial was stopped."""
         with self._holding() as study:
             self._check_out(trial)
             study.take_notes()
@@ -153,7 +153,7 @@ class AskTellLoop:
             return trial not in study.state.trials
 
     def drew(self, trial: TrialId, config: Mapping[str, Value]) -> None:
-        """A trial that is out has this configuration now."""
+        """Take down the configuration of a trial that is out, which has drawn parameters."""
         with self._holding() as study:
             self._check_out(trial)
             known = study.state.known[trial]
@@ -167,7 +167,7 @@ class AskTellLoop:
 
     @contextmanager
     def _holding(self) -> "Iterator[LoopJournal]":
-        """Within, the study is this loop's; afterwards, too, if trials are out."""
+        """Within, this loop holds the study; it still does afterwards if trials are out."""
         with self._lock, pause_on_failure(self._study.setup.folder):
             self._study.take()
             try:
@@ -194,7 +194,7 @@ class AskTellLoop:
         return new[0].id
 
     def _propose(self, room: int) -> tuple[Trial, ...]:
-        """What the searcher submits, with room for so many trials under way; it is written down."""
+        """Write down and return what the searcher submits, given room for so many trials."""
         study = self._study
         searcher = study.searcher.with_room(study.state, room)
         memory = study.state.memory.get("searcher")
@@ -239,7 +239,7 @@ class AskTellLoop:
 
     @property
     def _metric(self) -> str:
-        """What a number without a name is called."""
+        """The study's metric, or what a number is called where there is none."""
         return self._study.setup.metric or "value"
 
     def _open_trial(self, trial: Any) -> TrialId:
@@ -304,14 +304,14 @@ def _end(trial: TrialId, values: Any, state: Any) -> str:
     """
     if state is None:
         state = "complete"
-    how = ENDS.get(str(getattr(state, "name", state)).lower())
-    if how is None:
+    end = ENDS.get(str(getattr(state, "name", state)).lower())
+    if end is None:
         raise StudyError(f"trial {trial}: state must be one of {', '.join(ENDS)}; got {state!r}")
-    if how == "finished" and values is None:
+    if end == "finished" and values is None:
         raise StudyError(
             f"trial {trial} is told without a value: give one, or state='pruned' or 'fail'"
         )
-    return how
+    return end
 
 
 class LoopJournal:
@@ -346,11 +346,11 @@ class LoopJournal:
         return monotonic() - self._zero
 
     def seen(self) -> View:
-        """What a searcher sees."""
+        """The view of the study that a searcher gets."""
         return view(self.state, self.now(), believe(self.state))
 
     def take(self) -> None:
-        """Hold the study, and read what others have written meanwhile.
+        """Lock the study, and read what others have written meanwhile.
 
         Raises:
             StudyError: it is open elsewhere, or was begun as another search.
@@ -368,7 +368,7 @@ class LoopJournal:
         folder.live = self.state
 
     def leave(self) -> None:
-        """Let go of the study."""
+        """Unlock the study, if it is locked."""
         if self._release is None:
             return
         folder = self.setup.folder
@@ -406,13 +406,12 @@ class LoopJournal:
         inbox.remove(paths)
 
     def _read(self) -> None:
-        """Read the journal; a run begins, unless this loop's is the newest there."""
+        """Read the journal; begin a run, unless this loop's run is the newest in it."""
         control.take_notes(self.setup)
         lines = self.setup.folder.lines()
         self.state = replay(lines)
         self._repeats = RepeatWarner(self.state.known.values())
         planned = [line.entry for line in lines if isinstance(line.entry, Planned)]
-        # The trials that ever had a slot.
         self.begun = {trial for each in planned for gang in each.start for trial in gang.trials}
         if self._run == 0 or self.state.run != self._run:
             self._begin(lines)
@@ -447,7 +446,7 @@ class LoopJournal:
 
 
 def _head(setup: Setup, data: Any, deciders: Deciders, before: Head) -> dict[str, Any]:
-    """The head of the run. If there is no function, no file is named as that of the code."""
+    """The head of the loop's run. Without a function it names no file as that of the code."""
     now = {
         **head(setup, data, deciders, before),
         "profile": None,
@@ -479,14 +478,14 @@ def searcher_for(setup: Setup, searcher: Searcher[Any] | str | None, before: Hea
     if searcher is not None:
         usual = completed(searcher, {}, lambda: grid_or_random(setup.space))
     searcher = searcher_of(setup, SearchArguments(searcher=usual, max_epochs=UNLIMITED))
-    check_space_known(setup, searcher)
+    check_space_known(searcher)
     for each in nested(searcher):
         _check_asks_once(each)
     return searcher
 
 
 def _former_searcher(before: Head) -> Searcher[Any]:
-    """The searcher of the run before. What `optimize` drew says nothing of how many are asked."""
+    """The searcher of the run before; if that was `optimize`'s, without its number of samples."""
     searcher = rebuild(before["searcher"])
     core: Any = [*nested(searcher)][-1]
     if before.get("loop") or not hasattr(core, "num_samples"):
@@ -495,7 +494,7 @@ def _former_searcher(before: Head) -> Searcher[Any]:
 
 
 def _check_asks_once(searcher: Searcher[Any]) -> None:
-    """Raise StudyError if the searcher sends a trial on that it had stopped before."""
+    """Raise StudyError if the searcher may send a trial on that it had stopped before."""
     stopping = getattr(searcher, "stopping", False)
     if isinstance(searcher, (*BY_RUNGS, Trace)) and not stopping:
         raise StudyError(
@@ -511,9 +510,9 @@ def _check_asks_once(searcher: Searcher[Any]) -> None:
 
 
 class SearcherWithRoom:
-    """A searcher that is given room for so many trials, and asked for them without an end.
+    """A searcher that is given room for more and more trials, without an end.
 
-    Searchers remember what they saw, so one is kept for each room.
+    Searchers remember what they saw, so there is one for each room.
     """
 
     def __init__(self, searcher: Searcher[Any]) -> None:

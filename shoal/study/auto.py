@@ -106,23 +106,23 @@ def policy_of(
     return parse(policy, {"fuse": fuse}, seed, with_files)
 
 
-def check_methods(what: str, decider: Any, methods: tuple[str, ...]) -> None:
+def check_methods(kind: str, decider: Any, methods: tuple[str, ...]) -> None:
     """Raise StudyError unless the object has these methods, and is no class."""
-    meant = instead(decider)
-    if meant is not None:
-        raise StudyError(f"Optuna's objects are none of Shoal's: {meant}")
+    hint = instead(decider)
+    if hint is not None:
+        raise StudyError(f"Optuna's objects are none of Shoal's: {hint}")
     if isinstance(decider, type):
         raise StudyError(
-            f"give an instance as {what}: {decider.__name__}(…), not {decider.__name__}"
+            f"give an instance as {kind}: {decider.__name__}(…), not {decider.__name__}"
         )
     if not all(callable(getattr(decider, name, None)) for name in methods):
         raise StudyError(
-            f"a {what} is a name, or an object with {' and '.join(methods)}; got {decider!r}"
+            f"a {kind} is a name, or an object with {' and '.join(methods)}; got {decider!r}"
         )
 
 
 def known_names() -> str:
-    """What to say instead of an unknown name, in lines that fit a terminal."""
+    """The text that lists the names of policies, in lines that fit a terminal."""
     names = textwrap.fill(", ".join(SHOWN), 78, initial_indent="  ", subsequent_indent="  ")
     return f"there are (docs/policy.md says when to use which):\n{names}"
 
@@ -189,7 +189,7 @@ def check_place_of_data(policy: Policy[Any], catalogue: Catalogue, user_policy: 
 
 
 def over_placed(policy: Any, catalogue: Catalogue, reshuffles: bool) -> Any:
-    """The policy; `elastic` has its trials read at each slot what lies there.
+    """The policy; if it is `elastic`, its trials read at each slot what lies there.
 
     Where some node holds all of the data, slots are there only, and nothing changes.
 
@@ -344,7 +344,7 @@ def _word(value: ast.expr) -> object:
 
 
 def _split(listed: str) -> list[str]:
-    """The parts between commas; a comma within parentheses does not count."""
+    """The parts of a text between commas; a comma within parentheses does not count."""
     names = [""]
     depth = 0
     for character in listed:
@@ -357,7 +357,7 @@ def _split(listed: str) -> list[str]:
 
 
 def describe(policy: str) -> dict[str, Any]:
-    """The choice for a journal's head; `policy_text` gives the name back."""
+    """The automatic choice as a journal's head has it; `policy_text` gives the name back."""
     described: dict[str, Any] = {"name": AUTO}
     objective = objective_of(policy)
     if objective != MAKESPAN:

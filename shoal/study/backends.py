@@ -44,7 +44,7 @@ TOGETHER: Seconds = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """From where a run begins."""
+    """What a backend is made from beside options: data, state, time, speeds, place of the run."""
 
     data: Data
     state: State
@@ -79,7 +79,7 @@ class WiredBackend:
 
     @property
     def grouping(self) -> Grouping | None:
-        """How the journal's entries share their syncs with the checkpoints; None: they do not."""
+        """How the journal's entries share syncs with the checkpoints; None: they do not."""
         if not self.vault.together:
             return None
         return Grouping(TOGETHER, self.vault.commit, self.vault.sweep)
@@ -105,7 +105,7 @@ def check_place(setup: Setup, state: State) -> None:
 
 
 def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
-    """The backend, ready to run.
+    """Make the backend ready to run.
 
     The folder of checkpoints is marked as this run's, so that writers of a former run are refused.
     """
@@ -132,7 +132,7 @@ def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
 def _local(
     setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
 ) -> WiredBackend:
-    """One slot in this process."""
+    """The backend of one slot in this process."""
     device = device_of(options.device)
     trainer_setup = TrainerSetup(
         options,
@@ -261,7 +261,7 @@ class Perform(Protocol):
         slots: int | None = 1,
         threads: int = 0,
     ) -> Any:
-        """What `work` returns; it raises what `work` raises."""
+        """Returns what `work` returns, and raises what `work` raises."""
         ...
 
 
@@ -358,7 +358,7 @@ def _open_to(pool: OpenPool) -> str:
 def _ray(
     setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
 ) -> WiredBackend:
-    """Slots that are actors of a Ray cluster."""
+    """The backend of slots that are actors of a Ray cluster."""
     check_ray()
     pool = pool_of(options.address)
     if pool is None:
@@ -377,7 +377,7 @@ def _ray(
 def _pooled(
     pool: PoolFolder, setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
 ) -> WiredBackend:
-    """Slots that a pool lends; the study waits until it gets its first."""
+    """Ray's backend on slots that a pool lends; it waits until the study gets its first."""
     with ExitStack() as stack:
         place = setup.folder.path
         start.tell(start.since, f"Waiting for a slot of the pool in {pool.path} …")
@@ -396,8 +396,8 @@ def _pooled(
             share = member.wait()
         except PoolError as error:
             raise StudyError(str(error)) from error
-        lent = replace(options, address=_open_to(member.joined), slots=share)
-        ray = _make_ray(setup, lent, start, course)
+        options = replace(options, address=_open_to(member.joined), slots=share)
+        ray = _make_ray(setup, options, start, course)
         stack.callback(ray.close)
         member.follow(ray)
         return WiredBackend(ray, vault, stack.pop_all().close, [member])

@@ -25,7 +25,7 @@ from shoal.train.recipe.unit import Tree
 
 
 def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Any, ...]:
-    """The callbacks.
+    """The callbacks as a tuple, each of which can be called.
 
     Raises:
         StudyError: one is a class, has none of the methods, or one whose name is misspelt.
@@ -112,7 +112,7 @@ def check_model_arguments(
 
 @dataclass(frozen=True, slots=True)
 class TrialMoment:
-    """What a callback is told of: a trial after so many visits, and where its state of then is.
+    """The moment of a callback: a trial after so many visits, and where its state of then is.
 
     `visits`: -1: within a visit. `epoch`: None: the trial begins or has ended. `kept`: the durable
     state of then.
@@ -130,7 +130,7 @@ class TrialMoment:
         return self.wired.vault
 
     def state(self) -> Tree | None:
-        """The trial's state of then; None: of a trial that ended no other than durable ones.
+        """The trial's state at that moment; None: the trial ended, and only durable ones are left.
 
         Raises:
             StudyError: it cannot be had any more.
@@ -152,7 +152,7 @@ class TrialMoment:
 
 
 class CallbackHandler:
-    """Calls the callbacks.
+    """Calls the callbacks of a run as its moments pass.
 
     `wired`: the run's backend. `after`: called when some of them were. `epochs`: those to which the
     searcher sends trials at most that ended before, at a rung; None: it sends none of them on.
@@ -186,13 +186,13 @@ class CallbackHandler:
         self._state = State()
 
     def start(self, entries: Sequence[Entry], state: State) -> None:
-        """The run begins with these entries."""
+        """Call what is for the beginning of a run, and for the entries with which it begins."""
         self._state = state
         self._call("on_start")
         self._tell_all(entries)
 
     def close(self) -> None:
-        """The run is over, and with it the trials that no rung let go on."""
+        """Call what is for the end of the run, and of the trials that no rung let go on."""
         for trial in self._at_rungs:
             if trial in self._state.ended:
                 self._call(PLAIN, trial)
@@ -224,7 +224,7 @@ class CallbackHandler:
                         self._end(trial)
 
     def _end(self, trial: TrialId) -> None:
-        """The trial has ended; at a rung, a plain function is not called before the run's end."""
+        """Call what is for a trial's end; at a rung, plain functions wait for the run's end."""
         self._begun.discard(trial)
         self._call("on_trial_end", trial)
         if self._may_go_on(trial):

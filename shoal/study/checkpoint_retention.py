@@ -92,7 +92,7 @@ class Retention:
             self.learn(lines())
 
     def learnt(self) -> Any:
-        """What was learnt so far, JSON-able: for a snapshot."""
+        """What was learnt so far, as JSON can hold it: for a snapshot."""
         return {
             "aims": self._aims(),
             "last": self.last,
@@ -103,7 +103,7 @@ class Retention:
         }
 
     def _recall(self, snapshot: Snapshot) -> bool:
-        """Take over what was learnt when the snapshot was written; whether that says enough."""
+        """Take over what was learnt until the snapshot was written; returns if that is enough."""
         known = snapshot.state.known.values()
         self._shards = {trial.id: len(trial.shards) for trial in known}
         self._configs = {trial.id: trial.config for trial in known}
@@ -123,7 +123,7 @@ class Retention:
         return True
 
     def _aims(self) -> list[str]:
-        """By what trials are ranked; of several recipes by what those of each."""
+        """The metrics and modes by which the trials of each recipe are ranked."""
         configs = {config.get(RECIPE): config for config in self._configs.values()}
         return sorted(f"{name}: {self._aim(each)}" for name, each in configs.items())
 
@@ -181,7 +181,7 @@ class Retention:
         self._uses[name] += 1
 
     def _lose_last(self, trial: TrialId, visits: int) -> None:
-        """The last state cannot be read: the one before takes its place, if it is there."""
+        """Put the state before the last one in place of that, which cannot be read."""
         if trial in self.best and self.best[trial][1] == self.last.get(trial):
             self._drop_best(trial)
         self._drop_last(trial)

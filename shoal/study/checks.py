@@ -300,9 +300,9 @@ def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
                 check_added(part, values)
         return
     space = validated(setup.space or {})
-    named = [name for name, _ in dimensions(space)]
+    names = [name for name, _ in dimensions(space)]
     try:
-        keys.check_added(setup.recipe, config, named, list(space), setup.seed)
+        keys.check_added(setup.recipe, config, names, list(space), setup.seed)
     except ValueError as error:
         raise StudyError(str(error)) from error
 

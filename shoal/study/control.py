@@ -138,7 +138,7 @@ def slots(setup: Setup, add: int | None, remove: int | None, count: int | None) 
 
 
 def take_notes(setup: Setup) -> bool:
-    """Write down what notes ask for that no run has read; whether there were any.
+    """Write down what unread notes ask for; returns whether there were any.
 
     The caller holds the study's lock.
     """
@@ -222,7 +222,7 @@ def _leave(setup: Setup, inbox: Inbox, make: Callable[[Names], N]) -> N:
 
 
 def _write(setup: Setup, entries: Iterable[Entry]) -> None:
-    """Append to the journal, which nobody else does now."""
+    """Append entries to the journal; the caller holds the study's lock."""
     past = setup.folder.past()
     new = [as_read(entry) for entry in entries]
     fold(past.state, new)  # raises if the journal could not be read with these entries
@@ -250,7 +250,7 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note_reader(setup: Setup) -> Meaning:
-    """What notes to this study ask for, as entries of its journal."""
+    """The function that turns a note to this study into entries of its journal."""
 
     def entries(state: State, note: Note) -> Iterable[Entry]:
         match note:
@@ -271,7 +271,7 @@ def note_reader(setup: Setup) -> Meaning:
 
 
 def _stop_entries(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
-    """What ends this trial, or the run; nothing if the trial has ended."""
+    """The entry that ends this trial, or the run; none if the trial has ended."""
     if trial is None:
         return (Commanded("stop", "asked for"),)
     check_known(state, trial)
@@ -283,17 +283,17 @@ def _stop_entries(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
 def _extend_entries(
     setup: Setup, state: State, trial: TrialId, max_epochs: float
 ) -> tuple[Entry, ...]:
-    """The trial once more, with more samples; nothing if it is to train that long already."""
+    """The trial submitted again with more samples; empty if it is to train so long already."""
     known = check_known(state, trial)
-    how = state.ended.get(trial)
-    if how not in (None, "finished"):
+    end = state.ended.get(trial)
+    if end not in (None, "finished"):
         remedy = "make a copy with warm_start=False, as nothing of it is durable"
-        if how.startswith("failed"):
+        if end.startswith("failed"):
             remedy = "try it again with retry_failed=True"
         elif trial in state.kept:
             remedy = "make a copy of it, which goes on from its last durable state"
         raise StudyError(
-            f"trial {trial} is {how.rstrip('.')}, and only a trial that is finished or has work "
+            f"trial {trial} is {end.rstrip('.')}, and only a trial that is finished or has work "
             f"left can be extended: {remedy}"
         )
     for shard in known.shards:
@@ -319,7 +319,7 @@ def _extend_entries(
     if samples == known.samples:
         return ()
     kept = state.kept.get(trial)
-    if how is not None and kept is not None:
+    if end is not None and kept is not None:
         _check_checkpoint(setup, state, kept, "make a cold copy of the trial")
     return (Submitted(replace(known, samples=samples)),)
 

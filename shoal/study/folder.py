@@ -42,7 +42,7 @@ class StudyPaused(RuntimeError):  # noqa: N818 - a state of the study, as its us
 
 
 class Folder:
-    """Where a study lives. `checkpoints`: another place for the weights, any fsspec URL."""
+    """The folder of a study. `checkpoints`: another place for the weights, any fsspec URL."""
 
     def __init__(self, path: str | Path, checkpoints: str | None = None) -> None:
         _check_place("storage", path)
@@ -67,11 +67,12 @@ class Folder:
         self.moment: Any = None
         if checkpoints:
             _check_place("checkpoints", checkpoints)
-            self.elsewhere = _whole(checkpoints)
+            elsewhere = checkpoints if is_remote(checkpoints) else whole(checkpoints).resolve()
+            self.elsewhere = str(elsewhere)
 
     @property
     def name(self) -> str:
-        """The name of the study: of its folder."""
+        """The study's name, which is that of its folder."""
         return self.path.resolve().name if self.path.name == ".." else self.path.name
 
     @property
@@ -169,7 +170,7 @@ class Folder:
         return self.snapshots.past()
 
     def slots(self) -> Any:
-        """What the run of the study wrote of its slots last; None if it has no run."""
+        """What the study's run wrote last of its slots; None if there is no such file."""
         with suppress(OSError, ValueError):
             return decoded(read_file(self.board), SlotsFile)
         return None
@@ -270,12 +271,6 @@ def _check_place(name: str, place: Any) -> None:
             ) from error
 
 
-def _whole(place: str | Path) -> str:
-    if is_remote(place):
-        return str(place)
-    return str(whole(place).resolve())
-
-
 def timestamp() -> str:
     """Now, as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -294,7 +289,7 @@ def _installed() -> Mapping[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
+    """Versions of Python and of the libraries that decide the numbers."""
     return {"python": platform.python_version(), **_installed()}
 
 

@@ -35,7 +35,7 @@ Head = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Deciders:
-    """What decides in a run, and how the run is set up."""
+    """The searcher, the policy and the options of a run."""
 
     searcher: Searcher[Any]
     policy: Policy[Any] | str  # "auto" and "auto:…" stay as the user wrote them
@@ -43,7 +43,7 @@ class Deciders:
 
 
 def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = None) -> Head:
-    """What the journal says of a run: for people, for resume, for the report.
+    """The journal's head of a run: for people, for resume, for the report.
 
     `before`: the head of the run before it.
     """
@@ -54,12 +54,13 @@ def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = Non
         policy = auto.describe(deciders.policy)
     else:
         policy = _described(policies.describe, deciders.policy)
+    fingerprints = {name: part.fingerprint for name, part in data.of.items()}  # of several recipes
     described = {
         "study": setup.folder.name,
         "recipe": _code(describe_recipe(setup.recipe), (before or {}).get("recipe", {})),
         "data": {
             "fingerprint": data.fingerprint,
-            **_fingerprints_by_recipe(data),
+            **({"recipes": fingerprints} if fingerprints else {}),
             "samples": sum(data.sizes.values()),
             "shards": len(data.shards),
         },
@@ -81,13 +82,6 @@ def head(setup: Setup, data: Data, deciders: Deciders, before: Head | None = Non
     }
     as_it_will_be_read: dict[str, Any] = plain(described)
     return as_it_will_be_read
-
-
-def _fingerprints_by_recipe(data: Data) -> dict[str, Any]:
-    """The fingerprints of the data of several recipes, by name; nothing of a single one."""
-    if not data.of:
-        return {}
-    return {"recipes": {name: part.fingerprint for name, part in data.of.items()}}
 
 
 def _code(now: dict[str, Any], before: Head) -> Head:
@@ -138,7 +132,7 @@ def _rebuilt(head: Head) -> Deciders:
     return Deciders(search.rebuild(head["searcher"]), chosen, Options.of(**head["options"]))
 
 
-def _with_objective(rule: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_objective(described: Mapping[str, Any]) -> Mapping[str, Any]:
     """The policy's description, with the function that the user named as its objective.
 
     `Folder.check_places` has seen that the user named it.
@@ -147,7 +141,7 @@ def _with_objective(rule: Mapping[str, Any]) -> Mapping[str, Any]:
         StudyError: it is not there any more.
     """
     try:
-        return with_objective(rule)
+        return with_objective(described)
     except ValueError as error:
         raise StudyError(
             f"{error}. The study's last run had it in its policy: put it back, or give another "
@@ -231,7 +225,7 @@ def check_same_study(before: Head, now: Head, state: State) -> None:
 
 
 def _is_other_code(before: Head, now: Head) -> bool:
-    """Whether both files are known, and differ; of several recipes those of one."""
+    """Whether the code's files of two heads are known and differ; of several recipes any."""
     parts = before.get("parts", {})
     if any(_is_other_code(parts.get(n, {}), each) for n, each in now.get("parts", {}).items()):
         return True
@@ -241,7 +235,7 @@ def _is_other_code(before: Head, now: Head) -> bool:
 def trained_by_other_code(
     runs: Iterable[Line], lines: Callable[[], Iterable[Line]], recipe: Head
 ) -> set[TrialId]:
-    """The trials that were last trained by another code than this recipe's, as heads say it.
+    """The trials that were last trained by other code than this recipe's, as heads say it.
 
     `runs`: the lines that began runs. `lines`: reads them all, if one of these had other code.
     """
@@ -278,7 +272,7 @@ def code_now(setup: Setup, before: Head) -> Head:
 
 
 def _are_other_texts(before: Head, now: Head) -> bool:
-    """Whether the texts of all modules are known, and differ, wherever they lay."""
+    """Whether the texts of all modules of two heads are known and differ, wherever they lay."""
     then, here = (each.get("imports") for each in (before, now))
     if then is None or here is None:
         return False
@@ -286,7 +280,7 @@ def _are_other_texts(before: Head, now: Head) -> bool:
 
 
 def warn_of_former_code(former: Iterable[TrialId], before: State, now: State) -> None:
-    """Say it if a run's results are those of former code. `before`: the state as the run began.
+    """Warn if a run's results are those of former code. `before`: the state as the run began.
 
     `former`: the trials that other code had trained until then.
     """

@@ -18,7 +18,7 @@ HARVEST = "harvest"  # the folder of `shoal harvest`, within the study's
 
 
 def is_held(folder: Folder) -> bool | None:
-    """Whether the process that opened the study last is there; None: that cannot be told."""
+    """Whether the process that opened the study last is alive; None: that cannot be told."""
     try:
         file = folder.path / "holder.json"
         holder = decoded(read_file(file), HolderFile)
@@ -64,8 +64,9 @@ def command_to_go_on(folder: Folder) -> str:
 
 
 def was_harvested(folder: Folder) -> bool:
-    """Whether the last run trained on idle nodes, as far as can be told: in a cluster that was
-    joined, in a folder that `shoal harvest` has used.
+    """Whether the last run trained on idle nodes, as far as can be told.
+
+    It joined a cluster, and `shoal harvest` has used the study's folder.
     """
     options = folder.head().get("options")
     joined = isinstance(options, dict) and options.get("address") is not None
@@ -89,5 +90,5 @@ def running_mark(folder: Folder) -> Iterator[None]:
 
 
 def was_cut_off(folder: Folder) -> bool:
-    """Whether the process of the last run ended in its midst; asked by who holds the study."""
+    """Whether the last run's process ended in its midst; the caller holds the study."""
     return is_there(folder.path / NAME)

@@ -108,7 +108,7 @@ class Inbox:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Nobody else leaves a note meanwhile."""
+        """Within, nobody else leaves a note."""
         make_folder(self.folder, self.study)
         with alone(self.folder / "lock", timeout=30, root=self.study):
             yield
@@ -159,7 +159,7 @@ class Inbox:
 
 
 def note_entries(inbox: Inbox, state: State, meaning: Meaning) -> tuple[list[Path], list[Entry]]:
-    """The files of the notes, and what is to be journalled for them.
+    """The files of the notes, and the entries to be journalled for them.
 
     It warns of what cannot be done.
     """
@@ -239,7 +239,7 @@ class InboxBackend:
 
 @contextmanager
 def stop_signals(tell: Callable[[Commanded], None], warned: bool = False) -> Iterator[None]:
-    """Ctrl-C, or a scheduler's SIGTERM, stops the study at the next moment; a second one, now.
+    """Within, Ctrl-C or SIGTERM stops the study at the next moment; a second one, at once.
 
     `warned`: the scheduler's warning does so, too.
     """
@@ -270,7 +270,7 @@ def stop_signals(tell: Callable[[Commanded], None], warned: bool = False) -> Ite
 
 
 def _give_back() -> None:
-    """Let the signals do what they did before.
+    """Give signals back to the handlers that they had before.
 
     Forks of the process, too: their parent ends them by SIGTERM, as a `multiprocessing.Pool` does,
     and waits for that.

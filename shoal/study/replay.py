@@ -410,7 +410,7 @@ class RecipeReplay:
 
 
 class _StateComparison:
-    """Where durable states are not those of the trial trained again, to the last bit.
+    """Compares durable states, to the last bit, with those of the trial trained again.
 
     Called with the state trained again after each visit, it compares the `earlier` ones.
     """
@@ -426,7 +426,7 @@ class _StateComparison:
             self.compare(visits, self._earlier[visits], retrained)
 
     def compare(self, visits: int, saved: Tree, retrained: Tree) -> None:
-        """Compare the durable state after so many visits."""
+        """Compare the durable state after so many visits with the retrained one."""
         places = list(differences(*in_one_form(saved, retrained)))
         if places:
             path, gap = places[0]
@@ -434,7 +434,7 @@ class _StateComparison:
             self.gaps[visits] = (where, max(gap for _, gap in places))
 
     def verdict(self, newest: int) -> Verdict:
-        """What it says of a trial trained alone; `newest`: the visits of its newest state."""
+        """The verdict on a trial that differs; `newest`: the visits of its newest state."""
         visits, (where, gap) = min(self.gaps.items())
         if visits < newest:
             where = f"its checkpoint after {plural(visits, 'visit')}: {where}"
@@ -442,7 +442,7 @@ class _StateComparison:
 
 
 class _Path:
-    """How far each visit moves a model that is trained: called with the states in turn."""
+    """The distances that a model moves in each visit; called with the states in turn."""
 
     def __init__(self) -> None:
         self._before: Tree | None = None
@@ -456,7 +456,7 @@ class _Path:
 
     @property
     def mean(self) -> float:
-        """The mean over the visits, as a norm."""
+        """The mean distance of a visit, as a norm."""
         return sum(self._moves) / max(len(self._moves), 1)
 
 
@@ -532,7 +532,7 @@ class FunctionReplay:
         return Verdict("differs", difference, "the function kept something else")
 
     def _trained(self, trial: TrialId, visits: int, vault: Checkpoints) -> Saved:
-        """The state after so many reports; {} if there was no checkpoint this time."""
+        """The trial's state after so many reports; {} if there was no checkpoint this time."""
         known = self._state.known[trial]
         begun = 0
         source: Saved | None = None

@@ -310,7 +310,7 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
 
 
 def data_as_trained(setup: Setup) -> Data:
-    """The recipe's data, made anew.
+    """The recipe's data, read anew; it must be that of the study's runs.
 
     Raises:
         StudyError: it is other data than the study's runs had, or there is no recipe.

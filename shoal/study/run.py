@@ -202,7 +202,7 @@ def _choose(
 
 
 def _check(setup: Setup, request: Request, past: _Past, choice: _Choice) -> dict[str, Any]:
-    """Refuse what cannot be; returns the head, by which the journal is to describe the run."""
+    """Refuse what cannot be; returns the head by which the journal is to describe the run."""
     options, state, data = choice.deciders.options, past.state, past.data
     check_search(setup, request.deciders.searcher, choice.policy, options, data, state)
     check_scored(setup.metric, state)
@@ -238,10 +238,10 @@ def _head_of_arguments(arguments: SearchArguments, speeds: Profile | Given | Non
 def _check_shards(state: State, data: Data) -> None:
     """Raise StudyError if trials train shards that the data does not have."""
     for name, trial in state.known.items():
-        lacking = sorted(trial.shards - data.sizes.keys())
-        if lacking:
+        missing = sorted(trial.shards - data.sizes.keys())
+        if missing:
             raise StudyError(
-                f"the journal says that trial {name} trains shard {lacking[0]!r}, and the data has "
+                f"the journal says that trial {name} trains shard {missing[0]!r}, and the data has "
                 f"{', '.join(sorted(data.sizes)[:3])}{', …' * (len(data.sizes) > 3)} only: take a "
                 "copy that is as Shoal wrote it, or begin a new study with another storage="
             )
@@ -276,7 +276,7 @@ def _begin(
     check_extended(setup, state, extended, now[SCHEDULE])
     now["recipe"] = {**now["recipe"], **save(folder, setup.recipe)}
     entries = _first_entries(folder, state, (*retried, *extended), past, now)
-    history = _written(folder, history, entries)
+    history = _append(folder, history, entries)
     remove_tracebacks(setup, retried)
     if not past.head and control.take_notes(setup):  # notes that came before the first run
         history = folder.past()
@@ -301,7 +301,7 @@ def _first_entries(
 
 
 def _lost_slots(folder: Folder, before: Head, state: State) -> list[Entry]:
-    """What the end of the former run's process means for the trials that it was training.
+    """The loss of a slot whose process ended in the former run, as an entry.
 
     The slot of the local backend died with it. A trial that ends its process each time, such as by
     a fault in C code, is set aside like one that ends the processes of slots.
@@ -312,7 +312,7 @@ def _lost_slots(folder: Folder, before: Head, state: State) -> list[Entry]:
     return [Left(slots, died=True, why="the run's process ended")]
 
 
-def _written(folder: Folder, history: History, entries: Sequence[Entry]) -> History:
+def _append(folder: Folder, history: History, entries: Sequence[Entry]) -> History:
     """Append the entries to the journal; returns the history with them."""
     lines = [Line(history.time, entry) for entry in entries]
     journal = Journal(folder.journal)

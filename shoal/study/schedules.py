@@ -24,7 +24,7 @@ Head = Mapping[str, Any]
 
 
 def recipe_for_study(recipe: Recipe, former: Head) -> Recipe:
-    """The recipe for the study that has this head; a recipe may be in several studies."""
+    """The recipe, with schedules for this study alone, as long as its head says."""
     if not isinstance(recipe, Adapted):
         return recipe
     adapted = recipe.for_study()
@@ -43,7 +43,7 @@ def plan_schedules(setup: Setup, searcher: Searcher[Any], before: Head, state: S
 
 
 def plan_to_measure(recipe: Recipe) -> Recipe:
-    """The recipe, to be tried or timed outside of a study."""
+    """The recipe with usual schedules, to be tried or timed outside of a study."""
     if not isinstance(recipe, Adapted):
         return recipe
     adapted = recipe.for_study()
@@ -63,7 +63,7 @@ def _longest_trial(searcher: Searcher[Any]) -> int | None:
 
 
 def _former_epochs(before: Head, state: State) -> int | None:
-    """For how many epochs the schedules of the trials on record are; None if nothing says so."""
+    """The epochs that schedules of trials on record are laid out for; None if nothing says it."""
     if not state.known:
         return None
     epochs: int | None = before.get(SCHEDULE)
@@ -71,7 +71,7 @@ def _former_epochs(before: Head, state: State) -> int | None:
 
 
 def check_schedules(setup: Setup, longest: int | None, before: Head, state: State) -> int | None:
-    """For how many epochs schedules are; None if the recipe's code does not ask.
+    """The epochs that schedules are laid out for; None if the recipe's code does not ask.
 
     Raises:
         StudyError: trials on record have other schedules, or trials are to train for longer.

@@ -50,10 +50,10 @@ COMBINATIONS = "random search makes num_samples of each combination of the grids
 
 
 def with_history(searcher: Searcher[Any], before: Head, state: State) -> Searcher[Any]:
-    """The searcher, as it goes on with this study.
+    """The searcher, made to draw in this study as it drew before.
 
-    It draws as it drew before. A grid that had other values begins with the
-    configurations that came then. `before`: the description of the searcher in the run before.
+    A grid that had other values begins with the configurations that came then. `before`: the
+    description of the searcher in the run before.
     """
     former = _levels(before)[-1]
     core: Any = [*nested(searcher)][-1]
@@ -91,7 +91,7 @@ def with_core(searcher: Any, core: Searcher[Any]) -> Searcher[Any]:
 
 
 def _numbered(state: State) -> list[Trial]:
-    """The searcher's own trials."""
+    """The trials that the searcher made, not people."""
     known = state.known.values()
     return [trial for trial in known if NUMBERED.fullmatch(trial.id)]
 
@@ -248,7 +248,7 @@ def _next_stop(searcher: Any, end: float) -> float:
 def check_extended(
     setup: Setup, state: State, trials: Sequence[Trial], laid_out: int | None = None
 ) -> None:
-    """Say what keeps these trials from going on, or from being as if trained so long at once.
+    """Check that trials can go on, and warn if they will not be as if trained so long at once.
 
     `laid_out`: for how many epochs the trials' schedules were made, if that is known. Trials that
     go on within these are as if trained so long at once.
@@ -277,7 +277,7 @@ def check_extended(
 
 
 def _check_schedules(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
-    """Say what learning rates these trials of one recipe would go on with.
+    """Check the learning rates that these trials of one recipe would go on with.
 
     Raises:
         StudyError: their schedules are at an end.

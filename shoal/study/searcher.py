@@ -48,7 +48,7 @@ BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
 
 
 def sample_count(*counts: int | None) -> int | None:
-    """The number of samples under either name; None: none was given.
+    """The number of samples under any of its names; None: none was given.
 
     Raises:
         StudyError: the two names have two numbers.
@@ -252,7 +252,7 @@ def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
                 "there is nothing to train: study.optimize(objective, n_trials=…), or a loop of "
                 "your own with study.ask() and study.tell()"
             )
-        check_space_known(setup, searcher)
+        check_space_known(searcher)
     for each in nested(searcher):
         if isinstance(each, PBT) and reports_no_checkpoint(setup.recipe):
             raise StudyError(
@@ -273,7 +273,7 @@ def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
             )
 
 
-def check_space_known(setup: Setup, searcher: Searcher[Any]) -> None:
+def check_space_known(searcher: Searcher[Any]) -> None:
     """Raise StudyError if the searcher must know the space that an objective draws from."""
     for each in nested(searcher):
         if getattr(each, "space", None):
@@ -289,7 +289,7 @@ def check_space_known(setup: Setup, searcher: Searcher[Any]) -> None:
 
 
 def with_own_draws(setup: Setup, searcher: Searcher[Any]) -> Searcher[Any]:
-    """The searcher; where an objective alone draws, it says so, and the objective is told.
+    """The searcher; where an objective alone draws, both know that it does.
 
     What an objective draws is spread over trials then. It is not in a study that was begun before,
     nor where the searcher draws, too: both would take the same places.

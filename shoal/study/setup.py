@@ -63,7 +63,7 @@ class Setup:
 
     @property
     def aims(self) -> Mapping[Any, tuple[str, str]]:
-        """Metric and mode of each of several recipes; empty where the study has one for all."""
+        """Metric and mode of each of several recipes; empty if the study has one for all."""
         if isinstance(self.source, Recipe):
             return aims(self.source, self.metric)
         return self.source.aims
@@ -139,9 +139,9 @@ def checked_space(space: Any) -> Mapping[str, Any] | None:
             f'{{"lr": shoal.loguniform(1e-4, 1e-1)}}; got {type(space).__name__}'
         )
     for name, domain in space.items():
-        meant = instead(domain)
-        if meant is not None:
-            raise StudyError(f"dimension {name!r} is one of Optuna's: {meant}")
+        hint = instead(domain)
+        if hint is not None:
+            raise StudyError(f"dimension {name!r} is one of Optuna's: {hint}")
         is_pair = isinstance(domain, tuple) and len(domain) == 2
         if (
             is_pair
@@ -157,7 +157,7 @@ def checked_space(space: Any) -> Mapping[str, Any] | None:
 
 
 def data_of(recipe: Recipe, survey: Survey | None = None) -> Data:
-    """The recipe's data.
+    """The recipe's data, read for a study.
 
     `survey`: who looks at shards that lie at nodes; None: this process, which must hold them.
 
@@ -216,7 +216,7 @@ def with_recipe_options(recipe: Recipe, options: Mapping[str, Any]) -> dict[str,
 
 @contextmanager
 def alone_in_process(folder: Folder) -> Iterator[None]:
-    """Training of this study has the process for itself.
+    """Within, training of this study has the process for itself.
 
     Raises:
         StudyError: the process trains something already.
@@ -231,7 +231,7 @@ def alone_in_process(folder: Folder) -> Iterator[None]:
 
 @contextmanager
 def pause_on_failure(folder: Folder) -> Iterator[None]:
-    """Turn a failure of disk, data or folder into one clear StudyPaused."""
+    """Within, turn a failure of disk, data or folder into one clear StudyPaused."""
     try:
         yield
     except (OSError, DataError, DataMissing) as error:

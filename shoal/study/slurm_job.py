@@ -172,7 +172,7 @@ class AllocatedNodes:
         self.took: Seconds = 0.0
 
     def address(self) -> str:
-        """Where Ray is on the nodes; this process has joined it.
+        """The address of Ray on the nodes; this process has joined it.
 
         Raises:
             StudyError: Ray did not start on any of them.
@@ -183,7 +183,7 @@ class AllocatedNodes:
         return address
 
     def shares(self, slots: int | None, threads: int) -> dict[str, float]:
-        """What of a node each slot takes, by name of `RaySetup`, if there are to be so many slots.
+        """The parts of a node that a slot takes, as arguments of `RaySetup`, for so many slots.
 
         More slots than GPUs, or than CPUs by threads, have a part of one each.
         """
@@ -266,7 +266,7 @@ OF_SLURM = "Slurm job"
 
 
 class LongestVisit:
-    """How long a stop may have to wait: the longest visit, or gang with a quota, so far."""
+    """The longest visit, or gang with a quota, so far: a stop may have to wait so long."""
 
     def __init__(self) -> None:
         self.seconds: Seconds = 0.0

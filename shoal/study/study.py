@@ -179,11 +179,11 @@ class Study:
             Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
-        named, rule, count = self._arguments_by_place(searcher, policy)
+        user_searcher, user_policy, count = self._arguments_by_place(searcher, policy)
         chosen = Options.of(**with_recipe_options(self.recipe, options))
         arguments = SearchArguments(
-            searcher=named or self._searcher,
-            policy=rule,
+            searcher=user_searcher or self._searcher,
+            policy=user_policy,
             num_samples=sample_count(num_samples, n_trials, count),
             max_epochs=epochs_of(self.recipe, max_epochs),
             max_concurrent=max_concurrent,
@@ -240,7 +240,7 @@ class Study:
         self._train(Request(rebuild(former), arguments, self))
 
     def _train(self, request: Request) -> None:
-        """Run the study here; a loop of the user's own is over."""
+        """Close a loop of the user's own, and run the study here."""
         if self._ask_tell is not None:
             self._ask_tell.close()
             self._ask_tell = None
@@ -322,7 +322,7 @@ class Study:
         self._loop().tell(trial, values, state)
 
     def _loop(self) -> AskTellLoop:
-        """The loop of this object."""
+        """The ask-and-tell loop of this object."""
         if self._ask_tell is None:
             self._ask_tell = AskTellLoop(self.setup, self._searcher)
         return self._ask_tell
@@ -344,13 +344,13 @@ class Study:
         """All trials, in the order of their submission."""
         return results.results_of(self.setup, self.state)
 
-    def get_trials(self, *others: Any, **given: Any) -> list[TrialResult]:
+    def get_trials(self, *others: Any, **keywords: Any) -> list[TrialResult]:
         """`trials`, as Optuna calls it. There are no arguments: they are errors.
 
         Raises:
             StudyError: there are some.
         """
-        if given.get("states") is not None or others:
+        if keywords.get("states") is not None or others:
             raise StudyError(
                 "get_trials gives all trials: choose by their status, as "
                 '[t for t in study.trials if t.status == "finished"] (or "running", "retired", '

@@ -66,13 +66,13 @@ class Log:
             self.close()
 
     def tell(self, now: Seconds, text: str) -> None:
-        """What the run waits for before its first moment: a line at once."""
+        """Write a line at once of what the run waits for before its first moment."""
         self._waiting.append(f"{now:10.2f} s  {text}\n")
         LOGGER.info("%s", text)
         self.close()
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write the lines that wait."""
         if self._waiting:
             with open_file(self.file, "a") as log:
                 log.writelines(self._waiting)
@@ -148,7 +148,7 @@ class RepeatWarner:
                 self._warn(entry.trial, state)
 
     def _is_repeat(self, trial: Trial) -> bool:
-        """Whether it is new, and equals one that was seen; it counts as seen from now on.
+        """Whether a trial is new, and equals one that was seen; it counts as seen from now on.
 
         A trial without a configuration, which will draw its own, is looked at once it has.
         """
@@ -177,7 +177,7 @@ class RepeatWarner:
 
 
 def _key(trial: Trial) -> int:
-    """Returns a key: trials with equal keys are equal, to the last bit, when they are trained."""
+    """A hash that is equal for trials which training makes equal to the last bit."""
     return hash((frozenset(trial.config.items()), trial.start, trial.shards))
 
 
@@ -303,7 +303,7 @@ class SlotBoard:
             self._thread.start()
 
     def close(self) -> None:
-        """The run ends."""
+        """Stop writing, and remove the file."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()

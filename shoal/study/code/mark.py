@@ -28,7 +28,7 @@ MADE, TRUSTED = "made", "trusted"  # how a recipe has become a user's own
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The user's key. `secret`: None if there is none; `why` then says so."""
+    """The user's key. `secret`: None if there is none to use; `why` then says the reason."""
 
     file: Path
     secret: bytes | None = None
@@ -36,7 +36,7 @@ class Key:
 
     @property
     def name(self) -> str:
-        """What tells the key from other users' keys, without giving it away."""
+        """A name that tells the key from other users' keys, without giving it away."""
         return hashlib.sha256(b"name of " + (self.secret or b"")).hexdigest()[:16]
 
     def mark(self, content: bytes, how: str) -> str:
@@ -143,7 +143,7 @@ def is_own_snapshot(content: bytes, marks: Mapping[str, str]) -> bool:
 
 
 def places_outside(head: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's head names outside of the study's folder, by the argument that gives it."""
+    """The places outside of the study's folder that a run's head names, by their arguments."""
     options = head.get("options") or {}
     loggers = [each for each in head.get("loggers") or () if ":" in each]
     named = {
@@ -190,6 +190,6 @@ def are_own_places(head: Mapping[str, Any], folder: Path) -> bool:
 
 
 def _places(head: Mapping[str, Any], folder: Path) -> bytes:
-    """What is marked. With the folder, as a head may have been copied from another study."""
+    """The places as they are marked; with the folder, as a head may be another study's."""
     places = {"folder": str(folder.resolve()), **places_outside(head)}
     return b"places\0" + json.dumps(places, sort_keys=True).encode()

@@ -104,10 +104,10 @@ def code_name(recipe: "Recipe") -> str:
     """What the user calls what is trained: a function's name, or that of a recipe's class."""
     if function_in(recipe) is not None:
         return str(recipe.name)  # type: ignore[attr-defined]
-    return str(getattr(_named(recipe), "__name__", type(recipe).__name__))
+    return str(getattr(_adapted_code(recipe), "__name__", type(recipe).__name__))
 
 
-def _named(recipe: Any) -> Any:
+def _adapted_code(recipe: Any) -> Any:
     """The class or function that an adapted recipe is made of; None of other recipes."""
     return recipe.named() if is_adapted(recipe) else None
 
@@ -119,7 +119,7 @@ def parts_of(recipe: Any) -> "Mapping[str, Recipe]":
 
 def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
     """What the journal's head says of a recipe: file, name and a hash of the source."""
-    code = function_in(recipe) or _named(recipe) or type(recipe)
+    code = function_in(recipe) or _adapted_code(recipe) or type(recipe)
     about: dict[str, Any] = {"name": code_name(recipe), "file": None, "sha256": None}
     parts = parts_of(recipe)
     if parts:

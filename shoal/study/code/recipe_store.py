@@ -116,7 +116,7 @@ class StoredRecipe:
 
     @property
     def content(self) -> bytes:
-        """What is marked: everything that decides which code is loaded."""
+        """The bytes that are marked: everything that decides which code is loaded."""
         return json.dumps(self.plain).encode()
 
     @property
@@ -319,7 +319,7 @@ def _module(text: Text, path: str) -> Module:
 
 
 def _paths(texts: Iterable[Text]) -> dict[str, str]:
-    """Where each module's text lies, as it lay beside the others; by module."""
+    """The path of each module's text, by module; modules lie beside each other as they did."""
     paths: dict[str, str] = {}
     for text in texts:
         place = text.name.replace(".", "/")
@@ -410,7 +410,7 @@ def load(folder: Folder, head: Mapping[str, Any], trust: bool = False) -> Recipe
     stored = read_manifest(folder.path)
     standing: str | None = MADE
     if stored is None:
-        stored = _former(folder, head, trust)
+        stored = _former_recipe(folder, head, trust)
     else:
         standing = stored.standing(read_key())
         if standing is None and not trust:
@@ -440,7 +440,7 @@ def _refusal(folder: Folder, stored: StoredRecipe) -> str:
             f"It is a pickle ({stored.place / str(stored.manifest.pickle)}), which nobody can read "
             "beforehand: ask who made it"
         )
-    return _rule(folder, marked, look)
+    return _refusal_text(folder, marked, look)
 
 
 def _files_of(place: Path) -> Iterator[str]:
@@ -450,7 +450,7 @@ def _files_of(place: Path) -> Iterator[str]:
         yield from (os.path.relpath(os.path.join(where, name), place) for name in sorted(files))
 
 
-def _rule(folder: Folder, marked: str, look: str) -> str:
+def _refusal_text(folder: Folder, marked: str, look: str) -> str:
     place = folder.path
     return (
         f"the recipe in {place} is not known as your own ({marked}), and to load it runs its "
@@ -606,7 +606,7 @@ def _is_own_folder(folder: str) -> bool:
 
 
 def _from_pickle(stored: StoredRecipe) -> Recipe:
-    """The recipe out of its pickle, or with code from its file if that has changed.
+    """The recipe from its pickle, or with code from its file if that has changed.
 
     Raises:
         StudyError: it is not what was marked, or what its code imports is not there.
@@ -666,7 +666,7 @@ def _renew(module: ModuleType, name: str, take: Callable[[Any], Any]) -> None:
 # -- what an earlier Shoal stored: to be read for one more version ----------------------------
 
 
-def _former(folder: Folder, head: Mapping[str, Any], trust: bool) -> StoredRecipe:
+def _former_recipe(folder: Folder, head: Mapping[str, Any], trust: bool) -> StoredRecipe:
     """The recipe as an earlier Shoal stored it, which marked nothing.
 
     Raises:
@@ -681,7 +681,7 @@ def _former(folder: Folder, head: Mapping[str, Any], trust: bool) -> StoredRecip
         )
     if not trust:
         raise NotOwn(
-            _rule(
+            _refusal_text(
                 folder,
                 "an earlier Shoal stored it without a mark",
                 f"It is a pickle ({saved}), which nobody can read beforehand: trust it if you "
