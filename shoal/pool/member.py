@@ -24,7 +24,7 @@ MOST_RATES = 1024  # slots, where nobody knows how many a cluster will have
 EVERY: Seconds = 1.0
 # An idle slot is given back after this time.
 IDLE: Seconds = 3.0
-# With these, which trials have work left changes.
+# Entries after which other trials have work left.
 CHANGES = (Submitted, Finished, Failed, Retired)
 
 

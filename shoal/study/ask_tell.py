@@ -105,7 +105,7 @@ class AskTellLoop:
                     f"the study was told to stop ({study.state.stopped}): run the script again to "
                     "go on with it"
                 )
-            # Handed out by an earlier loop, and never told; else one that was added, or proposed.
+            # One that an earlier loop handed out and was never told; else one that was added.
             trials = study.state.trials
             begun = (t for t in trials if t in study.begun and t not in self._out)
             waiting = (t for t in trials if t not in study.begun)
@@ -363,7 +363,7 @@ class LoopJournal:
             opened.enter_context(folder.lock())
             if self._run == 0 or folder.size() != self._size:
                 self._read()
-            # Of a loop that is dropped, or that leaves trials when its program ends.
+            # This unlocks the study, too, if the loop is dropped or the program ends meanwhile.
             self._release = finalize(self, opened.pop_all().close)
         folder.live = self.state
 

@@ -61,9 +61,9 @@ def _name(callback: Any) -> str:
     return getattr(callback, "__name__", type(callback).__name__)
 
 
-# In place of a method's name: what is called of a plain function.
+# Stands for the method's name where a callback is a plain function.
 PLAIN = "__call__"
-# The argument by which a method asks for the trial's model, and which may.
+# The argument by which a method asks for the trial's model, and the methods that may.
 MODEL = "model"
 OF_TRIALS = ("on_epoch", "on_trial_end", PLAIN)
 
@@ -203,7 +203,7 @@ class CallbackHandler:
         self._tell_all(entries)
 
     def _tell_all(self, entries: Sequence[Entry]) -> None:
-        # Of a trial that was evaluated twice at this moment the state knows the newest one.
+        # If a trial was evaluated twice at this moment, `state` has its newest durable state only.
         kept = {(each.trial, each.visits): each for each in entries if type(each) is Kept}
         for entry in entries:
             match entry:

@@ -54,7 +54,7 @@ class Retention:
         self.best: dict[TrialId, tuple[float, str]] = {}
         self.sizes: dict[str, int] = {}  # bytes
         self._total = 0  # bytes
-        # How many trials have the state of that name as their last or best.
+        # How often the state of that name is the last, former or best one of a trial.
         self._uses: Counter[str] = Counter()
         self._shards: dict[TrialId, int] = {}
         self._configs: dict[TrialId, Mapping[str, Any]] = {}

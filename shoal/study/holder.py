@@ -73,7 +73,7 @@ def was_harvested(folder: Folder) -> bool:
     return joined and is_there(folder.path / HARVEST)
 
 
-NAME = "running"  # of a file that is there while a run is
+NAME = "running"  # of the file that marks a run at work
 
 
 @contextmanager

@@ -52,7 +52,7 @@ from shoal.train.tools.verify import (
 Saved = Mapping[str, Any]
 LIBRARIES = ("torch", "numpy", "shoal")
 UNKNOWN = "the processor was not recorded"
-# Why no rounding explains what a trial is that was not trained alone.
+# Why rounding alone cannot explain how a trial differs that was not trained alone.
 FUSE_RANDOM = "fuse_random: fused it drew other random numbers, and is equal in distribution only"
 WIDE_RANDOM = "on several slots it drew random numbers for each slot's part of a batch"
 WIDE_NORM = "on several slots batch norm saw a slot's part of each batch only"
@@ -330,7 +330,7 @@ class RecipeReplay:
                 with suppress(FileNotFoundError, Damaged):
                     states[visits] = self._vault.load(name)
                 if visits in states and not self._is_before(states[visits], trial):
-                    del states[visits]  # as of visits that were made again since
+                    del states[visits]  # its visits were made again since
         return sorted(states.items(), key=lambda item: item[0])
 
     def _is_before(self, saved: Tree, trial: TrialId) -> bool:
@@ -417,7 +417,7 @@ class _StateComparison:
 
     def __init__(self, earlier: Sequence[tuple[int, Tree]]) -> None:
         self._earlier = dict(earlier)
-        # by visits, the first place that differs, and the largest difference of all places
+        # By visits: the first place that differs, and the largest difference of all places.
         self.gaps: dict[int, tuple[str, float]] = {}
 
     def __call__(self, retrained: Tree) -> None:

@@ -403,7 +403,7 @@ def _loop(
         )
         stack.callback(callbacks.close)
         callbacks.start(begun.entries, state)
-        # First of all, as long as states that they are told of are not deleted for newer ones.
+        # They come first: retention must not have deleted the states that they are told of.
         watchers.insert(0, callbacks)
 
     limit = TimeLimit(allocation, options.stop_before, state, wired.backend.tell)

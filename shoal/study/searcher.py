@@ -213,7 +213,7 @@ def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> 
     ]
     count = min(max(most, default=1), PACKED)
     if isinstance(policy, Auto):
-        quarter = 1  # for each slot, as where the slots are unknown
+        quarter = 1  # for each slot, if the number of slots is unknown
         if options.slots or not options.address:
             quarter = _samples(searcher) // (4 * slots_on_this_machine(options))
         count = min(count, max(1, quarter))

@@ -87,7 +87,7 @@ class Study:
         self.setup = setup
         self._searcher = searcher
         self._ask_tell: AskTellLoop | None = None
-        # The journal's size in bytes, and what it says.
+        # The journal's size in bytes when it was read, and its state.
         self._state: tuple[int, State] | None = None
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from shoal.engine.ownership import make_folder
 
 KEY = "recipe.key"
 BYTES = 32
-SNAPSHOT = b"snapshot\0"  # begins what is marked of one
+SNAPSHOT = b"snapshot\0"  # precedes the content of a snapshot that is marked
 MADE, TRUSTED = "made", "trusted"  # how a recipe has become a user's own
 
 
