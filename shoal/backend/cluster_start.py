@@ -1,4 +1,4 @@
-"""What is said before slots open, for that takes a while on Ray; and whether a cluster answers."""
+"""What people read while Ray starts, before slots open; and whether a cluster answers."""
 
 import re
 import socket
@@ -39,13 +39,13 @@ def check_reached(address: str, patience: Seconds = PATIENCE) -> None:
     Raises:
         ConnectionError: nothing did, for as long as `patience`.
     """
-    named = re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", address)
-    if named is None:
+    match = re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", address)
+    if match is None:
         return
     end = time.monotonic() + patience
     while True:
         try:
-            _greet(named[1], int(named[2]), patience)
+            _greet(match[1], int(match[2]), patience)
         except (OSError, OverflowError) as error:  # the latter: no number of a port
             if time.monotonic() < end:
                 time.sleep(0.2)

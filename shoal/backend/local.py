@@ -55,10 +55,10 @@ class Local:
         self._round: _PackRound | None = None
         # The trials with work left.
         self._open: set[TrialId] = set()
-        # What changes of the plan brought about.
+        # Events of changes of the plan.
         self._events: list[Event] = []
-        # What was told from outside.
-        self._told: deque[Event] = deque()
+        # Events from outside, such as stops.
+        self._inbox: deque[Event] = deque()
         self._wake_at: Seconds | None = None
 
     def now(self) -> Seconds:
@@ -76,7 +76,7 @@ class Local:
         return None
 
     def forget(self, trial: TrialId) -> None:
-        """The trial was taken out: free what it takes here."""
+        """Free what a trial takes here that was taken out of the study."""
         self.trainer.forget(trial)
 
     def tell(self, event: Event) -> None:
@@ -84,16 +84,16 @@ class Local:
 
         Signal handlers and other threads may call it.
         """
-        self._told.append(event)
+        self._inbox.append(event)
 
     # -- what the engine asks --------------------------------------------------------------------
 
     def submit(self, trial: Trial) -> None:
         """See `Backend.submit`."""
         self._events += self.course.submit(trial)
-        at = self.course.positions[trial.id]
-        if at.over:
-            self._events.append(at.ending())
+        position = self.course.positions[trial.id]
+        if position.over:
+            self._events.append(position.ending())
         else:
             self._open.add(trial.id)
 
@@ -131,11 +131,11 @@ class Local:
             self._let_fall(rest)
 
     def _let_fall(self, gang: Gang) -> None:
-        """Trials whose newest state is nowhere any more go back to what is durable."""
+        """Take trials whose newest state is nowhere any more back to what is durable."""
         for trial in gang.trials:
-            at = self.course.positions[trial]
-            visits = len(at.visits)
-            durable, _ = at.durable()
+            position = self.course.positions[trial]
+            visits = len(position.visits)
+            durable, _ = position.durable()
             if visits > durable and not self.trainer.holds(trial, visits):
                 self._events.append(self.course.fall(trial))
 
@@ -148,10 +148,10 @@ class Local:
         self._round = None
         self._run = None
 
-    def _drop(self, at: _PackRound) -> None:
+    def _drop(self, pack_round: _PackRound) -> None:
         """Void the units under way."""
-        at.news.close()
-        for trial in at.units:
+        pack_round.news.close()
+        for trial in pack_round.units:
             self.trainer.forget(trial)
             self._events.append(self.course.fall(trial))
 
@@ -159,7 +159,7 @@ class Local:
         """See `Backend.moments`. They end when no gang runs and no wake is set."""
         yield self.now(), (Joined((self.slot,)),)
         while True:
-            events = self._came()
+            events = self._new_events()
             if events:
                 yield self.now(), events
             elif self._run is not None:
@@ -167,7 +167,7 @@ class Local:
                 if events:
                     yield self.now(), events
             elif self._wake_at is not None:
-                if self._slept(self._wake_at):
+                if self._sleep(self._wake_at):
                     yield self.now(), ()
             else:
                 events = tuple(self._flush())
@@ -175,22 +175,21 @@ class Local:
                     return
                 yield self.now(), events
 
-    def _came(self) -> tuple[Event, ...]:
-        """What a change of the plan brought about, and what was told from outside."""
+    def _new_events(self) -> tuple[Event, ...]:
+        """The events of changes of the plan, and those from outside."""
         events = self._events
         self._events = []
-        if self._told:
+        if self._inbox:
             # Whoever asks for something may need what is durable.
             self.trainer.commit()
-        while self._told:
-            events.append(self._told.popleft())
+        while self._inbox:
+            events.append(self._inbox.popleft())
         return tuple(events)
 
-    def _slept(self, until: Seconds) -> bool:
+    def _sleep(self, until: Seconds) -> bool:
         """Sleep for a moment; returns whether it is time to wake the engine."""
-        left = until - self.now()
-        sleep(max(0.0, min(left, 0.2)))
-        if self.now() < until and not self._told:
+        sleep(max(0.0, min(until - self.now(), 0.2)))
+        if self.now() < until and not self._inbox:
             return False
         self._wake_at = None
         return True
@@ -198,37 +197,37 @@ class Local:
     # -- training --------------------------------------------------------------------------------
 
     def _work(self, run: GangRun) -> list[Event]:
-        """Train one chunk of the gang's units under way; returns what came of it."""
-        at = self._round
-        if at is None:
-            at = self._begin(run)
-            self._round = at
+        """Train one chunk of the gang's units under way; returns its events."""
+        pack_round = self._round
+        if pack_round is None:
+            pack_round = self._begin(run)
+            self._round = pack_round
         try:
-            trial, news = next(at.news)
+            trial, news = next(pack_round.news)
         except StopIteration:
-            return self._end(run, at)
+            return self._end(run, pack_round)
         except DataError as error:
-            return self._without_shard(run, at, error)
+            return self._without_shard(run, pack_round, error)
         if isinstance(news, Part):
             return self.course.part(trial, news)
-        unit = at.units.pop(trial)
+        unit = pack_round.units.pop(trial)
         if isinstance(news, Returned):
             return self.course.positions[trial].returned(news)
         if not isinstance(news, TrialError):
             return self.course.done(unit, news, room=self.slot.memory)
-        at.failed[trial] = news
+        pack_round.failed[trial] = news
         if not isinstance(news, PackRefused) or news.begun:
             self.trainer.forget(trial)
         return []
 
-    def _without_shard(self, run: GangRun, at: _PackRound, error: DataError) -> list[Event]:
-        """A shard cannot be read: the round came to nothing, and the gang ends.
+    def _without_shard(self, run: GangRun, pack_round: _PackRound, error: DataError) -> list[Event]:
+        """End the gang, whose round came to nothing, as a shard cannot be read.
 
         Raises:
             DataError: it is about something else.
         """
         shard = ShardId(error.part)
-        units = list(at.units.values())
+        units = list(pack_round.units.values())
         if all(unit.visit.shard != shard for unit in units):
             raise error
         self._round = None
@@ -252,21 +251,21 @@ class Local:
 
     def _unit(self, run: GangRun, trial: TrialId) -> Unit:
         """The trial's next unit. It goes on from its checkpoint if its state is not in memory."""
-        at = self.course.positions[trial]
+        position = self.course.positions[trial]
         source = None
-        if at.kept is not None and not self.trainer.holds(trial, len(at.visits)):
-            source = at.kept.name
+        if position.kept is not None and not self.trainer.holds(trial, len(position.visits)):
+            source = position.kept.name
         return self.course.unit(run, trial, source, carry=False)
 
-    def _end(self, run: GangRun, at: _PackRound) -> list[Event]:
-        """All units of the round are made, or have failed."""
+    def _end(self, run: GangRun, pack_round: _PackRound) -> list[Event]:
+        """The events of a round whose units are all made, or have failed."""
         self._round = None
         failed: dict[TrialId, TrialError] = {}
-        for trial, error in at.failed.items():
+        for trial, error in pack_round.failed.items():
             if trial in run.gang.trials:
                 failed[trial] = error
         lost = fallen(self.course, failed)
-        if lost and run.left is not None:
+        if lost and run.shards_left is not None:
             # The shards of a gang may be wrong for its trial now: the policy decides anew.
             self._run = None
             return [*lost.values(), Ended(run.gang)]
@@ -287,11 +286,11 @@ class Local:
                 self._open.discard(event.trial)
 
     def _flush(self) -> list[Event]:
-        """Nothing runs any more: make durable what is only in memory."""
+        """Make durable what is only in memory, as nothing runs any more."""
         events: list[Event] = []
-        for trial, at in self.course.positions.items():
-            visits = len(at.visits)
-            durable, _ = at.durable()
+        for trial, position in self.course.positions.items():
+            visits = len(position.visits)
+            durable, _ = position.durable()
             if visits > durable and self.trainer.holds(trial, visits):
                 with suppress(LookupError):  # a function says itself what is kept
                     name = self.trainer.keep(trial)

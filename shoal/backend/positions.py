@@ -49,12 +49,12 @@ from shoal.train.recipe.unit import (
 class GangRun:
     """A gang at work.
 
-    `left`: the shards it has yet to visit; None: it reads the whole data set.
+    `shards_left`: the shards it has yet to visit; None: it reads the whole data set.
     `quota`: the samples that are left of its quota; None: it has none.
     """
 
     gang: Gang
-    left: list[ShardId] | None
+    shards_left: list[ShardId] | None
     quota: Samples | None
 
     @classmethod
@@ -63,38 +63,38 @@ class GangRun:
 
     @property
     def over(self) -> bool:
-        if self.left == []:
+        if self.shards_left == []:
             return True
         return self.quota is not None and self.quota <= EPS
 
     def next_shard(self) -> ShardId | None:
         """The shard that the gang visits next; None: each trial goes by its own order."""
-        if self.left is None:
+        if self.shards_left is None:
             return None
-        return self.left[0]
+        return self.shards_left[0]
 
     def shards_beside(self) -> tuple[ShardId, ...]:
         """The shards that are read together with the next one."""
-        if not self.gang.joint or self.left is None:
+        if not self.gang.joint or self.shards_left is None:
             return ()
-        return tuple(self.left[1:])
+        return tuple(self.shards_left[1:])
 
     def waiting(self, units: Iterable[Unit], shard: ShardId) -> tuple[TrialId, ...]:
         """The trials of these units that cannot go on, as the shard cannot be read.
 
         A gang that was told its shards has no such trials: they may visit others meanwhile.
         """
-        if self.left is not None:
+        if self.shards_left is not None:
             return ()
         return tuple(unit.trial.id for unit in units if shard in unit.visit.shards)
 
     def count_down(self, visited: Sequence[Visit], sizes: Mapping[ShardId, int]) -> None:
-        """Each lane has made a unit: these visits are the lanes' newest ones."""
+        """Take a unit of each lane off what is left. `visited`: the newest visits of the lanes."""
         passed = max((visit.samples for visit in visited), default=0)
-        if self.left is not None:
-            count = len(self.left) if self.gang.joint else 1
-            passed = sum(sizes[shard] for shard in self.left[:count])
-            del self.left[:count]
+        if self.shards_left is not None:
+            count = len(self.shards_left) if self.gang.joint else 1
+            passed = sum(sizes[shard] for shard in self.shards_left[:count])
+            del self.shards_left[:count]
         if self.quota is not None:
             self.quota -= passed
 
@@ -108,7 +108,7 @@ class GangRun:
         """The gang goes on without these trials, or is over if none is left."""
         rest = prune(self.gang, trials)
         if rest is None:
-            self.left = []
+            self.shards_left = []
         else:
             self.gang = rest
 
@@ -126,12 +126,12 @@ def crowded_lanes(gang: Gang, failed: Errors) -> dict[TrialId, OutOfMemory]:
 
     They ran out of memory beside other lanes, or beside models at rest that were given up since.
     """
-    found: dict[TrialId, OutOfMemory] = {}
+    crowded: dict[TrialId, OutOfMemory] = {}
     in_company = len(gang.lanes) > 1
     for trial, error in failed.items():
         if isinstance(error, OutOfMemory) and (in_company or error.freed):
-            found[trial] = error
-    return found
+            crowded[trial] = error
+    return crowded
 
 
 # Taken as the room of a slot of which nothing is known, except that it was too small.
@@ -147,7 +147,7 @@ class Measurements:
     def __init__(self, figures: Mapping[str, Figures]) -> None:
         # The signatures whose batch size was reported.
         self._with_batch_size: set[str] = set()
-        # The signatures of which it was told how fast they are.
+        # The signatures whose rates were reported.
         self.rated: set[str] = set()
         # What a trial of each signature is believed to need.
         self._memory: dict[str, GiB] = {}
@@ -224,9 +224,9 @@ class Position:
     samples: Samples = 0.0
     # The samples of the unit under way that were reported already.
     reported: Samples = 0.0
-    # How many of its evaluations were told already.
-    told: int = 0
-    # The figures measured in it that were told already.
+    # How many of its evaluations were reported already.
+    evaluations_reported: int = 0
+    # The figures measured in it that were reported already.
     rates: Mapping[str, float] = field(default_factory=dict)
     # The newest durable state, and the seconds of training since it was written.
     kept: Kept | None = None
@@ -243,17 +243,17 @@ class Position:
     def restart(self) -> None:
         """Nothing of a unit under way was reported."""
         self.reported = 0.0
-        self.told = 0
+        self.evaluations_reported = 0
         self.rates = {}
 
-    def untold(self, within: tuple[Scored, ...]) -> tuple[Scored, ...]:
-        """Those of the unit's evaluations so far that were not told before; now they are."""
-        fresh = within[self.told :]
-        self.told += len(fresh)
+    def unreported(self, within: tuple[Scored, ...]) -> tuple[Scored, ...]:
+        """Those of the unit's evaluations so far that were not reported before; now they are."""
+        fresh = within[self.evaluations_reported :]
+        self.evaluations_reported += len(fresh)
         return fresh
 
     def reach(self, reached: Reached, shards: int) -> list[Event]:
-        """The unit under way went on to there: what is new."""
+        """Note how far the unit under way is; returns the events of what is new."""
         events: list[Event] = []
         if reached.samples > self.reported:
             more = reached.samples - self.reported
@@ -263,12 +263,12 @@ class Position:
             fresh = dict(reached.rates.items() - self.rates.items())
             self.rates = reached.rates
             events.append(Measured(self.trial.id, reached.signature, fresh))
-        for scored in self.untold(reached.within):
+        for scored in self.unreported(reached.within):
             events.append(scored.event(self.trial.id, len(self.visits), shards))
         return events
 
     def keep(self, kept: Kept) -> None:
-        """This is the newest durable state from now on."""
+        """Note that this is the newest durable state from now on."""
         if self.kept is not None and self.kept.visits < kept.visits:
             self.former = self.kept
         self.kept = kept
@@ -278,19 +278,19 @@ class Position:
         return durable(self.kept)
 
     def lost(self, visits: Sequence[Visit]) -> list[Event]:
-        """What to tell if the trial had ended in an earlier run, which kept less than these."""
+        """The trial's fall, if an earlier run made more visits (`visits`) than it kept."""
         if len(visits) <= len(self.visits):
             return []
         return [Fell(self.trial.id, len(self.visits), self.samples)]
 
     def returned(self, news: Returned) -> list[Event]:
-        """The trial's function is over, and made no visit."""
+        """Note that the trial's function is over, and made no visit; returns the events of that."""
         self.over = True
         self.pruned = news.pruned
         return self.chose(news.config)
 
     def chose(self, config: Mapping[str, Value] | None) -> list[Event]:
-        """The trial drew its configuration itself: it is submitted again with that."""
+        """Submit the trial again with the configuration that it drew itself, if it did."""
         if config is None:
             return []
         self.trial = replace(self.trial, config=config)
@@ -310,9 +310,9 @@ class Positions:
     """The positions of all trials of one study.
 
     `sizes`: samples per training shard. `validate_every`: when trials are evaluated, beside their
-    ends. `state`: what the journal says, so that a resumed study goes on
-    from its durable positions. `logs`: the folder for the traceback of a failed trial, which goes
-    to <trial>/error.txt.
+    ends. `state`: what the journal says, so that a resumed study goes on from its durable
+    positions. `logs`: the folder for the traceback of a failed trial, which goes to
+    <trial>/error.txt.
     """
 
     def __init__(
@@ -337,14 +337,14 @@ class Positions:
     # -- trials ----------------------------------------------------------------------------------
 
     def submit(self, trial: Trial) -> list[Event]:
-        """The trial is new, extended, or goes on in a resumed study; returns what this tells."""
-        at = self.positions.get(trial.id)
-        if at is not None:
-            at.trial = trial
+        """Note a trial that is new, extended, or goes on in a resumed study; returns its events."""
+        position = self.positions.get(trial.id)
+        if position is not None:
+            position.trial = trial
             return []
-        at = self._first(trial)
-        self.positions[trial.id] = at
-        return at.lost(self._state.visits.get(trial.id, ()))
+        position = self._first(trial)
+        self.positions[trial.id] = position
+        return position.lost(self._state.visits.get(trial.id, ()))
 
     def _first(self, trial: Trial) -> Position:
         """Where a trial begins that this run does not know yet."""
@@ -362,29 +362,29 @@ class Positions:
         """Where a trial begins that starts from another's durable state."""
         if parent not in self.positions:
             self.submit(self._state.known[parent])
-        at = self.positions[parent]
-        assert at.kept is not None and at.kept.visits == visits, (
-            f"{trial.id} starts from {trial.start}, but durable is {at.kept}"
+        position = self.positions[parent]
+        assert position.kept is not None and position.kept.visits == visits, (
+            f"{trial.id} starts from {trial.start}, but durable is {position.kept}"
         )
-        kept = replace(at.kept, trial=trial.id)
-        return Position(trial, at.visits[:visits], kept.samples, kept=kept)
+        kept = replace(position.kept, trial=trial.id)
+        return Position(trial, position.visits[:visits], kept.samples, kept=kept)
 
     def met(self, trial: TrialId) -> bool:
         """Whether the trial has all its samples, or its function is over."""
-        at = self.positions[trial]
-        return at.over or is_met(at.trial, at.samples)
+        position = self.positions[trial]
+        return position.over or is_met(position.trial, position.samples)
 
     def keep(self, trial: TrialId, name: str) -> Kept:
-        """The trial's newest state is durable in this checkpoint."""
-        at = self.positions[trial]
-        kept = Kept(trial, len(at.visits), at.samples, name)
-        at.keep(kept)
-        at.age = 0.0
+        """Note that the trial's newest state is durable in this checkpoint."""
+        position = self.positions[trial]
+        kept = Kept(trial, len(position.visits), position.samples, name)
+        position.keep(kept)
+        position.age = 0.0
         self._struck.discard(trial)
         return kept
 
     def fail(self, trial: TrialId, error: TrialError) -> Failed:
-        """The trial cannot go on; its traceback goes to the log folder."""
+        """The event of a trial that cannot go on; its traceback goes to the log folder."""
         if self.logs is not None:
             place = self.logs / trial
             make_folder(place, self.logs.parent)
@@ -392,64 +392,64 @@ class Positions:
         return Failed(trial, error.why)
 
     def fall(self, trial: TrialId) -> Fell:
-        """The newest state of the trial is lost: back to the durable one, or to the beginning."""
-        at = self.positions[trial]
-        visits, samples = at.durable()
-        at.visits = at.visits[:visits]
-        at.samples = samples
-        at.restart()
-        at.age = 0.0
-        at.carried = None
+        """Take the trial back to its durable state, or to the beginning: its newest one is lost."""
+        position = self.positions[trial]
+        visits, samples = position.durable()
+        position.visits = position.visits[:visits]
+        position.samples = samples
+        position.restart()
+        position.age = 0.0
+        position.carried = None
         return Fell(trial, visits, samples)
 
     def abandon(self, trial: TrialId) -> Fell:
-        """The unit under way is void: back to where the trial was before it."""
-        at = self.positions[trial]
-        at.restart()
-        return Fell(trial, len(at.visits), at.samples)
+        """Take the trial back to where it was before the unit under way, which is void."""
+        position = self.positions[trial]
+        position.restart()
+        return Fell(trial, len(position.visits), position.samples)
 
     # -- one unit --------------------------------------------------------------------------------
 
     def unit(self, run: GangRun, trial: TrialId, source: Any, carry: bool) -> Unit:
         """The trial's next unit, in a gang that is not over."""
-        at = self.positions[trial]
-        shards = at.trial.shards or frozenset(self.sizes)
+        position = self.positions[trial]
+        shards = position.trial.shards or frozenset(self.sizes)
         beside = run.shards_beside()
-        visit = next_visit(self.seed, at.visits, shards, run.next_shard(), beside)
-        last = is_met(at.trial, at.samples + sum(self.sizes[each] for each in visit.shards))
-        made = range(len(at.visits), len(at.visits) + len(visit.shards))
-        parts = [part for number in made for part in self.validate_every.parts(number, len(shards))]
+        visit = next_visit(self.seed, position.visits, shards, run.next_shard(), beside)
+        samples = sum(self.sizes[each] for each in visit.shards)
+        last = is_met(position.trial, position.samples + samples)
+        first = len(position.visits)
+        parts: list[float] = []
+        for number in range(first, first + len(visit.shards)):
+            parts += self.validate_every.parts(number, len(shards))
         return Unit(
-            at.trial,
-            at.visits,
+            position.trial,
+            position.visits,
             visit,
             source=source,
             evaluate=last or 1.0 in parts,
             within=tuple(part for part in parts if part < 1.0),
             steps=self.validate_every.steps,
-            age=inf if trial in self._struck else at.age,
+            age=inf if trial in self._struck else position.age,
             last=last,
             carry=carry,
             reads=run.gang.shards if run.gang.joint else (),
         )
 
     def part(self, trial: TrialId, part: Part) -> list[Event]:
-        """A chunk of the unit under way was trained, or it was evaluated."""
-        at = self.positions[trial]
-        at.reported += part.samples
+        """The events of a chunk that was trained, or of an evaluation, amid the unit under way."""
+        position = self.positions[trial]
+        position.reported += part.samples
         values = {trial: part.values}
         advanced = Advanced({trial: part.samples}, values, spent={trial: part.spent})
-        return [advanced, *part.evaluations(trial, len(at.visits), self._shards(trial))]
+        return [advanced, *part.evaluations(trial, len(position.visits), self._shards(trial))]
 
     def _shards(self, trial: TrialId) -> int:
         """Visits in an epoch of the trial."""
         return len(self.positions[trial].trial.shards or self.sizes)
 
     def on(self, trial: TrialId, reached: Reached) -> list[Event]:
-        """The unit under way is there. Its values come when it is done.
-
-        Returns what was not reported before.
-        """
+        """What is new of a unit under way, which is this far. Its values come when it is done."""
         return self.positions[trial].reach(reached, self._shards(trial))
 
     def done(
@@ -460,18 +460,18 @@ class Positions:
         moved: int = 0,
         room: GiB = inf,
     ) -> list[Event]:
-        """The unit was trained: its events, in the order that backends owe.
+        """The events of a unit that was trained, in the order that backends owe.
 
         Those of the round's end are not among them. `values`: training values that no `part` has
         reported. `moved`: the bytes of state that came from another slot for the unit. `room`: the
         slot's memory, which the unit did not exceed.
         """
         trial = unit.trial.id
-        at = self.positions[trial]
-        at.over = done.over
+        position = self.positions[trial]
+        position.over = done.over
         warn_of_shared(done.shared)
-        done = replace(done, within=at.untold(done.within))
-        events = at.chose(done.config)
+        done = replace(done, within=position.unreported(done.within))
+        events = position.chose(done.config)
         events.append(self._complete(unit, done, values, moved))
         events += self.measured(trial, done.signature, done.figures, room)
         events += done.evaluations(trial, len(unit.visits), self._shards(trial))
@@ -484,15 +484,15 @@ class Positions:
     ) -> Advanced:
         """Move the trial's position to the end of the unit."""
         trial = unit.trial.id
-        at = self.positions[trial]
-        fresh = done.visit.samples - at.reported
+        position = self.positions[trial]
+        fresh = done.visit.samples - position.reported
         visits: tuple[Visit, ...] = (done.visit,)
         if done.visit.beside:
             visits = counted(done.visit, self.sizes)
-        at.visits = (*unit.visits, *visits)
-        at.samples += done.visit.samples
-        at.age = done.age
-        at.restart()
+        position.visits = (*unit.visits, *visits)
+        position.samples += done.visit.samples
+        position.age = done.age
+        position.restart()
         return Advanced(
             {trial: fresh},
             values={trial: values} if values else {},
@@ -507,7 +507,7 @@ class Positions:
     def end_round(
         self, run: GangRun, slot: Slot, failed: Errors = NO_ERRORS, lost: Collection[TrialId] = ()
     ) -> list[Event]:
-        """Each lane of the gang has made a unit or failed: the events of what ends by that.
+        """The events of what ends when each lane of the gang has made a unit or failed.
 
         `failed`: the lanes that failed, and why. `lost`: the lanes that made no unit, because the
         state they were to go on from is gone.
@@ -517,31 +517,31 @@ class Positions:
             return _end_refused(self, run, slot, refused)
         gang = run.gang
         good = [trial for trial in gang.trials if trial not in failed]
-        made = [self.positions[trial] for trial in good if trial not in lost]
-        run.count_down([at.visits[-1] for at in made if at.visits], self.sizes)
+        visits = [self.positions[trial].visits for trial in good if trial not in lost]
+        run.count_down([of_trial[-1] for of_trial in visits if of_trial], self.sizes)
 
         finished = [trial for trial in good if self.met(trial)]
         crowded = crowded_lanes(gang, failed)
-        gone = {trial: error for trial, error in failed.items() if trial not in crowded}
+        errors = {trial: error for trial, error in failed.items() if trial not in crowded}
         events: list[Event] = []
         if crowded:
             events += _split(self, run, slot, crowded)
-        elif run.over and len(gone) < len(gang.lanes):
+        elif run.over and len(errors) < len(gang.lanes):
             events.append(Ended(gang))
         events += [self.positions[trial].ending() for trial in finished]
-        for trial, error in gone.items():
+        for trial, error in errors.items():
             events += self.positions[trial].chose(error.config)
             events.append(self.fail(trial, error))
-        run.shrink(frozenset(finished) | gone.keys())
+        run.shrink(frozenset(finished) | errors.keys())
         return events
 
     def measured(self, trial: TrialId, signature: str, figures: Figures, room: GiB) -> list[Event]:
         """What was measured on the trial, if that is new. `room`: as of `done`."""
-        at = self.positions[trial]
+        position = self.positions[trial]
         news = self.measurements.news_of(signature, figures, room)
-        if not news and signature == at.signature:
+        if not news and signature == position.signature:
             return []
-        at.signature = signature
+        position.signature = signature
         return [Measured(trial, signature, news)]
 
 
@@ -551,12 +551,12 @@ class Positions:
 def _end_refused(
     positions: Positions, run: GangRun, slot: Slot, errors: Mapping[TrialId, PackRefused]
 ) -> list[Event]:
-    """The slot learnt what the lanes cost, or that they cannot train together so: the gang ends.
+    """End a gang of which the slot learnt what lanes cost, or that they cannot train together.
 
-    Lanes whose units were begun fall back. What the slot learnt is told first, so that policies
-    make better packs. It may not have looked at all of the lanes.
+    Lanes whose units were begun fall back. What the slot learnt is reported before the end, so that
+    policies make better packs. It may not have looked at all of the lanes.
     """
-    run.left = []
+    run.shards_left = []
     events: list[Event] = [positions.fall(trial) for trial, error in errors.items() if error.begun]
     for trial, error in errors.items():
         if not error.signature:
@@ -568,12 +568,12 @@ def _end_refused(
 def _split(
     positions: Positions, run: GangRun, slot: Slot, errors: Mapping[TrialId, OutOfMemory]
 ) -> list[Event]:
-    """These lanes had no room together. The gang ends, and none of them fails.
+    """End a gang whose lanes had no room together. None of them fails.
 
     They are believed to need more from now on, so that policies do not try it again. `Joined`
     says how much memory the slot is believed to have, if that was not known.
     """
-    run.left = []
+    run.shards_left = []
     fell = [positions.fall(trial) for trial in errors]
     if len(run.gang.lanes) == 1:
         why = f"out of memory beside models at rest on {slot.id}"
@@ -591,25 +591,25 @@ def _split(
 
 
 def fall_back(course: Positions, trial: TrialId, error: StateLost) -> Fell | None:
-    """Back to the durable state before the newest one, or to the beginning.
+    """Take the trial back to the durable state before the newest one, or to the beginning.
 
     None: there is none before, and the trial did not begin from nothing but from the state of
     another trial. So it cannot go on.
     """
-    at = course.positions[trial]
-    if at.former is None and at.trial.start is not None:
+    position = course.positions[trial]
+    if position.former is None and position.trial.start is not None:
         return None
-    at.kept = at.former
-    at.former = None
+    position.kept = position.former
+    position.former = None
     return replace(course.fall(trial), why=error.why)
 
 
 def fallen(course: Positions, outcomes: Mapping[TrialId, object]) -> dict[TrialId, Event]:
-    """The trials of these that lost their newest durable states, and can go on."""
-    found: dict[TrialId, Event] = {}
+    """The falls of those trials that lost their newest durable states, and can go on."""
+    falls: dict[TrialId, Event] = {}
     for trial, outcome in outcomes.items():
         if isinstance(outcome, StateLost):
             fell = fall_back(course, trial, outcome)
             if fell is not None:
-                found[trial] = fell
-    return found
+                falls[trial] = fell
+    return falls
