@@ -1,6 +1,6 @@
 """What is under way in virtual time: when units end, and what they have made until now."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
@@ -12,15 +12,17 @@ from shoal.backend.sim.state import (
     SimulatedGang,
     SimulatedTrial,
     SlotEnds,
+    Slots,
+    Trials,
     UnitAtWork,
     UnitsOfTrials,
 )
-from shoal.backend.sim.units import SimulatedUnits
+from shoal.backend.sim.units import Fault, SimulatedUnits
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Ended, Event, Failed, Finished, Left, Measured
 from shoal.core.plan import Gang, Lane, evenness, prune, same_stream
 from shoal.core.profile import Profile
-from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.core.visits import EPS, is_met
 
 
@@ -34,10 +36,10 @@ class Timetable:
         self._ends: list[tuple[Seconds, int, UnitAtWork, SimulatedGang]] = []
         self._count = 0
         # Samples of data that is not divided, not yet reported.
-        self._made: dict[TrialId, Samples] = {}
+        self._unreported: dict[TrialId, Samples] = {}
 
     def schedule(self, run: SimulatedGang, unit: UnitAtWork, wait: Seconds = 0.0) -> None:
-        """The unit goes on at the gang's rate from now on, after this wait."""
+        """Have the unit go on at the gang's rate from now on, after this wait."""
         self.advance(unit)
         unit.lanes = len(run.sharing(unit.position.trial.id))
         unit.schedule(self.now, run.rates[unit.position.trial.id], wait)
@@ -47,34 +49,28 @@ class Timetable:
 
     def advance(self, unit: UnitAtWork) -> None:
         """Train the unit up to now."""
-        made = unit.advance(self.now)
-        if unit.visit is None and made:
+        samples = unit.advance(self.now)
+        if unit.visit is None and samples:
             # Count samples of data that is not divided.
-            unit.position.samples += made
+            unit.position.samples += samples
             trial = unit.position.trial.id
-            self._made[trial] = self._made.get(trial, 0.0) + made
+            self._unreported[trial] = self._unreported.get(trial, 0.0) + samples
 
     def progress(self, runs: Iterable[SimulatedGang]) -> list[Event]:
         """What these gangs have made of data that is not divided, since the last report."""
         for run in runs:
             for unit in run.units.values():
                 self.advance(unit)
-        return self._report()
-
-    def _report(self) -> list[Event]:
-        """What was made since the last report, if anything."""
-        made = self._made
-        self._made = {}
-        if not made:
-            return []
-        return [Advanced(made)]
+        samples = self._unreported
+        self._unreported = {}
+        return [Advanced(samples)] if samples else []
 
     def complete(self, unit: UnitAtWork) -> Samples:
-        """The unit is at its end; returns its samples that were not yet reported."""
+        """Train the unit to its end, which is now; returns its samples not yet reported."""
         self.advance(unit)
         if unit.visit is not None:
             return unit.size
-        return self._made.pop(unit.position.trial.id, 0.0)
+        return self._unreported.pop(unit.position.trial.id, 0.0)
 
     def next_end(self) -> Seconds:
         """When the next unit ends, if nobody intervenes; infinity: no unit is under way."""
@@ -93,10 +89,7 @@ class Timetable:
         return heappop(self._ends)[2:]
 
 
-Fault = Callable[[Trial, int], str | None]
-Trials = frozenset[TrialId]
-Slots = frozenset[SlotId]
-NONE: UnitsOfTrials = {}
+NO_UNITS: UnitsOfTrials = {}
 
 
 class SimulatedGangs:
@@ -125,7 +118,7 @@ class SimulatedGangs:
         return [*self.runs.values(), *self.leaving.runs]
 
     def go_by(self, truth: Profile) -> None:
-        """Another profile is true from now on."""
+        """Take another profile as true from now on."""
         self.truth = self.units.truth = self.units.meter.truth = truth
         for run in self.at_work():
             run.rates = self._rates(run.gang)
@@ -151,7 +144,7 @@ class SimulatedGangs:
         Units of the `old` gang may go on in it; None: `before` has left already.
         """
         run = self._run_of(after)
-        carried = NONE
+        carried = NO_UNITS
         if old is not None:
             carried = self._carry(old, run)
         wait = max(0.0, self.leaving.free_at(after, self.time.now) - self.time.now)
@@ -177,7 +170,7 @@ class SimulatedGangs:
         return {trial: rate * even for trial, rate in rates.items()}
 
     def _start_afresh(self, run: SimulatedGang) -> None:
-        """Each lane begins a unit, once all models are built and all states are loaded.
+        """Have each lane begin a unit, once all models are built and all states are loaded.
 
         None does where the slot learns first that they have no room together.
         """
@@ -188,13 +181,13 @@ class SimulatedGangs:
             self.refusals[gang] = (self.time.now + seconds, reports)
             return
         wait = seconds + self._building(gang) + self._loading(gang)
-        self._start(run, NONE, wait)
+        self._start(run, NO_UNITS, wait)
 
     def refused(self) -> list[Event]:
-        """Gangs end now that have no room: what was learnt of that, and their ends."""
+        """The events of gangs without room that end now: what slots learnt, and the ends."""
         events: list[Event] = []
-        for gang, (at, reports) in list(self.refusals.items()):
-            if at <= self.time.now + TICK:
+        for gang, (time, reports) in list(self.refusals.items()):
+            if time <= self.time.now + TICK:
                 del self.refusals[gang]
                 for report in reports:
                     events += [Advanced({report.trial: 0.0}), report]
@@ -202,18 +195,18 @@ class SimulatedGangs:
         return events
 
     def _shrink_refusals(self, trials: Trials = frozenset(), slots: Slots = frozenset()) -> None:
-        """Gangs that are to be refused go on without these trials and slots."""
-        for gang, (at, reports) in list(self.refusals.items()):
+        """Take these trials and slots out of the gangs that are to be refused."""
+        for gang, (time, reports) in list(self.refusals.items()):
             rest = prune(gang, trials, slots)
             if rest == gang:
                 continue
             del self.refusals[gang]
             if rest is not None:
-                left = [each for each in reports if each.trial in rest.trials]
-                self.refusals[rest] = (at, left)
+                rest_reports = [each for each in reports if each.trial in rest.trials]
+                self.refusals[rest] = (time, rest_reports)
 
     def _start(self, run: SimulatedGang, carried: UnitsOfTrials, wait: Seconds) -> None:
-        """Each lane begins a unit, or goes on with the one that it brings along."""
+        """Have each lane begin a unit, or go on with the one that it brings along."""
         for lane in run.gang.lanes:
             if lane.trial in carried:
                 self._schedule(run, carried[lane.trial], wait)
@@ -236,23 +229,23 @@ class SimulatedGangs:
 
     def _loading(self, gang: Gang) -> Seconds:
         """Seconds until all states that lie elsewhere are loaded."""
-        at = self.positions
-        far = [lane for lane in gang.lanes if at[lane.trial].is_far(lane.slots)]
+        positions = self.positions
+        far = [lane for lane in gang.lanes if positions[lane.trial].is_far(lane.slots)]
         if not far:
             return 0.0
         self.units.meter.hopped(far)
         return self.truth.switch(None, replace(gang, lanes=tuple(far)))
 
     def _leave(self, run: SimulatedGang, units: UnitsOfTrials) -> None:
-        """These lanes stop: their visits under way are completed, all else is dropped."""
+        """Stop the lanes of these units: visits under way are completed, all else is dropped."""
         for unit in units.values():
             unit.version = 0
         late = _to_complete(run, units, self.time.now)
-        left = run.leaving_part(late)
-        if left is not None:
-            self.leaving.runs.append(left)
+        leaving = run.leaving_part(late)
+        if leaving is not None:
+            self.leaving.runs.append(leaving)
             for unit in late.values():
-                self.time.schedule(left, unit)
+                self.time.schedule(leaving, unit)
 
     def _carry(self, old: SimulatedGang, run: SimulatedGang) -> UnitsOfTrials:
         """Take over the units that go on in the new gang. The other lanes leave.
@@ -281,7 +274,7 @@ class SimulatedGangs:
             self._start_afresh(self._run_of(gang))
 
     def _begin(self, run: SimulatedGang, lane: Lane, wait: Seconds = 0.0) -> None:
-        """The lane's next unit begins now, after this wait."""
+        """Begin the lane's next unit now, after this wait."""
         position = self.positions[lane.trial]
         until = self.ends.last(lane.slots) - wait
         unit = self.units.next_of(run, position, self.time.now, until)
@@ -293,12 +286,12 @@ class SimulatedGangs:
         self._schedule(run, unit, wait)
 
     def _schedule(self, run: SimulatedGang, unit: UnitAtWork, wait: Seconds) -> None:
-        """The unit goes on in this gang, after this wait."""
+        """Have the unit go on in this gang, after this wait."""
         self.time.schedule(run, unit, wait)
         self.units.meter.begun(run, unit)
 
     def finished(self) -> list[Event]:
-        """What the units report that end now."""
+        """The events of the units that end now."""
         events: list[Event] = []
         while ending := self.time.take():
             endings = [ending]
@@ -319,16 +312,15 @@ class SimulatedGangs:
         return events
 
     def _report(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
-        """What is told of a unit that was made."""
+        """The events of a unit that was made."""
         position = unit.position
-        made = self.time.complete(unit)
-        events = self.units.reported(run, unit, made)
+        events = self.units.reported(run, unit, self.time.complete(unit))
         run.take(position.trial.id, unit.size)
         position.over = is_met(position.trial, position.samples)
         return events
 
     def _after(self, run: SimulatedGang, position: SimulatedTrial, why: str | None) -> list[Event]:
-        """What follows from the end of a unit. `why`: it failed."""
+        """The events that follow the end of a unit. `why`: why it failed; None: it was made."""
         if why is None:
             return self._go_on(run, position)
         trial = position.trial.id
@@ -336,7 +328,7 @@ class SimulatedGangs:
         return [Failed(trial, why), *self.shrink(run, _only(trial))]
 
     def _go_on(self, run: SimulatedGang, position: SimulatedTrial) -> list[Event]:
-        """What follows for a lane that has completed a unit, and for its gang."""
+        """The events that follow for a lane that has completed a unit, and for its gang."""
         trial = position.trial.id
         events: list[Event] = []
         goes_on = False
@@ -355,7 +347,7 @@ class SimulatedGangs:
         return events
 
     def _next(self, run: SimulatedGang, position: SimulatedTrial) -> list[Event]:
-        """What a lane does next in a gang that goes on: leave, begin a unit, or nothing."""
+        """Have a lane of a gang that goes on leave, begin a unit, or do nothing: its events."""
         trial = position.trial.id
         if position.over:
             return self.shrink(run, _only(trial))
@@ -367,7 +359,7 @@ class SimulatedGangs:
     def shrink(
         self, run: SimulatedGang, trials: Trials = frozenset(), slots: Slots = frozenset()
     ) -> list[Event]:
-        """Lanes or slots leave a gang. The rest goes on at another rate, or is over."""
+        """Take lanes or slots out of a gang. The rest goes on at another rate, or is over."""
         old = run.gang
         rest = prune(old, trials, slots)
         # The gang is at work no more.
@@ -397,7 +389,7 @@ class SimulatedGangs:
         return []
 
     def lose(self, slots: Slots) -> list[Event]:
-        """These slots are gone, with the models and the states on them."""
+        """Take these slots away, with the models and the states on them."""
         events: list[Event] = []
         for slot in slots:
             self._built.lose(slot)
@@ -409,7 +401,7 @@ class SimulatedGangs:
         return events + _lose_states(self.positions.values(), slots)
 
     def fail(self, trial: TrialId) -> list[Event]:
-        """The trial trains no more."""
+        """Have the trial, which failed, train no more."""
         self.positions[trial].over = True
         self.leaving.shrink(_only(trial))
         self._shrink_refusals(_only(trial))
@@ -420,7 +412,7 @@ class SimulatedGangs:
 
 
 def part(gangs: SimulatedGangs) -> list[Event]:
-    """Slots leave that have no time for another unit: what only they hold becomes durable."""
+    """Let slots leave that have no time for another unit; what only they hold becomes durable."""
     slots = parting(gangs)
     if not slots:
         return []
@@ -429,13 +421,13 @@ def part(gangs: SimulatedGangs) -> list[Event]:
 
 
 def kept_at(gangs: SimulatedGangs, slots: Slots) -> list[Event]:
-    """Make durable what lies at these slots alone, which leave as it was known."""
-    kept: list[Event] = []
+    """Make durable what lies only at these slots, whose leave was known before."""
+    events: list[Event] = []
     for position in gangs.positions.values():
         alone = position.at and slots.issuperset(position.at)
         if alone and position.is_ahead() and not position.over:
-            kept.append(position.keep())
-    return kept
+            events.append(position.keep())
+    return events
 
 
 def parting(gangs: SimulatedGangs) -> Slots:
@@ -468,7 +460,7 @@ def _to_complete(
 
 
 def _lose_states(positions: Iterable[SimulatedTrial], slots: Slots) -> list[Event]:
-    """Trials whose newest state was on these slots alone fall back to their durable one."""
+    """Take trials whose newest state was only on these slots back to their durable one."""
     events: list[Event] = []
     for position in positions:
         if slots.isdisjoint(position.at):

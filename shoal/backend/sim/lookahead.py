@@ -23,9 +23,10 @@ from shoal.policy.aim import MAKESPAN, Objective, aim_of, score
 # slow core, under a hopping policy.
 PER_UNIT = 1.5e-4
 PER_UNIT_AND_TRIAL = 7e-7
-# The same where data is not divided: a unit is then a whole trial, and at its end a policy deals
-# out all trials anew. It is the mean over seven policies, at 100, 300 and 1000 trials. At 1000
-# trials fifo, one of them, took a twentieth of it, and mixed, not one of them, nine times as much.
+# Seconds more for each trial in view where data is not divided: a unit is then a whole trial, and
+# at its end a policy deals out all trials anew. The mean over seven policies, at 100, 300 and 1000
+# trials. At 1000 trials fifo, one of them, took a twentieth of it, and mixed, not one of them, nine
+# times as much.
 PER_WHOLE_TRIAL_AND_TRIAL = 5e-6
 
 V = TypeVar("V")
@@ -73,8 +74,8 @@ def ahead(
 
     try:
         run(
-            _Nobody(),
-            _GoingOn(policy, view),
+            _NoSearcher(),
+            _ContinuedPolicy(policy, view),
             sim,
             lambda then: believed,
             Journal(),
@@ -184,26 +185,26 @@ class Ahead:
                 f"{len(view.trials)} trials on {len(view.slots)} slots are too many"
                 " to simulate: see `price`"
             )
-        factor = _seconds(view) / (_seconds(short) or 1.0)
-        profile = _Less(view.profile, factor, max(1.0, self.every.epochs))
+        factor = _work_seconds(view) / (_work_seconds(short) or 1.0)
+        profile = _ShortenedProfile(view.profile, factor, max(1.0, self.every.epochs))
         often = ValidateEvery(min(1.0, self.every.epochs))
         aim = aim_of(self.objective, view)
         times = [ahead(part, policy, profile, often, aim) for part in views]
-        found = times[0]
-        if len(views) > 1 and found < inf:
+        seconds = times[0]
+        if len(views) > 1 and seconds < inf:
             # The time that the whole work takes, on a line through the times of two parts of it.
-            works = [_seconds(part) for part in views]
-            whole = _seconds(short)
+            works = [_work_seconds(part) for part in views]
+            whole = _work_seconds(short)
             longer, shorter = times
             some, half = works
             slope = max(0.0, longer - shorter) / ((some - half) or 1.0)
-            found = longer + slope * (whole - some)
-        return found * factor
+            seconds = longer + slope * (whole - some)
+        return seconds * factor
 
     def _most(self, view: View) -> Seconds:
         """The seconds that the simulations may take."""
         slots = max(1, len(view.slots))
-        return min(self.most, self.part * _seconds(view) / slots)
+        return min(self.most, self.part * _work_seconds(view) / slots)
 
 
 def _parts(view: View, most: Seconds) -> list[View]:
@@ -215,7 +216,7 @@ def _parts(view: View, most: Seconds) -> list[View]:
         return [view]
 
     def seconds_left(name: TrialId) -> Seconds:
-        return _left(view, name) / view.profile.curve(name, 1)[0]
+        return _samples_left(view, name) / view.profile.curve(name, 1)[0]
 
     names = sorted(view.trials, key=seconds_left)
     slots = len(view.slots)
@@ -238,32 +239,32 @@ def _epoch(view: View, trial: Trial) -> Samples:
     return sum(view.shards[shard] for shard in trial.shards or view.shards)
 
 
-def _left(view: View, name: TrialId) -> Samples:
+def _samples_left(view: View, name: TrialId) -> Samples:
     """The samples that the trial has left."""
     return max(0.0, view.trials[name].samples - view.done[name])
 
 
 def _price(view: View) -> Seconds:
     """About how many seconds it takes to simulate all of a view."""
-    units = sum(_units(view, name) for name in view.trials)
-    each = PER_UNIT_AND_TRIAL
+    units = sum(_units_left(view, name) for name in view.trials)
+    per_trial = PER_UNIT_AND_TRIAL
     if not view.shards:
-        each = PER_WHOLE_TRIAL_AND_TRIAL
-    return units * (PER_UNIT + each * len(view.trials))
+        per_trial = PER_WHOLE_TRIAL_AND_TRIAL
+    return units * (PER_UNIT + per_trial * len(view.trials))
 
 
-def _units(view: View, name: TrialId) -> float:
-    """About how many units the trial has left."""
+def _units_left(view: View, name: TrialId) -> float:
+    """The units that the trial has left, about."""
     if not view.shards:
         return 1.0
     trial = view.trials[name]
-    epochs = _left(view, name) / _epoch(view, trial)
+    epochs = _samples_left(view, name) / _epoch(view, trial)
     return float(ceil(epochs * len(trial.shards or view.shards)))
 
 
-def _seconds(view: View) -> Seconds:
+def _work_seconds(view: View) -> Seconds:
     """The seconds of the work left, one trial after the other on one slot."""
-    return sum(_left(view, name) / view.profile.curve(name, 1)[0] for name in view.trials)
+    return sum(_samples_left(view, name) / view.profile.curve(name, 1)[0] for name in view.trials)
 
 
 def _shorter(view: View, most: Seconds) -> View:
@@ -278,7 +279,7 @@ def _shorter(view: View, most: Seconds) -> View:
     trials: dict[TrialId, Trial] = {}
     for name, trial in view.trials.items():
         epoch = _epoch(view, trial)
-        epochs = int(_left(view, name) / epoch + 1e-9)
+        epochs = int(_samples_left(view, name) / epoch + 1e-9)
         cut = max(0, epochs - max(1, epochs // factor))
         trials[name] = replace(trial, samples=trial.samples - cut * epoch)
     return replace(view, trials=trials, known={**view.known, **trials})
@@ -292,8 +293,8 @@ def _some(view: View, names: Sequence[TrialId], count: int) -> View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Less:
-    """The profile for a study that was made shorter by this factor.
+class _ShortenedProfile:
+    """The profile of a study that was made shorter by this factor.
 
     What is paid once a trial costs less by the factor. `epochs`: the share of an evaluation that
     an epoch has is one by so many. What a slot's first model costs is left
@@ -322,7 +323,7 @@ class _Less:
 
 
 @dataclass(frozen=True, slots=True)
-class _GoingOn:
+class _ContinuedPolicy:
     """The policy, which at first takes what runs in the view `begin` for its own.
 
     Its memory is None before the first decision, then the inner policy's memory in a tuple.
@@ -346,7 +347,7 @@ class _GoingOn:
         return plan, memory
 
 
-class _Nobody:
+class _NoSearcher:
     """A searcher that wants nothing."""
 
     def start(self) -> None:

@@ -84,10 +84,10 @@ class SimulatedMeter:
         self.trials = trials
         self._measuring = measuring
         self._known = state.figures
-        self._told: set[tuple[SlotId, str, str]] = set()
+        self._reported: set[tuple[SlotId, str, str]] = set()
         # The memory that is known from a step before a pack began.
         self._tried: set[tuple[SlotId, str, str]] = set()
-        # The signatures of which some slot has told how fast they are.
+        # The signatures whose rates some slot has reported.
         self._rated: set[str] = set()
         # What is to be reported with the end of the trial's unit.
         self._notes: dict[TrialId, dict[str, float]] = {}
@@ -128,10 +128,12 @@ class SimulatedMeter:
                 figures["memory"] = cost.memory
                 if self._measuring.tries and signature not in self._rated:
                     new_kinds = True
-                    # What is told of how fast such trials are alone, as it was measured.
+                    # How fast such trials are alone, as it was measured.
                     self._rated.add(signature)
                     true = {"rate": rate, "step": 1.0 / rate}
-                    figures |= {name: self._off(lane.trial, signature, name, true) for name in true}
+                    figures |= {
+                        name: self._as_measured(lane.trial, signature, name, true) for name in true
+                    }
             reports.append(Measured(lane.trial, signature, figures))
             if learnt and needs.now > room:
                 return seconds, reports
@@ -143,7 +145,7 @@ class SimulatedMeter:
         """Whether the slot knows nothing of such trials; from now on it does."""
         key = (slot, signature, "memory")
         known = self._known.get(signature, {})
-        if key in self._told or key in self._tried or "memory" in known:
+        if key in self._reported or key in self._tried or "memory" in known:
             return False
         self._tried.add(key)
         if "rate" in known:
@@ -153,13 +155,13 @@ class SimulatedMeter:
     # -- what changes of gangs took ----------------------------------------------------------------
 
     def built(self, trial: TrialId, seconds: Seconds, first: Seconds) -> None:
-        """The trial's model was built; `first`: what it took longer as the slot's first one."""
+        """Note a model that was built; `first`: what it took longer as the slot's first one."""
         self._note(trial, build=seconds)
         if first:
             self._note(trial, first=first)
 
     def hopped(self, lanes: Iterable[Lane]) -> None:
-        """The states of these lanes came from other slots."""
+        """Note lanes whose states came from other slots."""
         if self._measuring is None:
             return
         for lane in lanes:
@@ -167,12 +169,12 @@ class SimulatedMeter:
             self._note(lane.trial, switch=seconds)
 
     def changed(self, before: Gang | None, after: Gang, seconds: Seconds) -> None:
-        """A gang at work became another one, in so many seconds."""
+        """Note that a gang at work became another one, in so many seconds."""
         if before is None:
             return
-        way = rescaled(before, after)
-        if way is not None:
-            self._note(after.trials[0], **{way: seconds})
+        change = rescaled(before, after)
+        if change is not None:
+            self._note(after.trials[0], **{change: seconds})
         elif repacked(before, after):
             for trial in after.trials:
                 self._note(trial, repack=seconds)
@@ -184,24 +186,24 @@ class SimulatedMeter:
     # -- amid a unit -------------------------------------------------------------------------------
 
     def begun(self, run: SimulatedGang, unit: UnitAtWork) -> None:
-        """The unit goes on in this gang from now on, at another width perhaps."""
+        """Note that a unit begins or goes on in this gang, and when its rate will be known."""
         trial = unit.position.trial
         if self._measuring is None or not _is_watched(run.gang, trial):
             return
         if not self._has_news(run.gang, trial):
             return  # nobody is asked again for what is known
-        at = unit.ready + ALIKE_STEPS * _batch(trial.config) / unit.rate
-        if at >= unit.trains_until:
+        time = unit.ready + ALIKE_STEPS * _batch(trial.config) / unit.rate
+        if time >= unit.trains_until:
             return
         self._count += 1
-        heappush(self._due, (at, self._count, unit, run))
+        heappush(self._due, (time, self._count, unit, run))
 
     def _has_news(self, gang: Gang, trial: Trial) -> bool:
         """Whether the trial's steps in this gang tell what its leading slot has not told yet."""
         lane = _lane_of(gang, trial.id)
         signature = signature_of(trial)
         names = self._figures_amid(gang, lane)
-        return any(self._is_untold(lane.slots[0], signature, name) for name in names)
+        return any(self._is_unreported(lane.slots[0], signature, name) for name in names)
 
     def _figures_amid(self, gang: Gang, lane: Lane) -> dict[str, float]:
         """What steps tell of the lane: its rate, and what the last change of its width took."""
@@ -212,14 +214,14 @@ class SimulatedMeter:
     def next(self) -> Seconds:
         """When a rate becomes known amid a unit; infinity: never."""
         while self._due:
-            at, _, unit, run = self._due[0]
+            time, _, unit, run = self._due[0]
             if run.units.get(unit.position.trial.id) is unit and unit.version:
-                return at
+                return time
             heappop(self._due)
         return inf
 
     def known(self, now: Seconds) -> list[Event]:
-        """What becomes known now, amid units."""
+        """The events of what becomes known now, amid units."""
         events: list[Event] = []
         while self.next() <= now + TICK:
             _, _, unit, run = heappop(self._due)
@@ -227,7 +229,7 @@ class SimulatedMeter:
         return events
 
     def _amid(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
-        """What the steps so far tell of a unit under way; its samples are counted at its end."""
+        """The events of what steps tell of a unit under way; its end counts its samples."""
         lane = _lane_of(run.gang, unit.position.trial.id)
         figures = self._figures_amid(run.gang, lane)
         news = self._news(unit.position, lane, figures)
@@ -238,7 +240,7 @@ class SimulatedMeter:
     # -- at a unit's end ---------------------------------------------------------------------------
 
     def at_end(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
-        """What is reported with the unit's end."""
+        """The figures that are reported with the unit's end."""
         if self._measuring is None:
             return []
         trial = unit.position.trial.id
@@ -263,8 +265,8 @@ class SimulatedMeter:
         figures = {"rate": rate, "step": step}
         mates = [each.trial for each in gang.lanes if each.slots == lane.slots]
         if gang.fused and len(mates) > 1:
-            here = Gang(tuple(Lane(mate, lane.slots) for mate in mates), fused=True)
-            together = 1.0 / self.truth.rates(here)[lane.trial]
+            fused_gang = Gang(tuple(Lane(mate, lane.slots) for mate in mates), fused=True)
+            together = 1.0 / self.truth.rates(fused_gang)[lane.trial]
             if together < len(mates) * step * (1 - SAVES):
                 figures[f"{FUSED}{len(mates)}"] = together
             else:
@@ -280,27 +282,27 @@ class SimulatedMeter:
     def _news(
         self, position: SimulatedTrial, lane: Lane, figures: Mapping[str, float]
     ) -> list[Event]:
-        """The figures that the lane's leading slot has not reported yet, as they were measured."""
+        """The event of the figures that the lane's leading slot has not reported yet, if any."""
         signature = signature_of(position.trial)
         slot = lane.slots[0]
         news: dict[str, float] = {}
         for name in figures:
-            if self._is_untold(slot, signature, name):
-                self._told.add((slot, signature, name))
+            if self._is_unreported(slot, signature, name):
+                self._reported.add((slot, signature, name))
                 if name == "rate":
                     self._rated.add(signature)
-                news[name] = self._off(lane.trial, signature, name, figures)
+                news[name] = self._as_measured(lane.trial, signature, name, figures)
         if not news and position.signature == signature:
             return []
         position.signature = signature
         return [Measured(position.trial.id, signature, news)]
 
-    def _is_untold(self, slot: SlotId, signature: str, name: str) -> bool:
+    def _is_unreported(self, slot: SlotId, signature: str, name: str) -> bool:
         """Whether the slot has not reported this figure of the kind, and nobody knew it before."""
         known = self._known.get(signature, {})
-        return name not in known and (slot, signature, name) not in self._told
+        return name not in known and (slot, signature, name) not in self._reported
 
-    def _off(
+    def _as_measured(
         self, trial: TrialId, signature: str, name: str, figures: Mapping[str, float]
     ) -> float:
         """The figure as it was measured."""

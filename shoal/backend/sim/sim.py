@@ -77,8 +77,8 @@ class Sim:
         self._script: list[tuple[Seconds, Event]] = []
         if slots:
             self._script.append((since, Joined(tuple(slots))))
-        for at, event in script:
-            self._script.append((max(at, since), event))
+        for time, event in script:
+            self._script.append((max(time, since), event))
         self._script.sort(key=lambda happening: happening[0])
 
     @property
@@ -117,12 +117,14 @@ class Sim:
             kept = durable(stored)
             visits = self._state.visits.get(trial.id, ())[: kept[0]]
             if stored is None and trial.start is not None:
-                visits, kept = self._begun(*trial.start)
+                visits, kept = self._inherited(*trial.start)
             signature = self._state.signature.get(trial.id, "")
             positions[trial.id] = SimulatedTrial(trial, visits, kept[1], kept, signature=signature)
         return positions[trial.id]
 
-    def _begun(self, parent: TrialId, visits: int) -> tuple[tuple[Visit, ...], tuple[int, Samples]]:
+    def _inherited(
+        self, parent: TrialId, visits: int
+    ) -> tuple[tuple[Visit, ...], tuple[int, Samples]]:
         """The visits and the durable state of a trial that starts from another's."""
         if parent not in self._gangs.positions:
             self.submit(self._state.known[parent])
@@ -146,8 +148,8 @@ class Sim:
         """See `Backend.moments`."""
         yield self.now, tuple(self._scripted())
         while True:
-            at = self._next()
-            if at == inf or self._is_done():
+            time = self._next()
+            if time == inf or self._is_done():
                 # Nothing will happen any more: make durable what is not.
                 positions = self._gangs.positions.values()
                 events = [
@@ -159,7 +161,7 @@ class Sim:
                     return
                 yield self.now, tuple(events)
                 continue
-            self._gangs.time.now = max(self.now, at)
+            self._gangs.time.now = max(self.now, time)
             if self._wake_at is not None and self._wake_at <= self.now:
                 self._wake_at = None
             yield self.now, tuple(self._happened())
@@ -171,7 +173,7 @@ class Sim:
             times.append(self._script[0][0])
         if self._wake_at is not None:
             times.append(self._wake_at)
-        times += [at for at, _ in self._gangs.refusals.values()]
+        times += [time for time, _ in self._gangs.refusals.values()]
         if parting(self._gangs):
             times.append(self.now)
         return min(times)
@@ -185,7 +187,7 @@ class Sim:
         return all(position.over for position in self._gangs.positions.values())
 
     def _happened(self) -> list[Event]:
-        """What happens now."""
+        """The events of now."""
         gangs = self._gangs
         events = gangs.finished()
         events += gangs.units.meter.known(self.now)
@@ -198,18 +200,18 @@ class Sim:
         return events
 
     def _scripted(self) -> list[Event]:
-        """What the script has for now, and what follows from it."""
+        """The events that the script has for now, and those that follow."""
         events: list[Event] = []
         while self._script and self._script[0][0] <= self.now + TICK:
             event = self._script.pop(0)[1]
             if isinstance(event, Joined):
                 self._gangs.ends.join(event.slots)
             elif isinstance(event, Left):
-                there = self._gangs.ends.still_there(event.slots)
-                if not there:
+                slots = self._gangs.ends.still_there(event.slots)
+                if not slots:
                     continue
-                event = replace(event, slots=there)
-                events += kept_at(self._gangs, self._gangs.ends.known(there))
+                event = replace(event, slots=slots)
+                events += kept_at(self._gangs, self._gangs.ends.known(slots))
             events.append(event)
             if isinstance(event, Left):
                 events += self._gangs.lose(event.slots)

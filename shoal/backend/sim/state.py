@@ -46,7 +46,7 @@ class SimulatedTrial:
     age: Seconds = 0.0
     # The slots that hold the newest state; none: it is durable, or there is none yet.
     at: tuple[SlotId, ...] = ()
-    # Nothing is left to do, or the trial failed.
+    # Whether nothing is left to do, or the trial failed.
     over: bool = False
     # What it was measured as; empty: it was not yet.
     signature: str = ""
@@ -116,16 +116,16 @@ class UnitAtWork:
         self.since = now
         if span <= 0 or self.left <= 0:
             return 0.0
-        made = self.left
+        samples = self.left
         if now < self.trains_until - TICK:
-            made = min(self.left, span * self.rate)
-        self.left -= made
+            samples = min(self.left, span * self.rate)
+        self.left -= samples
         self.trained += span
         self.share += span / self.lanes
-        return made
+        return samples
 
     def schedule(self, now: Seconds, rate: float, wait: Seconds = 0.0) -> None:
-        """From `now` on the unit goes at this rate, after this further wait.
+        """Have the unit go at this rate from `now` on, after this further wait.
 
         It must have been advanced up to now. The tail is not changed any more once it has begun.
         """
@@ -168,31 +168,31 @@ UnitsOfTrials = dict[TrialId, UnitAtWork]
 class SimulatedGang:
     """A gang at work.
 
-    `rates`: samples/s of each lane. `left`: the shards that each lane has yet to visit; None: each
-    visits what comes next in its own order. `stream`: the samples that each lane took.
+    `rates`: samples/s of each lane. `shards_left`: the shards that each lane has yet to visit;
+    None: each visits what comes next in its own order. `stream`: the samples that each lane took.
     """
 
     gang: Gang
     rates: Mapping[TrialId, float]
-    left: dict[TrialId, Shards] | None
+    shards_left: dict[TrialId, Shards] | None
     stream: dict[TrialId, Samples]
     # The unit under way of each lane.
     units: UnitsOfTrials = field(default_factory=dict)
-    # The gang was stopped, and only completes the visits under way.
+    # Whether the gang was stopped, and only completes the visits under way.
     leaving: bool = False
 
     @classmethod
     def of(cls, gang: Gang, rates: Mapping[TrialId, float]) -> "SimulatedGang":
         """The gang at its beginning."""
-        left = None
+        shards_left = None
         if gang.shards:
             shards = list(dict.fromkeys(gang.shards))
-            left = {trial: list(shards) for trial in gang.trials}
-        return cls(gang, rates, left, dict.fromkeys(gang.trials, 0.0))
+            shards_left = {trial: list(shards) for trial in gang.trials}
+        return cls(gang, rates, shards_left, dict.fromkeys(gang.trials, 0.0))
 
     def room(self, trial: TrialId) -> Samples:
         """What is left of the lane's quota; 0 also once the lane has seen all its shards."""
-        if self.left is not None and not self.left[trial]:
+        if self.shards_left is not None and not self.shards_left[trial]:
             return 0.0
         if self.gang.quota is None:
             return inf
@@ -203,8 +203,8 @@ class SimulatedGang:
         lanes = self.gang.lanes
         if len(lanes) == 1:
             return (trial,)
-        own = next(set(lane.slots) for lane in lanes if lane.trial == trial)
-        return tuple(lane.trial for lane in lanes if not own.isdisjoint(lane.slots))
+        slots = next(set(lane.slots) for lane in lanes if lane.trial == trial)
+        return tuple(lane.trial for lane in lanes if not slots.isdisjoint(lane.slots))
 
     def is_over(self) -> bool:
         """Whether no lane has anything left to read."""
@@ -212,29 +212,29 @@ class SimulatedGang:
 
     def next_shard(self, trial: TrialId) -> ShardId | None:
         """The shard that the lane visits next; None: the trial goes by its own order."""
-        if self.left is None:
+        if self.shards_left is None:
             return None
-        return self.left[trial][0]
+        return self.shards_left[trial][0]
 
     def shards_beside(self, trial: TrialId) -> tuple[ShardId, ...]:
         """The shards that the lane reads together with the next one."""
-        if not self.gang.joint or self.left is None:
+        if not self.gang.joint or self.shards_left is None:
             return ()
-        return tuple(self.left[trial][1:])
+        return tuple(self.shards_left[trial][1:])
 
     def take(self, trial: TrialId, size: Samples) -> None:
-        """The lane has completed a unit of this size."""
+        """Count a unit of this size, which the lane has completed."""
         self.stream[trial] += size
-        if self.left is not None:
-            count = len(self.left[trial]) if self.gang.joint else 1
-            del self.left[trial][:count]
+        if self.shards_left is not None:
+            count = len(self.shards_left[trial]) if self.gang.joint else 1
+            del self.shards_left[trial][:count]
 
     def take_over(self, old: "SimulatedGang", trial: TrialId, unit: UnitAtWork) -> None:
         """The trial goes on in this gang as it was in the old one, with its unit under way."""
         self.units[trial] = unit
         self.stream[trial] = old.stream[trial]
-        if self.left is not None and old.left is not None:
-            self.left[trial] = old.left[trial]
+        if self.shards_left is not None and old.shards_left is not None:
+            self.shards_left[trial] = old.shards_left[trial]
 
     def forget(self, trials: Iterable[TrialId]) -> None:
         """Drop the units of these trials."""
@@ -266,7 +266,7 @@ class SlotEnds:
         self.memory: dict[SlotId, GiB] = {}
 
     def join(self, slots: Iterable[Slot]) -> None:
-        """These slots came."""
+        """Note slots that came, and when they leave."""
         for slot in slots:
             self._gone.discard(slot.id)
             self._until.pop(slot.id, None)
@@ -293,20 +293,20 @@ class SlotEnds:
         return False
 
     def known(self, slots: Slots) -> Slots:
-        """Those of these slots of which the ends are known."""
+        """Those of the slots whose ends are known."""
         return slots & self._until.keys()
 
     def leave(self, slots: Slots) -> None:
-        """These slots leave by themselves."""
+        """Note slots that leave by themselves."""
         self.over -= slots
         self._gone |= slots
 
     def still_there(self, slots: Slots) -> Slots:
-        """Those of these slots, which are gone now, that had not left by themselves."""
-        there = slots - self._gone
+        """Those of the slots, which are gone now, that had not left by themselves."""
+        present = slots - self._gone
         self.over -= slots
         self._gone -= slots
-        return there
+        return present
 
 
 class BuiltModels:
@@ -327,7 +327,7 @@ class BuiltModels:
         return seconds
 
     def lose(self, slot: SlotId) -> None:
-        """The slot is gone, with all models that were built there."""
+        """Forget a slot that is gone, with all models that were built there."""
         self._trials.pop(slot, None)
 
 
@@ -361,16 +361,16 @@ class Leaving:
         return any(not run.units.keys().isdisjoint(trials) for run in self.runs)
 
     def ready(self, now: Seconds) -> list[Gang]:
-        """Take the gangs out that need not wait any more."""
-        found = [gang for gang in self.waiting if self.free_at(gang, now) <= now]
-        self.waiting = [gang for gang in self.waiting if gang not in found]
-        return found
+        """Take out the gangs that need not wait any more."""
+        gangs = [gang for gang in self.waiting if self.free_at(gang, now) <= now]
+        self.waiting = [gang for gang in self.waiting if gang not in gangs]
+        return gangs
 
     def withdraw(self, gang: Gang | None) -> None:
-        """This gang need not start any more."""
+        """Drop a gang that need not start any more."""
         self.waiting = [each for each in self.waiting if each != gang]
 
     def shrink(self, trials: Trials = frozenset(), slots: Slots = frozenset()) -> None:
-        """The gangs that wait go on without these trials and slots."""
+        """Take these trials and slots out of the gangs that wait."""
         rests = [prune(gang, trials, slots) for gang in self.waiting]
         self.waiting = [rest for rest in rests if rest is not None]

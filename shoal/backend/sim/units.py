@@ -50,7 +50,7 @@ class SimulatedUnits:
     recipe: SimulatedRecipe
     meter: SimulatedMeter
 
-    # -- before --------------------------------------------------------------------------------
+    # -- units that begin ----------------------------------------------------------------------
 
     def next_of(
         self, run: SimulatedGang, position: SimulatedTrial, now: Seconds, until: Seconds = inf
@@ -74,10 +74,10 @@ class SimulatedUnits:
         size = sum(self.shards[shard] for shard in visit.shards)
 
         last = is_met(trial, position.samples + size)
-        made = len(position.visits)
+        first = len(position.visits)
         every = self.recipe.validate_every
         parts: set[float] = set()
-        for number in range(made, made + len(visit.shards)):
+        for number in range(first, first + len(visit.shards)):
             parts.update(every.parts(number, len(shards)))
         scored = len(parts) + (last and 1.0 not in parts)
         due = 0.0
@@ -119,7 +119,7 @@ class SimulatedUnits:
         due: Seconds,
         now: Seconds,
     ) -> UnitAtWork:
-        """A slot evaluates and saves its lanes one after the other, while all of them wait."""
+        """A unit. Its slot evaluates and saves its lanes one by one, while all of them wait."""
         costs = [self.truth.cost(each) for each in run.sharing(position.trial.id)]
         evaluate = None
         if evaluations:
@@ -137,14 +137,12 @@ class SimulatedUnits:
             begun=now,
         )
 
-    # -- after ---------------------------------------------------------------------------------
+    # -- units that end ------------------------------------------------------------------------
 
-    def reported(self, run: SimulatedGang, unit: UnitAtWork, made: Samples) -> list[Event]:
-        """Complete a unit of this gang; returns what it reports.
+    def reported(self, run: SimulatedGang, unit: UnitAtWork, samples: Samples) -> list[Event]:
+        """Complete a unit of this gang; returns Advanced, Measured, Evaluated, Kept, in this order.
 
-        That is Advanced, Measured, Evaluated, Kept, in this order.
-
-        `made`: the samples that were not yet reported.
+        `samples`: those that were not yet reported.
         """
         position = unit.position
         trial = position.trial
@@ -154,7 +152,7 @@ class SimulatedUnits:
         metrics = self.recipe.curve(trial.config, epoch)
         values = _loss_of(trial, metrics, unit.size)
         spent = {trial.id: unit.spent()}
-        events: list[Event] = [Advanced({trial.id: made}, values, visits, spent)]
+        events: list[Event] = [Advanced({trial.id: samples}, values, visits, spent)]
         events += self.meter.at_end(run, unit)
         if unit.evaluate is not None:
             events.append(Evaluated(trial.id, epoch, metrics))
