@@ -1,4 +1,4 @@
-"""What slots ask for and which node makes it; what a window and its feeders did."""
+"""Which chunks slots ask for, which node makes each, and how many feeders that takes."""
 
 import platform
 from collections import OrderedDict, deque
@@ -33,20 +33,20 @@ class WindowCounts:
     def __init__(self) -> None:
         self._figures = dict.fromkeys(COUNTED, 0.0)
         self._cpu: dict[int, Seconds] = {}  # of each feeder, by its process
-        self.told = self.fed(0)  # when the driver last heard of them
+        self.reported = self.fed(0)  # when the driver last heard of them
 
     def add(self, **more: float) -> None:
-        """So much more was done."""
-        for name, each in more.items():
-            self._figures[name] += each
+        """Add what was done to the figures."""
+        for name, amount in more.items():
+            self._figures[name] += amount
 
     def most(self, **figures: float) -> None:
-        """The figures were as high as this, for once."""
-        for name, each in figures.items():
-            self._figures[name] = max(self._figures[name], each)
+        """Raise the figures to these, where they were lower."""
+        for name, figure in figures.items():
+            self._figures[name] = max(self._figures[name], figure)
 
     def spent(self, pid: int, cpu: Seconds) -> None:
-        """The seconds of a feeder's processor so far."""
+        """Note the seconds of a feeder's processor so far."""
         self._cpu[pid] = cpu
         self._figures["cpu"] = sum(self._cpu.values())
 
@@ -93,8 +93,8 @@ class ClusterDemand:
         """The demand of these nodes, each of which asked for something."""
         demands = list(demands)
         train = [seconds for each in demands for seconds in each.train]
-        asked = [key for each in demands for key in each.asked]
-        return cls(train, len(set(asked)) / len(asked), len(demands))
+        keys = [key for each in demands for key in each.asked]
+        return cls(train, len(set(keys)) / len(keys), len(demands))
 
 
 class ChunkDirectory:
@@ -119,7 +119,7 @@ class ChunkDirectory:
         return maker
 
     def take(self, key: Key, node: str) -> None:
-        """This node makes the chunk, since the one that should does not."""
+        """Note that this node makes the chunk, as the one that should does not."""
         self._note(key, node)
 
     def _note(self, key: Key, node: str) -> None:
@@ -132,8 +132,8 @@ class ChunkDirectory:
         """Note what the node's slots need; returns what all nodes' slots do."""
         now = monotonic()
         self._demands[node] = (now, demand)
-        recent = [told for at, told in self._demands.values() if at > now - NODE_FORGOTTEN]
-        return ClusterDemand.of(recent)
+        since = now - NODE_FORGOTTEN
+        return ClusterDemand.of([each for time, each in self._demands.values() if time > since])
 
 
 KNOWN = 5  # chunks to be prepared before their times count for anything
@@ -144,7 +144,7 @@ FORGOTTEN = 60.0  # seconds after which a slot that asks for nothing does not co
 
 @dataclass(eq=False, slots=True)
 class SlotDemand:
-    """What a slot told of itself last."""
+    """What a slot needs, as it said last."""
 
     heard: float = 0.0  # when, by the monotonic clock
     trained: Seconds | None = None  # seconds of training per sample
@@ -159,24 +159,24 @@ class FeederDemand:
         # vary, and of the others.
         self._times: dict[bool, deque[Seconds]] = {}
         self._slots: dict[str, SlotDemand] = {}
-        self._asked: deque[Key] = deque(maxlen=256)  # lately, one for each time
+        self._recent_keys: deque[Key] = deque(maxlen=256)  # lately, one for each time
         # What the slots of all nodes need, if they share chunks.
         self.together: ClusterDemand | None = None
 
     def hear(self, slot: str, keys: Sequence[Key], trained: Seconds | None) -> None:
-        """The slot asks for the first of these chunks, and will ask for the others."""
+        """Note that the slot asks for the first of these chunks, and will ask for the others."""
         demand = self._slots.setdefault(slot, SlotDemand())
         demand.heard = monotonic()
         demand.trained = trained or demand.trained
         demand.coming = keys[1:]
-        self._asked.append(keys[0])
+        self._recent_keys.append(keys[0])
 
     def prepared(self, key: Key, seconds: Seconds) -> None:
-        """The chunk took so long per sample."""
+        """Note how many seconds per sample the chunk took."""
         self._times.setdefault(varies(key), deque(maxlen=RECENT)).append(seconds)
 
     def forget(self) -> None:
-        """There are other feeders now: what was measured before does not count."""
+        """Forget what was measured, as there are other feeders now."""
         self._times.clear()
 
     def coming(self) -> Iterator[Key]:
@@ -195,40 +195,40 @@ class FeederDemand:
 
     def _prepare(self) -> Seconds:
         """Seconds per sample of what is asked for, each kind in its share."""
-        asked = [varies(key) for key in set(self._asked)]
-        shares = {kind: asked.count(kind) for kind in self._times}
+        kinds = [varies(key) for key in set(self._recent_keys)]
+        shares = {kind: kinds.count(kind) for kind in self._times}
         if not any(shares.values()):  # what was prepared is asked for no more
             shares = dict.fromkeys(self._times, 1)
         lately = {
             kind: min(median(times), median(list(times)[-LAST:]))
             for kind, times in self._times.items()
         }
-        each = sum(shares[kind] * lately[kind] for kind in lately) / sum(shares.values())
-        return max(each, 1e-9)
+        seconds = sum(shares[kind] * lately[kind] for kind in lately) / sum(shares.values())
+        return max(seconds, 1e-9)
 
     def feeders(self, cpus: int, threads: int) -> int:
         """The feeders that the slots need on a node of so many CPUs; 0 if not known yet.
 
         `threads`: CPUs that each slot takes itself.
         """
-        own = self.own()
-        if self._count() < KNOWN or own is None:
+        node = self.of_node()
+        if self._count() < KNOWN or node is None:
             return 0
 
-        most = max(1, cpus - len(own.train) * threads)
-        all_in_all = self.together or ClusterDemand.of([own])
+        most = max(1, cpus - len(node.train) * threads)
+        cluster = self.together or ClusterDemand.of([node])
         wanted = feeders_wanted(
-            self._prepare(), all_in_all.train, all_in_all.different, most * all_in_all.nodes
+            self._prepare(), cluster.train, cluster.different, most * cluster.nodes
         )
-        return min(most, -(-wanted // all_in_all.nodes))
+        return min(most, -(-wanted // cluster.nodes))
 
-    def own(self) -> NodeDemand | None:
+    def of_node(self) -> NodeDemand | None:
         """What the node's slots need; None if that is not known yet."""
         slots = self._live()
         train = [slot.trained for slot in slots if slot.trained]
-        if len(train) < len(slots) or len(self._asked) < 2 * len(slots):
+        if len(train) < len(slots) or len(self._recent_keys) < 2 * len(slots):
             return None
-        return NodeDemand(train, tuple(self._asked))
+        return NodeDemand(train, tuple(self._recent_keys))
 
     def _live(self) -> list[SlotDemand]:
         """The slots that asked for something lately."""

@@ -46,13 +46,13 @@ class FeederFeed:
         self._window = window
         self._name = str(os.getpid())
         self._waits = waits
-        self._there = waits  # feeders are, by the last answer
-        self._answer: Any = None  # a reference to what the window says
+        self._has_feeders = waits  # feeders are, by the last answer
+        self._answer: Any = None  # a reference to the window's answer to a look
         self._patience = PATIENCE
         self._begun = monotonic()  # to make a chunk
-        self._took = 0.0  # seconds, the last one that was made here
+        self._last_seconds = 0.0  # that the last one took which was made here
         # That one, and its seconds per sample, until the window is told.
-        self._made: tuple[Key, Seconds] | None = None
+        self._last_chunk: tuple[Key, Seconds] | None = None
 
     def of(self, key: DataKey) -> "FeederFeed | None":
         """See `train.stream.Feed`. Feeders make the chunks of trials without a key."""
@@ -61,48 +61,50 @@ class FeederFeed:
     def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
         """The chunk. None if the slot is to make it: no feeders, or they failed or are behind."""
         try:
-            looks = not self._there
+            looks = not self._has_feeders
             if looks:
-                self._there = self._look(keys, trained)
-            if self._there:
-                return self._asked(keys, trained, told=looks)
+                self._has_feeders = self._look(keys, trained)
+            if self._has_feeders:
+                return self._ask_window(keys, trained, looked=looks)
         except RayError:
-            self._there = self._waits
+            self._has_feeders = self._waits
         finally:
             self._begun = monotonic()
         return None
 
-    def _asked(self, keys: Sequence[Key], trained: Seconds | None, told: bool) -> Columns | None:
-        """What the window answers, once it does."""
+    def _ask_window(
+        self, keys: Sequence[Key], trained: Seconds | None, looked: bool
+    ) -> Columns | None:
+        """The chunk that the window answers with, if it does."""
         self._answer = None
-        asked = self._window.chunk.remote(self._name, keys, trained, told)
+        answer = self._window.chunk.remote(self._name, keys, trained, looked)
         begin = monotonic()
-        if not ray.wait([asked], timeout=self._patience)[0]:
+        if not ray.wait([answer], timeout=self._patience)[0]:
             # The window stands still: the slot makes its own chunks until it is heard of again.
-            self._there = False
+            self._has_feeders = False
             return None
         self._patience = max(self._patience, TIMES * (monotonic() - begin))
-        found = fetched(asked)
-        if found:
-            chunk: Columns = cols.apply(fetched(found[0]), cols.unpack_layout)
+        refs = fetched(answer)
+        if refs:
+            chunk: Columns = cols.apply(fetched(refs[0]), cols.unpack_layout)
             return chunk
-        if found is None:
-            self._there = self._waits
+        if refs is None:
+            self._has_feeders = self._waits
         return None
 
     def made(self, key: Key, seconds: Seconds) -> None:
         """See `train.stream.Feed`."""
-        self._made = key, seconds
-        self._took = monotonic() - self._begun
+        self._last_chunk = key, seconds
+        self._last_seconds = monotonic() - self._begun
 
     def _look(self, keys: Sequence[Key], trained: Seconds | None) -> bool:
-        """Tell the window; whether it says that there are feeders, now or when it was told last."""
+        """Tell the window what is done here; whether there are feeders, by this look or the last."""
         before = self._answer
         if before is not None and not ray.wait([before], timeout=0)[0]:
             return False
-        self._answer = self._window.look.remote(self._name, keys, trained, self._made)
-        self._made = None
-        brief = WORTH * self._took
+        self._answer = self._window.look.remote(self._name, keys, trained, self._last_chunk)
+        self._last_chunk = None
+        brief = WORTH * self._last_seconds
         if brief and ray.wait([self._answer], timeout=brief)[0]:
             before = self._answer
         return before is not None and bool(ray.get(before))
@@ -159,7 +161,7 @@ class Windows:
         self._follow = follow
         self._directory: Any = None  # where they meet, if there are several
         self._totals = Totals()
-        self._said: list[Fed] = []  # by `fed`, last
+        self._last_fed: list[Fed] = []  # by `fed`, last
 
     def open(self, node: str) -> None:
         """Start the node's window, before its first slot asks for it."""
@@ -181,10 +183,10 @@ class Windows:
 
     def _hear(self, node: str) -> None:
         """Ask the window for news."""
-        self._follow(self.by_node[node].news.remote(), partial(self._heard, node))
+        self._follow(self.by_node[node].news.remote(), partial(self._on_news, node))
 
-    def _heard(self, node: str, future: Any) -> Events:
-        """What the node's feeders did so far."""
+    def _on_news(self, node: str, future: Any) -> Events:
+        """The event of what the node's feeders did so far; the window is asked again."""
         error = future.exception()
         if not gone(error):
             self._hear(node)
@@ -195,10 +197,10 @@ class Windows:
 
     def fed(self) -> list[Fed]:
         """What the feeders did, all in all, if it is not what was told before."""
-        before = self._said
+        before = self._last_fed
         reports = _fed(self.by_node.values())
-        self._said = [self._totals.take(*report) for report in reports]
-        news = [event for event in self._said if event not in before]
+        self._last_fed = [self._totals.take(*report) for report in reports]
+        news = [event for event in self._last_fed if event not in before]
         return [event for event in news if any(event.figures.values())]
 
     def close(self) -> None:
@@ -210,7 +212,7 @@ class Windows:
 
 
 def _fed(windows: Iterable[Any]) -> list[tuple[int, Fed]]:
-    """What the feeders of each did so far, of those that answer at once, as of `Window.fed`."""
+    """The answers to `Window.fed` of those windows that give them at once."""
     refs = [window.fed.remote() for window in windows]
     if not refs:
         return []

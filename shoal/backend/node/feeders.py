@@ -48,21 +48,21 @@ class Feeder:
         self._begun = process_time()
 
     def make(self, key: Key) -> tuple[PreparedChunk, Any]:
-        """What the chunk took, and its columns as of `columns.pack_layout`."""
+        """Make the chunk: what it took, and its columns as of `columns.pack_layout`."""
         begin = perf_counter()
-        made = self._stream.array_chunk(*key)
+        columns = self._stream.array_chunk(*key)
         seconds = perf_counter() - begin
-        about = PreparedChunk(
-            rows=cols.rows(made),
-            bytes=cols.nbytes(made),
+        chunk = PreparedChunk(
+            rows=cols.rows(columns),
+            bytes=cols.nbytes(columns),
             seconds=seconds,
             cpu=process_time() - self._begun,
             pid=os.getpid(),
         )
-        return about, cols.apply(made, cols.pack_layout)
+        return chunk, cols.apply(columns, cols.pack_layout)
 
     def pid(self) -> int:
-        """Of this process."""
+        """The number of this process."""
         return os.getpid()
 
 
@@ -129,10 +129,10 @@ class FeederPool:
         """Whether all feeders that were started are there."""
         return not self._coming
 
-    def take(self, *rather: Any) -> Any:
+    def take(self, *preferred: Any) -> Any:
         """An idle feeder: the first of these that is, else any."""
         chosen = self.idle[0]
-        for feeder in rather:
+        for feeder in preferred:
             if feeder in self.idle:
                 chosen = feeder
                 break
@@ -140,28 +140,28 @@ class FeederPool:
         return chosen
 
     def rest(self, feeder: Any) -> None:
-        """The feeder has nothing to do, unless it was lost."""
+        """Count the feeder as idle, unless it was lost."""
         if feeder in self.feeders:
             self.idle.append(feeder)
 
     def lose(self, feeder: Any) -> None:
-        """The feeder died more often than chance will have it, or never came to be."""
+        """Give up a feeder that died more often than chance will have it, or never came to be."""
         self.feeders.remove(feeder)
         self._give_up(feeder)
 
-    async def answered(self, feeder: Any, about: Any) -> PreparedChunk:
-        """What the feeder says of a chunk that it is asked for.
+    async def answered(self, feeder: Any, answer: Any) -> PreparedChunk:
+        """What the feeder answers when it is asked for a chunk.
 
         Raises:
-            TimeoutError: it says nothing, for far longer than it took before.
+            TimeoutError: it answers nothing, for far longer than it took before.
         """
         begin = monotonic()
         limit = self._limits.get(feeder, LONGEST_START)
-        made: PreparedChunk = await asyncio.wait_for(about, limit)
-        self._pids[feeder] = made.pid
+        chunk: PreparedChunk = await asyncio.wait_for(answer, limit)
+        self._pids[feeder] = chunk.pid
         took = TIMES * (monotonic() - begin)
         self._limits[feeder] = max(PATIENCE, took, self._limits.get(feeder, 0.0))
-        return made
+        return chunk
 
     def grow(self, cpus: int) -> None:
         """Add feeders if more are needed; without need the spare one ends.
@@ -191,17 +191,17 @@ class FeederPool:
             self._tasks.start(self._greet(feeder, then))
 
     def _add(self, feeder: Any) -> None:
-        """The feeder serves from now on."""
+        """Have the feeder serve from now on."""
         self.feeders.append(feeder)
         self.idle.append(feeder)
 
     def _hold_spare(self, feeder: Any) -> None:
-        """The feeder is there and not needed yet, for a while."""
+        """Hold the feeder, which is not needed yet, for a while."""
         self._spare = [feeder]
         self._tasks.start(self._end_spare_in_time())
 
     async def _end_spare_in_time(self) -> None:
-        """It takes memory, and slots that ask for nothing any more will not need it."""
+        """End the spare feeder after a while: it takes memory, and idle slots do not need it."""
         await asyncio.sleep(SPARE)
         self._end_spare()
 
@@ -223,8 +223,8 @@ class FeederPool:
             "max_task_retries": 2,
             "scheduling_strategy": only_at(self._node),
         }
-        made = ray.remote(Feeder).options(**options)
-        return made.remote(*replace(self._setup, data_memory_gb=memory).sent())
+        actor = ray.remote(Feeder).options(**options)
+        return actor.remote(*replace(self._setup, data_memory_gb=memory).sent())
 
     async def _greet(self, feeder: Any, then: Callable[[Any], None]) -> None:
         """Wait until the feeder is there; until then slots prepare their own data, as before.

@@ -65,7 +65,7 @@ def limit_space(more: GiB) -> None:
 
 
 def fetched(ref: Any) -> Any:
-    """What lies in the object store.
+    """The value of a reference, from the object store.
 
     If this node's object store itself is gone, so is the slot, and its process ends.
 
@@ -97,7 +97,7 @@ class Prints(io.TextIOBase):
             self._log = self._logs.setdefault(path, PrintedLog(path, study_of(path)))
 
     def close_all(self) -> None:
-        """What was written is in its files; from now on nothing is."""
+        """Close all files; from now on nothing is written."""
         for log in self._logs.values():
             log.close()
         self._log = None

@@ -1,4 +1,4 @@
-"""The chunks that a window holds, within its memory, and those that are waited for."""
+"""A node's window: it holds prepared chunks for the node's slots, and has feeders make more."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError, UnserializableException
 
-from shoal.backend.node.chunk_demand import ClusterDemand, FeederDemand, Key, WindowCounts, varies
+from shoal.backend.node.chunk_demand import FeederDemand, Key, WindowCounts, varies
 from shoal.backend.node.feeders import BackgroundTasks, FeederPool, PreparedChunk
 from shoal.backend.node.messages import FeederSetup, window_name
 from shoal.core.cluster import ShardId
@@ -27,7 +27,7 @@ class HeldChunk:
     ref: Any  # where it lies in the object store
     bytes: int
     rows: int
-    asked: bool = False  # a slot got it
+    served: bool = False  # to a slot that asked for it
 
 
 class HeldChunks:
@@ -36,14 +36,14 @@ class HeldChunks:
     def __init__(self, room: float) -> None:
         self.room = room
         self.largest = 0  # bytes of a chunk, at most so far
-        self._held: OrderedDict[Key, HeldChunk] = OrderedDict()
+        self._chunks: OrderedDict[Key, HeldChunk] = OrderedDict()
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._held
+        return key in self._chunks
 
     def get(self, key: Key) -> HeldChunk | None:
         """The chunk; None if it is not held."""
-        return self._held.get(key)
+        return self._chunks.get(key)
 
     def put(self, key: Key, chunk: HeldChunk, others: int) -> tuple[int, Samples]:
         """Hold one more, and drop some if there is no room for it.
@@ -51,25 +51,25 @@ class HeldChunks:
         Returns the bytes of all chunks before some are dropped, with so many `others` that are
         being made, and the samples that no slot asked for yet.
         """
-        self._held[key] = chunk
+        self._chunks[key] = chunk
         self.largest = max(self.largest, chunk.bytes)
         most = self.bytes() + others * self.largest
         self.clear(0)
-        return most, sum(chunk.rows for chunk in self.unasked())
+        return most, sum(chunk.rows for chunk in self.unserved())
 
     def want(self, keys: Iterable[Key]) -> None:
-        """These are wanted now, so that others are dropped before them; the last one last."""
+        """Drop these, which are wanted now, after all others; the last one last."""
         for key in keys:
-            if key in self._held:
-                self._held.move_to_end(key)
+            if key in self._chunks:
+                self._chunks.move_to_end(key)
 
     def bytes(self) -> int:
         """Bytes of all chunks held."""
-        return sum(chunk.bytes for chunk in self._held.values())
+        return sum(chunk.bytes for chunk in self._chunks.values())
 
-    def unasked(self) -> list[HeldChunk]:
+    def unserved(self) -> list[HeldChunk]:
         """The chunks that no slot asked for yet."""
-        return [chunk for chunk in self._held.values() if not chunk.asked]
+        return [chunk for chunk in self._chunks.values() if not chunk.served]
 
     def too_much(self, making: int) -> bool:
         """Whether so many chunks may not be made at a time, for want of memory.
@@ -80,7 +80,7 @@ class HeldChunks:
 
     def too_far_ahead(self, making: int) -> bool:
         """Whether chunks made early would leave no room for what others are still to take."""
-        waiting = sum(chunk.bytes for chunk in self.unasked())
+        waiting = sum(chunk.bytes for chunk in self.unserved())
         return waiting + making * self.largest > self.room / 2
 
     def clear(self, more: int) -> None:
@@ -90,8 +90,8 @@ class HeldChunks:
         """
         total = self.bytes() + more
         fewest = int(more == 0)
-        while len(self._held) > fewest and total > self.room:
-            _, dropped = self._held.popitem(last=False)
+        while len(self._chunks) > fewest and total > self.room:
+            _, dropped = self._chunks.popitem(last=False)
             total -= dropped.bytes
 
 
@@ -120,16 +120,16 @@ class AwaitedChunks:
         return next((key for key in self._futures if key not in making), None)
 
     def next_elsewhere(self, making: Set[Key]) -> Key | None:
-        """The same, of those that other nodes wait for."""
+        """The chunk to make next of those that other nodes wait for."""
         waiting = (key for key in self._futures if key in self._elsewhere - making)
         return next(waiting, None)
 
-    def answer(self, key: Key, held: HeldChunk | None) -> None:
+    def answer(self, key: Key, chunk: HeldChunk | None) -> None:
         """Tell those who wait for the chunk."""
         self._elsewhere.discard(key)
         waiting = self._futures.pop(key, None)
         if waiting is not None:
-            waiting.set_result(held)
+            waiting.set_result(chunk)
 
     def answer_none(self) -> None:
         """Tell those who wait for any chunk that none comes."""
@@ -172,7 +172,7 @@ class ChunkExchange:
         self._sending: deque[tuple[float, Seconds]] = deque(maxlen=RECENT)
 
     def join(self, directory: Any) -> None:
-        """There are other nodes, and this is where they meet."""
+        """Share chunks with other nodes, which meet at this directory."""
         self._directory = directory
 
     async def maker(self, key: Key) -> str | None:
@@ -182,7 +182,9 @@ class ChunkExchange:
             return None
         if not self._pays(varies(key)):
             return None
-        maker: str | None = await self._told(lambda: self._directory.maker.remote(key, self._node))
+        maker: str | None = await self._ask_directory(
+            lambda: self._directory.maker.remote(key, self._node)
+        )
         if maker == self._node:
             return None
         return maker
@@ -190,15 +192,15 @@ class ChunkExchange:
     async def brought(self, key: Key, node: str) -> HeldChunk | None:
         """The chunk from the node that makes it; None: it is to be made here, after all."""
         try:
-            return await asyncio.wait_for(self._fetched(key, node), PATIENCE)
+            return await asyncio.wait_for(self._fetch(key, node), PATIENCE)
         except Exception:  # noqa: BLE001 whatever it was, nobody may wait for ever
             self._windows.pop(node, None)
             self._taken.add(key)
-            await self._told(lambda: self._directory.take.remote(key, self._node))
+            await self._ask_directory(lambda: self._directory.take.remote(key, self._node))
             return None
 
     def made(self, key: Key, chunk: PreparedChunk) -> None:
-        """A feeder of this node made a chunk."""
+        """Note how long a feeder of this node took to make a chunk."""
         preparing = self._preparing.setdefault(varies(key), deque(maxlen=RECENT))
         preparing.append(chunk.seconds / max(1, chunk.bytes))
 
@@ -209,18 +211,17 @@ class ChunkExchange:
         only its own slots count.
         """
         now = monotonic()
-        own = demand.own()
-        if own is None or now < self._reported + EVERY:
+        node_demand = demand.of_node()
+        if node_demand is None or now < self._reported + EVERY:
             return
         kinds = self._preparing or (False,)  # one that was never made says nothing
         if not any(map(self._pays, kinds)):
             demand.together = None
             return
         self._reported = now
-        found: ClusterDemand | None = await self._told(
-            lambda: self._directory.demand.remote(self._node, own)
+        demand.together = await self._ask_directory(
+            lambda: self._directory.demand.remote(self._node, node_demand)
         )
-        demand.together = found
 
     def _pays(self, kind: bool) -> bool:
         """Whether there is another node, and sending such a chunk is cheaper than to make it."""
@@ -230,11 +231,11 @@ class ChunkExchange:
         preparing = self._preparing.get(kind)
         if preparing is None:
             return True
-        recent = [took for at, took in self._sending if at > now - MEASURED]
+        recent = [took for time, took in self._sending if time > now - MEASURED]
         # One slow sending says little: the first one connects, and a node may be busy for a moment.
         return median(preparing) > median_low([STATED, *recent])
 
-    async def _fetched(self, key: Key, node: str) -> HeldChunk:
+    async def _fetch(self, key: Key, node: str) -> HeldChunk:
         """The chunk, copied into this node's memory.
 
         Raises:
@@ -255,7 +256,7 @@ class ChunkExchange:
         # A copy of this node's own: the other one is then free to drop what it made.
         return HeldChunk(ray.put(columns), size, rows)
 
-    async def _told(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def _ask_directory(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """What the directory says; None if it does not. Then it is left alone for a while."""
         try:
             return await asyncio.wait_for(ask(), ANSWERS)
@@ -304,48 +305,48 @@ class Window:
     # -- what slots ask ----------------------------------------------------------------
 
     async def chunk(
-        self, slot: str, keys: Sequence[Key], trained: Seconds | None, told: bool = False
+        self, slot: str, keys: Sequence[Key], trained: Seconds | None, looked: bool = False
     ) -> list[Any] | None:
         """A reference to the first key's chunk, in a list, lest Ray fetches it.
 
         The list is empty if the slot is to make the chunk. None: it is to make those that follow,
-        too, for there are no feeders. Then see `FeederFeed`. `told`: by a look, just before.
+        too, for there are no feeders. Then see `FeederFeed`. `looked`: it has called `look` just
+        before.
         """
         key = keys[0]
-        if not told:
+        if not looked:
             self._hear(slot, keys, trained)
         if not self._pool.feeders:
             return None
 
-        held = self._chunks.get(key)
-        if key in self._broken or (held is None and self._behind(key)):
+        chunk = self._chunks.get(key)
+        if key in self._broken or (chunk is None and self._behind(key)):
             return []
 
-        if held is None:
-            held = await self._made(key)
-        if held is None:
+        if chunk is None:
+            chunk = await self._wait_for(key)
+        if chunk is None:
             return [] if self._pool.feeders else None
 
-        held.asked = True
+        chunk.served = True
         self._chunks.want(keys[::-1])
         self._counts.add(served=1)
         self._dispatch()
-        return [held.ref]
+        return [chunk.ref]
 
     async def look(
         self,
         slot: str,
         keys: Sequence[Key],
         trained: Seconds | None,
-        made: tuple[Key, Seconds] | None,
+        last_chunk: tuple[Key, Seconds] | None,
     ) -> bool:
-        """A slot that prepares its own data tells what it does.
+        """Note what a slot does that prepares its own data; whether there are feeders instead.
 
-        `made`: its last chunk, and the seconds per sample that it took. Returns whether there are
-        feeders to ask instead.
+        `last_chunk`: the last that it made, and the seconds per sample that it took.
         """
-        if made is not None:
-            self._demand.prepared(*made)
+        if last_chunk is not None:
+            self._demand.prepared(*last_chunk)
         self._hear(slot, keys, trained)
         return bool(self._pool.feeders)
 
@@ -356,17 +357,17 @@ class Window:
             self._tasks.start(self._exchange.learn(self._demand))
         self._pool.grow(self._cpus)
 
-    async def _made(self, key: Key) -> HeldChunk | None:
+    async def _wait_for(self, key: Key) -> HeldChunk | None:
         """The chunk, once a feeder has made it; None if none did."""
         begin = monotonic()
         coming = self._wanted.coming(key)
         self._dispatch()
-        held = await coming
+        chunk = await coming
         self._counts.add(waits=1, waited=monotonic() - begin)
-        return held
+        return chunk
 
     def _behind(self, key: Key) -> bool:
-        """Whether a slot makes a chunk sooner that nobody asked for yet.
+        """Whether a slot makes a chunk sooner than feeders do, if nobody asked for it yet.
 
         So it is while feeders whose number is still to be found have enough to do.
         """
@@ -381,14 +382,14 @@ class Window:
         """A reference to the chunk as of `chunk`, its bytes and samples; None: nobody makes it."""
         if key in self._broken or not self._pool.feeders:
             return None
-        held = self._chunks.get(key)
-        if held is None:
+        chunk = self._chunks.get(key)
+        if chunk is None:
             coming = self._wanted.coming(key, elsewhere=True)
             self._dispatch()
-            held = await coming
-        if held is None:
+            chunk = await coming
+        if chunk is None:
             return None
-        return [held.ref], held.bytes, held.rows
+        return [chunk.ref], chunk.bytes, chunk.rows
 
     # -- what the driver asks ----------------------------------------------------------
 
@@ -401,19 +402,16 @@ class Window:
         return os.getpid(), self._fed()
 
     async def news(self) -> tuple[int, Fed]:
-        """The same, when the number of feeders has changed.
-
-        When only other figures have, some time passes first.
-        """
+        """As `fed`, once the number of feeders has changed, or other figures have for a while."""
         while True:
             try:
                 await asyncio.wait_for(self._news.wait(), TELL)
             except TimeoutError:
-                if self._fed() == self._counts.told:
+                if self._fed() == self._counts.reported:
                     continue
             self._news.clear()
-            self._counts.told = self._fed()
-            return os.getpid(), self._counts.told
+            self._counts.reported = self._fed()
+            return os.getpid(), self._counts.reported
 
     async def pids(self) -> tuple[int, list[int]]:
         """This process, and the feeders'."""
@@ -427,7 +425,7 @@ class Window:
     # -- making ------------------------------------------------------------------------
 
     def _on_pool(self) -> None:
-        """Feeders that were started are there, or will never be."""
+        """Go on with the feeders that are there, as some came or failed to come."""
         if self._pool.complete:
             self._news.set()
         self._dispatch()
@@ -474,56 +472,56 @@ class Window:
 
         self._pool.rest(feeder)
         self._dispatch()
-        held = await self._exchange.brought(key, maker)
-        if held is not None:
-            self._hold(key, held)
-            self._answer(key, held)
+        chunk = await self._exchange.brought(key, maker)
+        if chunk is not None:
+            self._hold(key, chunk)
+            self._answer(key, chunk)
         self._making.discard(key)
         self._dispatch()
 
     async def _make(self, feeder: Any, key: Key) -> None:
         """Have the feeder make the chunk, and answer the slots that wait for it."""
-        held = None
+        chunk = None
         try:
-            held = await self._asked_of(feeder, key)
+            chunk = await self._ask_feeder(feeder, key)
         except Exception as error:  # noqa: BLE001 whatever it was, nobody may wait for ever
             self._broken.add(key)
-            gone = isinstance(error, RayError | TimeoutError)
-            if gone and not isinstance(error, CHUNK_FAILED):
+            feeder_lost = isinstance(error, RayError | TimeoutError)
+            if feeder_lost and not isinstance(error, CHUNK_FAILED):
                 self._pool.lose(feeder)
                 self._news.set()
 
         self._making.discard(key)
         self._pool.rest(feeder)
-        self._answer(key, held)
+        self._answer(key, chunk)
         self._dispatch()
 
-    async def _asked_of(self, feeder: Any, key: Key) -> HeldChunk:
+    async def _ask_feeder(self, feeder: Any, key: Key) -> HeldChunk:
         """The chunk, made by the feeder and held from now on."""
-        about, ref = feeder.make.options(num_returns=2).remote(key)
-        made: PreparedChunk = await self._pool.answered(feeder, about)
-        self._demand.prepared(key, made.seconds / made.rows)
-        self._exchange.made(key, made)
-        self._counts.spent(made.pid, made.cpu)
+        answer, ref = feeder.make.options(num_returns=2).remote(key)
+        prepared: PreparedChunk = await self._pool.answered(feeder, answer)
+        self._demand.prepared(key, prepared.seconds / prepared.rows)
+        self._exchange.made(key, prepared)
+        self._counts.spent(prepared.pid, prepared.cpu)
         self._counts.add(made=1)
-        held = HeldChunk(ref, made.bytes, made.rows)
-        self._hold(key, held)
-        return held
+        chunk = HeldChunk(ref, prepared.bytes, prepared.rows)
+        self._hold(key, chunk)
+        return chunk
 
-    def _hold(self, key: Key, held: HeldChunk) -> None:
+    def _hold(self, key: Key, chunk: HeldChunk) -> None:
         """Hold one chunk more."""
-        size, ahead = self._chunks.put(key, held, len(self._making) - 1)
+        size, ahead = self._chunks.put(key, chunk, len(self._making) - 1)
         self._counts.most(bytes=size, ahead=ahead)
 
-    def _answer(self, key: Key, held: HeldChunk | None) -> None:
+    def _answer(self, key: Key, chunk: HeldChunk | None) -> None:
         """Tell those who wait for the chunk; if no feeder is left, all who wait for any."""
-        self._wanted.answer(key, held)
+        self._wanted.answer(key, chunk)
         if not self._pool.feeders:
             self._wanted.answer_none()
 
 
 def _resources(node: str) -> dict[str, float]:
-    """What Ray knows of the node's CPUs and memory."""
+    """The node's CPUs and memory, as Ray knows them."""
     for each in ray.nodes():
         if each["NodeID"] == node:
             resources: dict[str, float] = each["Resources"]

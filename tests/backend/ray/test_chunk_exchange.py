@@ -177,16 +177,16 @@ def test_feeders_come_where_several_nodes_read_one_stream(nodes: Nodes) -> None:
         demand.prepared(key(0), 0.01)
     for number in range(4):
         demand.hear("slot", [key(number)], 0.012)
-    own = demand.own()
-    assert own is not None and demand.feeders(cpus=4, threads=1) == 0
+    of_node = demand.of_node()
+    assert of_node is not None and demand.feeders(cpus=4, threads=1) == 0
 
-    nodes.directory.demand("there", NodeDemand([0.012], own.asked))
+    nodes.directory.demand("there", NodeDemand([0.012], of_node.asked))
     nodes.clock[0] += 10.0
     asyncio.run(nodes.exchange.learn(demand))
     assert demand.together == ClusterDemand([0.012, 0.012], 0.5, 2)
     assert demand.feeders(cpus=4, threads=1) == 1
 
-    nodes.directory.demand("there", NodeDemand([0.02], own.asked))
+    nodes.directory.demand("there", NodeDemand([0.02], of_node.asked))
     asyncio.run(nodes.exchange.learn(demand))
     assert demand.together.train == [0.012, 0.012], "it was asked just now"
 

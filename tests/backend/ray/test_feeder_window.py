@@ -244,12 +244,12 @@ def test_a_slot_that_looked_and_asks_wants_the_chunk_once(nest: Nest) -> None:
     async def act() -> None:
         window = nest.window(count=1)
         await window.look("slot0", [key("s")], 0.0001, None)
-        first = asyncio.create_task(window.chunk("slot0", [key("s")], 0.0001, told=True))
+        first = asyncio.create_task(window.chunk("slot0", [key("s")], 0.0001, looked=True))
         await settled()
         assert not first.done()
         await asks(window, "slot0", key("s", 1))
-        own = window._demand.own()
-        assert own is not None and list(own.asked) == [key("s"), key("s", 1)]
+        demand = window._demand.of_node()
+        assert demand is not None and list(demand.asked) == [key("s"), key("s", 1)]
 
     asyncio.run(act())
 
