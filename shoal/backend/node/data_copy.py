@@ -111,7 +111,7 @@ def offer(data: Data, folder: Path, recipe: Any) -> None:
 
 
 def data_here(recipe: Any, placed: Data | None, folder: Path, fingerprint: str) -> Data:
-    """The data as this process of a node reads it.
+    """The data as a process of a node reads it.
 
     `placed`: data that stays at its nodes, so that nothing is built or copied here. Raises as
     `shared` does.
@@ -158,7 +158,7 @@ def _write_arrays(path: Path, buffers: Iterable[pickle.PickleBuffer]) -> list[tu
 
 
 def _locked(folder: Path) -> FileLock:
-    """For one of the processes that share the folder: the files in it are written one by one."""
+    """The folder's lock: the processes that share the folder write its files one by one."""
     return lock_file(folder / "lock")
 
 

@@ -98,7 +98,7 @@ class FeederFeed:
         self._last_seconds = monotonic() - self._begun
 
     def _look(self, keys: Sequence[Key], trained: Seconds | None) -> bool:
-        """Tell the window what is done here; whether there are feeders, by this look or the last."""
+        """Tell the window what is done here; whether it has feeders, by this look or the last."""
         before = self._answer
         if before is not None and not ray.wait([before], timeout=0)[0]:
             return False

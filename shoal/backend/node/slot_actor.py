@@ -129,8 +129,7 @@ class UnitSums:
 
     def done(self, done: Done) -> UnitResult:
         """The unit, with what all of it took."""
-        made = replace(done, spent=self.spent, within=self.within)
-        return UnitResult(made, self.values)
+        return UnitResult(replace(done, spent=self.spent, within=self.within), self.values)
 
 
 Results = dict[TrialId, UnitResult]
@@ -151,8 +150,8 @@ class SlotRounds:
         self._trainer = trainer
         self._void = void
         self._on_progress = on_progress
-        # Where each trial was after its last unit here.
-        self._made: dict[TrialId, Newest] = {}
+        # Each trial's visits and age after its last unit here.
+        self._newest: dict[TrialId, Newest] = {}
 
     # -- units of one slot ---------------------------------------------------------------------
 
@@ -170,36 +169,29 @@ class SlotRounds:
         """
         outcomes: dict[TrialId, Outcome] = {}
         states: States = {}
-        found = self._found(units, parcels)
-        for trial in units:
-            if trial not in found:
+        located: dict[TrialId, tuple[Unit, int]] = {}
+        for trial, unit in units.items():
+            try:
+                located[trial] = self._located(unit, parcels.get(trial))
+            except (RayError, _GoneError):
                 outcomes[trial] = Lost()
 
         try:
-            here = [unit for unit, _ in found.values()]
-            made = self._make(number, here, fuse, measured)
+            results = self._make(number, [unit for unit, _ in located.values()], fuse, measured)
         except DataError as error:
             return outcomes | unreadable(error, units), {}
-        for trial, result in made.items():
-            _, fetched = found[trial]
+        for trial, result in results.items():
+            _, fetched = located[trial]
             outcomes[trial], state = self._outcome(units[trial], result, fetched)
             if state is not None:
                 states[trial] = state
 
         return outcomes, states
 
-    def _found(self, units: Units, parcels: Parcels) -> dict[TrialId, tuple[Unit, int]]:
-        """The units whose states are not lost, as of `_located`."""
-        found: dict[TrialId, tuple[Unit, int]] = {}
-        for trial, unit in units.items():
-            with suppress(RayError, _GoneError):
-                found[trial] = self._located(unit, parcels.get(trial))
-        return found
-
     def _outcome(
         self, unit: Unit, result: UnitResult, fetched: int
     ) -> tuple[Outcome, Parcel | None]:
-        """What is told of a unit, and the state after it if that is asked for."""
+        """What came of a unit, and the state after it if that is asked for."""
         if isinstance(result.news, Done):
             return self._trained(unit, result.news, result.values, fetched)
         return result.news, None
@@ -207,18 +199,18 @@ class SlotRounds:
     def _trained(
         self, unit: Unit, done: Done, values: Sums, fetched: int
     ) -> tuple[Trained, Parcel | None]:
-        """What is told of a unit that was made, and the state after it where that is asked for."""
-        self._made[unit.trial.id] = (*unit.visits, done.visit), done.age
+        """The report of a unit that was made, and the state after it where that is asked for."""
+        self._newest[unit.trial.id] = (*unit.visits, done.visit), done.age
         if done.state is None:
             return Trained(done, values, fetched, 0), None
         size = size_of(done.state)
-        about = Trained(replace(done, state=None), values, fetched, size)
-        return about, parcel_of(done.state, size)
+        trained = Trained(replace(done, state=None), values, fetched, size)
+        return trained, parcel_of(done.state, size)
 
     def _located(self, unit: Unit, parcel: Any) -> tuple[Unit, int]:
         """The unit, with its source if the state is not held here, and the bytes fetched."""
         trial = unit.trial.id
-        visits, age = self._made.get(trial, ((), 0.0))
+        visits, age = self._newest.get(trial, ((), 0.0))
         if unit.visits[: len(visits)] != visits:  # what is held here became void
             self._trainer.forget(trial)
         elif self._holds(unit, visits):
@@ -245,34 +237,34 @@ class SlotRounds:
         Units under way are cut when the round is halted between two parts.
         """
         parts = self._trainer.train_pack(units, fuse, measured)
-        made, over = self._parts(number, units, parts)
-        if over:
-            return made
+        results, complete = self._parts(number, units, parts)
+        if complete:
+            return results
         parts.close()
         cut = {unit.trial.id: UnitResult(Cut(), {}) for unit in units}
-        return cut | made
+        return cut | results
 
     def _parts(self, number: int, units: Sequence[Unit], parts: Parts) -> tuple[Results, bool]:
         """What came of the units that are through, and whether they all are."""
         sums = {unit.trial.id: UnitSums() for unit in units}
-        made: Results = {}
+        results: Results = {}
         while number not in self._void:
             step = next(parts, None)
             if step is None:
-                return made, True
+                return results, True
             trial, news = step
             if isinstance(news, Returned | TrialError):
-                made[trial] = UnitResult(news, {})
+                results[trial] = UnitResult(news, {})
                 continue
             sums[trial].add_seconds(news.spent)
             if isinstance(news, Done):
-                made[trial] = sums[trial].done(news)
+                results[trial] = sums[trial].done(news)
                 continue
             sums[trial].add(news)
             reached = Reached(sums[trial].samples, sums[trial].within)
             self._on_progress(number, trial, reached)
 
-        return made, False
+        return results, False
 
     def give(self, trial: TrialId, forget: bool) -> tuple[int, Parcel]:
         """Bytes of the trial's state here, and the state; with `forget` it lives on elsewhere."""
@@ -326,7 +318,7 @@ class SlotRounds:
         joins: bool,
         parcel: Sequence[Any],
     ) -> tuple[Share, Any]:
-        """As `wide`, with exceptions for what went wrong."""
+        """Take part as of `wide`, with exceptions for what went wrong."""
         fetched = 0
         stored = None
         if parcel:
@@ -340,13 +332,13 @@ class SlotRounds:
         def on(reached: Reached) -> None:
             self._on_progress(number, unit.trial.id, reached)
 
-        made = self._ranks().run(unit, seat, orders, joins=joins, on=on)
-        if made is None:
+        outcome = self._ranks().run(unit, seat, orders, joins=joins, on=on)
+        if outcome is None:
             return Cut(), None
-        if isinstance(made, Made):
-            return made, None
+        if isinstance(outcome, Made):
+            return outcome, None
 
-        done, values = made
+        done, values = outcome
         return self._trained(unit, done, values, fetched)
 
     def _ranks(self) -> GangUnits:
@@ -357,9 +349,9 @@ class SlotRounds:
     def conclude(
         self, trial: TrialId, visits: Visits, scores: Any, age: Seconds, last: bool
     ) -> None:
-        """Another process has reported a unit that was made here, too."""
+        """Note that another process has reported a unit that was made here, too."""
         if self._ranks().conclude(trial, visits, scores, last):
-            self._made[trial] = visits, age
+            self._newest[trial] = visits, age
 
 
 def parcel_of(state: Tree, size: int) -> Parcel:
@@ -377,8 +369,7 @@ def unreadable(error: DataError, units: Units) -> dict[TrialId, Outcome]:
     """
     if all(unit.visit.shard != error.part for unit in units.values()):
         raise error
-    about = Unreadable(ShardId(error.part), str(error))
-    return dict.fromkeys(units, about)
+    return dict.fromkeys(units, Unreadable(ShardId(error.part), str(error)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,7 +444,7 @@ def open_slot(
 
 
 def _hello(device: str, memory: GiB, meeting: str, data: Data) -> Hello:
-    """That the slot is ready, and which shards lie here."""
+    """What the slot says when it is ready, with the shards that lie here."""
     damaged = data.damaged()
     shards = frozenset(data.shards) - damaged.keys()
     pid = os.getpid()
@@ -479,7 +470,7 @@ def _memory(setup: SlotSetup, device: str) -> GiB:
 
 
 def _limited(setup: SlotSetup, memory: GiB) -> TrainerSetup:
-    """The trainer's setup: told of its memory only where others use the rest."""
+    """The trainer's setup, which limits its memory only where others use the rest."""
     if _shares_gpu(setup) or setup.trainer.options.slot_memory_gb is not None:
         return setup.trainer.with_options(slot_memory_gb=memory)
     return setup.trainer
@@ -507,21 +498,21 @@ class SlotActor:
         self._prints = Prints()
         self._left = threading.Event()
         self._void: set[int] = set()  # rounds to halt
-        self._off: set[int] = set()  # rounds to call off, unless they began
+        self._called_off: set[int] = set()  # rounds to call off, and those that began
         self._orders: dict[int, Orders] = {}  # to those who make a unit together
-        self._ended = -1  # the last of such units here
+        self._last_shared = -1  # the number of the last of such units that ended here
         self._progress: Progress = (-1, {})
-        self._said = self._progress  # by the answer before
-        self._measured = threading.Event()  # a rate, which is told at once
+        self._last_news = self._progress  # as of the answer before
+        self._measured = threading.Event()  # a rate, which is reported at once
         self._opened: OpenSlot
 
     # -- the thread that trains --------------------------------------------------------------------
 
     def open(self) -> Hello | Broken:
-        """Get the data, make the trainer."""
+        """Get the data, and make the trainer."""
         try:
             self._opened = open_slot(
-                self._setup, self._folder, self._void, self._on, self._print_of
+                self._setup, self._folder, self._void, self._on_progress, self._print_of
             )
         except BaseException as error:  # noqa: BLE001 the driver raises it
             return Broken(portable(error))
@@ -538,10 +529,10 @@ class SlotActor:
         """
         units: dict[TrialId, Unit]
         units, fuse, measured = pickle.loads(task)
-        if number in self._off or number in self._void:
+        if number in self._called_off or number in self._void:
             return (dict.fromkeys(units, Cut()), *(None for _ in units))
 
-        self._off.add(number)  # too late from now on
+        self._called_off.add(number)  # too late from now on
         outcome: Outcomes
         states: dict[TrialId, Parcel] = {}
         with self._printing():
@@ -569,11 +560,11 @@ class SlotActor:
             except BaseException as error:  # noqa: BLE001 the driver raises it
                 return Broken(portable(error)), None
             finally:
-                self._ended = number
+                self._last_shared = number
                 self._orders.pop(number, None)
 
     def conclude(self, trial: TrialId, report: bytes) -> None:
-        """Another process has reported a unit that was made here, too.
+        """Note that another process has reported a unit that was made here, too.
 
         `report`: pickled (visits, scores, age, last).
         """
@@ -581,7 +572,7 @@ class SlotActor:
         self._opened.rounds.conclude(trial, visits, scores, age, last)
 
     def forget(self, trial: TrialId) -> None:
-        """The trial goes on elsewhere."""
+        """Forget the trial, which goes on elsewhere."""
         self._opened.trainer.forget(trial)
 
     def give(self, trial: TrialId, forget: bool) -> tuple[int, Parcel]:
@@ -592,7 +583,7 @@ class SlotActor:
         """Make the trial's state here durable; the checkpoint's name."""
         return self._opened.trainer.keep(trial)
 
-    # -- beside it -------------------------------------------------------------------------------
+    # -- beside the thread that trains -----------------------------------------------------------
 
     def save(self, trial: TrialId, visits: int, parcel: Sequence[Any]) -> str:
         """Make a state that lies in the object store durable; the checkpoint's name."""
@@ -611,15 +602,15 @@ class SlotActor:
 
     def move(self, number: int, to: Move) -> None:
         """Have the unit go on among other processes."""
-        if number > self._ended:  # numbers only rise, and calls are made in their order
+        if number > self._last_shared:  # numbers only rise, and calls are made in their order
             self._orders.setdefault(number, Orders()).move(to)
 
     def call_off(self, number: int) -> None:
         """Leave the round out, unless it has begun."""
-        self._off.add(number)
+        self._called_off.add(number)
 
-    def _on(self, number: int, trial: TrialId, reached: Reached) -> None:
-        """The trial's unit in that round went on to there."""
+    def _on_progress(self, number: int, trial: TrialId, reached: Reached) -> None:
+        """Note how far the trial's unit in that round is."""
         if self._progress[0] != number:
             self._progress = number, {}
         before = self._progress[1].get(trial)
@@ -630,17 +621,17 @@ class SlotActor:
     def news(self) -> Progress:
         """How far the units of a round are.
 
-        The answer comes as soon as a rate was measured, or else something is not what was told
-        last; else after some seconds: it tells that this process lives.
+        The answer comes as soon as a rate was measured, or else something is not as in the last
+        answer; else after some seconds: it tells that this process lives.
         """
         until = monotonic() + PULSE
         while not self._left.is_set():
             self._measured.wait(NEWS)
             self._measured.clear()
-            number, at = self._progress
-            if (number, at) != self._said or monotonic() > until:
-                self._said = number, dict(at)
-                return self._said
+            number, progress = self._progress
+            if (number, progress) != self._last_news or monotonic() > until:
+                self._last_news = number, dict(progress)
+                return self._last_news
         return -1, {}
 
     def watch(self) -> None:
@@ -656,7 +647,7 @@ class SlotActor:
         self._measured.set()
 
     def _print_of(self, trial: TrialId) -> None:
-        """What is printed from now on goes to that trial's log."""
+        """Have what is printed from now on go to that trial's log."""
         log = None
         if self._setup.logs:
             log = Path(self._setup.logs) / trial / "log.txt"
@@ -664,7 +655,7 @@ class SlotActor:
 
     @contextmanager
     def _printing(self) -> Iterator[None]:
-        """What the trials' code prints goes to their logs; of fused ones, to that of the first."""
+        """Have what trials' code prints go to their logs; of fused ones, to that of the first."""
         try:
             with redirect_stdout(self._prints), redirect_stderr(self._prints):
                 yield

@@ -1,8 +1,9 @@
-"""Samples that are dealt between shards of several nodes, in each epoch.
+"""What a slot has other nodes do: read samples that lie there, and validate on parts that do.
 
-Whoever visits a shard first in an epoch brings together what the shard then holds, and writes it to
-a file of the node. What lies at other nodes is read by their processes, and comes through Ray's
-object store. Shards as they were made stay where they are, so any deal can be made again.
+Samples may be dealt between shards of several nodes in each epoch. Whoever visits a shard first in
+an epoch brings together what the shard then holds, and writes it to a file of the node. What lies
+at other nodes is read by their processes, and comes through Ray's object store. Shards as they were
+made stay where they are, so any deal can be made again.
 """
 
 import os
@@ -39,7 +40,7 @@ from shoal.train.recipe.unit import Tree, TrialError, Unit
 from shoal.train.slot.context import Records
 from shoal.train.slot.trainer import SlotTrainer
 
-KEPT = 2  # epochs whose deals stay in files
+KEPT_EPOCHS = 2  # epochs whose deals stay in files
 
 
 @dataclass
@@ -80,16 +81,16 @@ class NodeDeals:
 
     def _write(self, path: Path, deal: Deal, shard: ShardId) -> None:
         """Bring together what the shard holds, and write it: whole or not at all."""
-        self._remove_before(deal.epoch - KEPT + 1)
+        self._remove_before(deal.epoch - KEPT_EPOCHS + 1)
         pieces = [piece for piece in deal.pieces(shard) if len(piece.rows)]
         away = [piece for piece in pieces if not self.data.is_here(piece.home)]
-        asked = {piece.home: self._ask(piece, ()) for piece in away}
-        found = [self._piece(piece, asked) for piece in pieces]
-        form = RowForm.of(found[0])
+        reads = {piece.home: self._ask(piece, ()) for piece in away}
+        rows = [self._piece(piece, reads) for piece in pieces]
+        form = RowForm.of(rows[0])
         with replaced(path) as part, NpzWriter(part) as file:
             for place, name in enumerate(form.files):
                 shape = (deal.sizes[shard], *form.shapes[place])
-                columns = [cols.parts(each)[place] for each in found]
+                columns = [cols.parts(each)[place] for each in rows]
                 file.write(name, form.dtypes[place], shape, columns)
 
     def _remove_before(self, epoch: int) -> None:
@@ -99,11 +100,11 @@ class NodeDeals:
                 self._opened.pop(path, None)
                 path.unlink(missing_ok=True)
 
-    def _piece(self, piece: Piece, asked: dict[ShardId, Any]) -> Columns:
-        """The samples, read here or by a holder."""
-        if piece.home not in asked:
+    def _piece(self, piece: Piece, reads: dict[ShardId, Any]) -> Columns:
+        """The samples of the piece, read here or by a holder, as asked in `reads`."""
+        if piece.home not in reads:
             return self.data.rows(piece.home, piece.rows)
-        node, ref = asked[piece.home]
+        node, ref = reads[piece.home]
         tried = [node]
         while True:
             try:
@@ -115,8 +116,8 @@ class NodeDeals:
         if error is not None:
             raise DataError(error)
         self._bytes += cols.nbytes(columns)
-        made: Columns = columns
-        return made
+        rows: Columns = columns
+        return rows
 
     def _ask(self, piece: Piece, lost: Collection[str]) -> tuple[str, Any]:
         """Have a holder read the samples: the node's id, and a reference to them.
@@ -126,10 +127,9 @@ class NodeDeals:
         """
         catalogue = self.data.catalogue
         assert catalogue is not None, "its shards lie at nodes"
-        given = (self.user, piece.home, piece.rows)
-        asked = ask_holder(catalogue, piece.home, lost, _read, *given)
-        if asked is not None:
-            return asked
+        read = ask_holder(catalogue, piece.home, lost, _read, self.user, piece.home, piece.rows)
+        if read is not None:
+            return read
         raise DataError(
             f"samples of {piece.home} are dealt to other shards in this epoch, and none of its "
             f"nodes is there: {', '.join(catalogue.parts[piece.home])}"
@@ -147,7 +147,7 @@ def _read(user: bytes, shard: ShardId, rows: Index) -> tuple[Columns | None, str
 
 
 def with_deals(data: Data, folder: Path, user: bytes) -> Data:
-    """The data as a slot reads it; if it is dealt, and some of it lies at other nodes only.
+    """The data as a slot reads it: by `NodeDeals` if it is dealt, and some lies elsewhere only.
 
     Raises:
         OSError: as `node.data.prepare`.
@@ -236,11 +236,11 @@ class ValidatorsElsewhere:
         self, model: SentModel, parts: Collection[ShardId], lost: Collection[str]
     ) -> list[AskedParts]:
         """Ask holders that are not lost. Raises as `_divided`."""
-        made = []
+        asked = []
         for node, some in self._divided(parts, lost).items():
             record = self._validator(node).record
-            made.append(AskedParts(node, some, record.remote(*model, some)))
-        return made
+            asked.append(AskedParts(node, some, record.remote(*model, some)))
+        return asked
 
     def _answers(
         self, model: SentModel, asked: Sequence[AskedParts], lost: Collection[str]
@@ -249,14 +249,14 @@ class ValidatorsElsewhere:
         records: dict[ShardId, Record] = {}
         for node, parts, ref in asked:
             try:
-                found = ray.get(ref)
+                answer = ray.get(ref)
             except RayError:
                 self._validators.pop(node, None)
-                gone = (*lost, node)
-                found = self._answers(model, self._ask(model, parts, gone), gone)
-            if isinstance(found, BaseException):
-                raise found
-            records |= found
+                lost_nodes = (*lost, node)
+                answer = self._answers(model, self._ask(model, parts, lost_nodes), lost_nodes)
+            if isinstance(answer, BaseException):
+                raise answer
+            records |= answer
         return records
 
     def _divided(
@@ -269,17 +269,17 @@ class ValidatorsElsewhere:
         """
         catalogue = self.data.catalogue
         assert catalogue is not None, "its parts lie at nodes"
-        there = [node for node in cluster.live_nodes() if node.id not in lost]
-        found: dict[str, list[ShardId]] = {}
+        nodes = [node for node in cluster.live_nodes() if node.id not in lost]
+        by_node: dict[str, list[ShardId]] = {}
         for number, part in enumerate(parts):
-            holders = [node.id for node in there if part in catalogue.at(node.names)]
+            holders = [node.id for node in nodes if part in catalogue.at(node.names)]
             if not holders:
                 raise DataError(
                     f"validation part {part} lies at {', '.join(catalogue.valid[part])}, and none "
                     "of these nodes is in the cluster: bring one back, then resume"
                 )
-            found.setdefault(holders[number % len(holders)], []).append(part)
-        return found
+            by_node.setdefault(holders[number % len(holders)], []).append(part)
+        return by_node
 
 
 def elsewhere_of(setup: SlotSetup, data: Data) -> ValidatorsElsewhere | None:
