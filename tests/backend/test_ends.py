@@ -27,7 +27,7 @@ def process(name: str, until: float, *trials: TrialId, shared: bool = False) -> 
     calls = [SimpleNamespace(units=dict.fromkeys(trials))] if trials else []
     return SimpleNamespace(
         id=SlotId(name),
-        known=Slot(SlotId(name), until=until),
+        ready_slot=Slot(SlotId(name), until=until),
         leaving=False,
         ends=False,
         worked=True,

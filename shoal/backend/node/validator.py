@@ -137,7 +137,7 @@ class NodeDeals:
 
 
 def _read(user: bytes, shard: ShardId, rows: Index) -> tuple[Columns | None, str | None]:
-    """What runs at a holder: these samples of its shard, or why they cannot be read."""
+    """Read at a holder: these samples of its shard, or why they cannot be read."""
     _, _, placed = pickle.loads(user)
     data = placed.at((*cluster.node_here().names, LOCAL))
     try:

@@ -1,4 +1,4 @@
-"""How long the engine decides between two moments of a backend that lives in real time."""
+"""The Ray backend: slots as processes of a cluster, and what happens there as moments."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -38,8 +38,8 @@ class DecidingTime:
     def __init__(self) -> None:
         self._seconds: Seconds = 0.0
         self._moments = 0
-        # How many moments there were when the seconds were told; -1: they never were.
-        self._told = -1
+        # How many moments there were when the seconds were last reported; -1: they never were.
+        self._moments_told = -1
         self._tell_at = monotonic() + TELL
 
     def handed(self, moment: Moment) -> Iterator[Moment]:
@@ -61,12 +61,12 @@ class DecidingTime:
         Returns nothing if the engine had only one moment since: the one that told it.
         """
         events = list(others)
-        if not events and self._moments > self._told + 1:
+        if not events and self._moments > self._moments_told + 1:
             events.append(self._tell())
         return events
 
     def _tell(self) -> Decided:
-        self._told = self._moments
+        self._moments_told = self._moments
         self._tell_at = monotonic() + TELL
         return Decided(self._seconds)
 
@@ -81,14 +81,14 @@ class Waking:
         self._zero = monotonic() - since
         self.at: Seconds | None = None
         self.awaits = True  # slots that may come are worth waiting for
-        self.idle = False  # nobody wants to be asked again
+        self.idle = False  # the engine does not want to be asked again
 
     def now(self) -> Seconds:
         """The time of the study."""
         return monotonic() - self._zero
 
     def set(self, at: Seconds | None, until: Seconds | None, coming: bool) -> None:
-        """As of `Ray.wake`. `coming`: slots may come."""
+        """Note when to wake the engine, as of `Ray.wake`. `coming`: slots may come."""
         self.awaits = until is not None
         self.idle = at is None
         self.at = at
@@ -105,7 +105,7 @@ class Waking:
         return True
 
     def patience(self, *look_at: float | None) -> Seconds:
-        """Seconds until then, or until one of these times by the monotonic clock."""
+        """Seconds until the wake, or until one of these times by the monotonic clock."""
         waits = [each - monotonic() for each in look_at if each is not None]
         if self.at is not None:
             waits.append(self.at - self.now())
@@ -126,7 +126,7 @@ class NodeWait:
         self._shards = shards
         self._missing: Sequence[str] = ()
         self._until = 0.0
-        self._said = ""
+        self._warned = ""
 
     def goes_on(self, ready: Sequence[SlotProcess]) -> bool:
         """Whether to wait on, while these are the slots that are ready."""
@@ -141,14 +141,14 @@ class NodeWait:
         return monotonic() < self._until
 
     def over(self) -> None:
-        """Something goes on: the next wait is another one."""
+        """End the wait, as something goes on: the next one is another wait."""
         self._missing = ()
-        self._said = ""
+        self._warned = ""
 
     def _warn(self, what: str) -> None:
         """Say it once while the wait lasts."""
-        if what != self._said:
-            self._said = what
+        if what != self._warned:
+            self._warned = what
             warn(f"{what}: waiting for nodes; Ctrl-C ends the run")
 
 
@@ -160,16 +160,16 @@ OPENING_AGAIN = 10.0  # seconds until it is said again what is awaited
 
 
 class SlotsOpening:
-    """The slots, from the time `since` at which their processes were started."""
+    """Waits for slots whose processes were started at the time `since`, and tells how many open."""
 
     def __init__(self, slots: Slots, tell: Tell, since: Seconds) -> None:
         self._slots = slots
         self._tell = tell
         self._since = since
-        self._said = since
+        self._told_at = since
 
     def began(self, before: Seconds, joined: bool) -> None:
-        """Ray is there, and was awaited from `before` on, if it was not `joined` already."""
+        """Tell that Ray is there; it was awaited since `before` if it was `joined` just now."""
         ray = "Ray is there"
         if joined:
             ray = f"Ray is there after {self._since - before:.1f} s"
@@ -177,27 +177,27 @@ class SlotsOpening:
         self._tell(self._since, f"{ray}; {waits}")
 
     def awaited(self, now: Seconds) -> bool:
-        """Whether the run waits for the others; if that was said long ago, it is said again."""
+        """Whether the run waits for more slots; it is told again after a while."""
         if not self._slots.opening:
             return False
         enough = self._slots.ready or self._slots.look_at is not None
         if enough and now - self._since > OPENING_PATIENCE:
             return False
-        if now - self._said >= OPENING_AGAIN:
-            self._said = now
+        if now - self._told_at >= OPENING_AGAIN:
+            self._told_at = now
             self._tell(now, f"{self._open()} after {now - self._since:.1f} s …")
         return True
 
     def over(self, now: Seconds) -> None:
-        """The run begins, with the slots that are open."""
+        """Tell that the run begins, with the slots that are open."""
         self._tell(now, f"{self._open()} after {now - self._since:.1f} s")
 
     def _open(self) -> str:
         """How many slots are open."""
-        ready, all_ = len(self._slots.ready), len(self._slots.processes)
-        if ready == all_:
-            return f"{slots_text(all_)} open"
-        return f"{ready} of {slots_text(all_)} open"
+        ready, total = len(self._slots.ready), len(self._slots.processes)
+        if ready == total:
+            return f"{slots_text(total)} open"
+        return f"{ready} of {slots_text(total)} open"
 
 
 class Looks:
@@ -277,11 +277,10 @@ class Ray:
         self._work = Work(
             self.course, self._fleet, self._slots, self._states, self._depart, self._settled
         )
-        looks = self._work, self._waking, self._remove
-        self._looks = Looks(hangs, *looks)
+        self._looks = Looks(hangs, self._work, self._waking, self._remove)
         self._narrow = OneSlotGangs(self._work)
         self._wides = WideGangs(self._work, gradients(self._fleet.gpus))
-        self._slots.man(elastic=setup.options.address is not None)
+        self._slots.start_all(elastic=setup.options.address is not None)
         if self._slots.at(self._fleet.here):
             self._fleet.offer_data()
         self._starting = SlotsOpening(self._slots, setup.tell, self.now())
@@ -346,9 +345,9 @@ class Ray:
         Raises:
             ValueError: there is no such slot.
         """
-        gone = list(slots)
-        check_known(gone, self._slots.processes)
-        self._fleet.put(partial(self._remove, gone))
+        leavers = list(slots)
+        check_known(leavers, self._slots.processes)
+        self._fleet.put(partial(self._remove, leavers))
 
     def resize(self, n: int) -> None:
         """Have so many slots from now on, as far as there is room; idle ones leave first."""
@@ -371,17 +370,17 @@ class Ray:
 
     def _assemble(self) -> Events:
         """Wait a while for the slots that were started, unless something is asked for meanwhile."""
-        others: Events = []
+        events: Events = []
         while self._starting.awaited(self.now()) and not any(
-            isinstance(event, Commanded) for event in others
+            isinstance(event, Commanded) for event in events
         ):
             for event in self._gather(1.0):
                 if not isinstance(event, Joined | Left):
                     # Nobody knows yet of slots that join or leave.
-                    others.append(event)
+                    events.append(event)
 
         self._starting.over(self.now())
-        return [Joined(self._slots.assembled()), *others]
+        return [Joined(self._slots.assembled()), *events]
 
     def _patience(self) -> Seconds:
         """How long to wait for something to happen, before slots are looked at again."""
@@ -390,7 +389,7 @@ class Ray:
         return self._waking.patience(*self._looks.times)
 
     def _gather(self, wait: Seconds) -> Events:
-        """All that happened meanwhile; raises ConnectionError if the cluster is lost."""
+        """The events within `wait` seconds; raises ConnectionError if the cluster is lost."""
         try:
             return self._fleet.gather(wait) + self._looks.look()
         except Unanswered as error:
@@ -413,14 +412,14 @@ class Ray:
         self._wides.begin()
 
     def _settled(self) -> None:
-        """Something came to its end: others may begin, and states be put away."""
+        """Begin what may begin now that something ended, and put states away."""
         self._begin()
         self._states.spill()
 
     # -- slots that go and come ----------------------------------------------------------------
 
     def _on_loss(self, process: SlotProcess) -> Events:
-        """What the trials lose with this slot.
+        """The events of what trials lose with this slot.
 
         Those at work there lose their unit, those at rest there what is not durable.
         """
@@ -431,12 +430,16 @@ class Ray:
         self._begin()
         return events
 
-    def _on_news(self, process: SlotProcess, number: int, at: Mapping[TrialId, Reached]) -> Events:
-        """How far the units of a round are; of those that are over, their results tell it."""
-        trials = self._narrow.at_work(process, number)
-        trials = trials or self._wides.at_work(process, number)
-        known = {trial: reached for trial, reached in at.items() if trial in trials}
-        return [event for each in known.items() for event in self.course.on(*each)]
+    def _on_news(
+        self, process: SlotProcess, number: int, progress: Mapping[TrialId, Reached]
+    ) -> Events:
+        """The events of how far units of a round are that are under way and count."""
+        trials = self._narrow.at_work(process, number) or self._wides.at_work(process, number)
+        events: Events = []
+        for trial, reached in progress.items():
+            if trial in trials:
+                events += self.course.on(trial, reached)
+        return events
 
     def _remove(self, slots: list[SlotId]) -> Events:
         """Have these slots leave, at once if they are idle."""
@@ -452,7 +455,7 @@ class Ray:
         return events
 
     def _depart(self, process: SlotProcess) -> Events:
-        """The slot leaves, once what only it holds is durable."""
+        """Have the slot leave, once what only it holds is durable."""
         try:
             events = self._states.secure(process)
         except RayError as error:

@@ -97,7 +97,7 @@ ONE_CPU = Share(1.0, 0.0)
 
 @contextmanager
 def _own_handler() -> Iterator[None]:
-    """SIGTERM does what it did: Ray's handler would end the process with exit code 15."""
+    """Keep the handler of SIGTERM: Ray's would end the process with exit code 15."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Ray leaves it alone, too
         return
@@ -143,7 +143,7 @@ def join(
 def _joined(
     address: str | None, slots: int | None, threads: int, store_gb: GiB, cpus: int | None
 ) -> tuple[bool, int | None]:
-    """As `join`, of a process that is in no cluster."""
+    """Join or start a cluster as of `join`, in a process that is in none."""
     quiet: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
     quiet["job_config"] = _job_config()
     # The only way to silence Ray's notices about processes that died.
@@ -186,8 +186,8 @@ class _SearchPath(list[str]):
     """
 
     def extend(self, folders: Iterable[str]) -> None:
-        here = {os.path.abspath(place) for place in sys.path}
-        super().extend(place for place in folders if place in here)
+        own_folders = {os.path.abspath(place) for place in sys.path}
+        super().extend(place for place in folders if place in own_folders)
 
 
 def _job_config() -> JobConfig:
@@ -208,20 +208,20 @@ def _meant_by(address: str) -> str:
     if address == "auto" and not os.environ.get("RAY_ADDRESS"):
         use_token()  # as Ray does here, but before the head is asked
         find_gcs_addresses.cache_clear()
-        there = sorted(each for each in find_gcs_addresses() if not _is_private(each))
+        addresses = sorted(each for each in find_gcs_addresses() if not _is_private(each))
         last = read_ray_address()
-        if last in there or not there:
+        if last in addresses or not addresses:
             address = last or address
-        elif len(there) == 1:
-            address = there[0]
+        elif len(addresses) == 1:
+            address = addresses[0]
         if address == "auto":
-            found = f"several run here: {', '.join(there)}" if there else "none runs here"
-            raise ConnectionError(f"{found} that others may join")
+            why = f"several run here: {', '.join(addresses)}" if addresses else "none runs here"
+            raise ConnectionError(f"{why} that others may join")
     return canonicalize_bootstrap_address(address) or address
 
 
 def _is_private(address: str) -> bool:
-    """Whether it is that of a cluster that a run started for itself."""
+    """Whether the address is that of a cluster that a run started for itself."""
     return sys.platform == "linux" and address.startswith(f"{LOOPBACK}:")
 
 
@@ -310,7 +310,7 @@ def _own_token() -> None:
 
 
 def _forget_token() -> None:
-    """Show what was shown before."""
+    """Show the token that was shown before, if any."""
     for name, value in _former.items():
         os.environ.pop(name, None)
         if value is not None:
@@ -321,7 +321,7 @@ def _forget_token() -> None:
 
 
 def _read_token_again() -> None:
-    """Ray reads the environment once."""
+    """Have Ray read the environment again, which it does only once by itself."""
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 
@@ -335,11 +335,11 @@ def _own_folder() -> Path:
         PermissionError: the folder that is there already is not this user's alone.
     """
     name = f"shoal-ray-{getpass.getuser()}"
-    own = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / name
-    if len(str(own)) > LONGEST_FOLDER:
-        own = Path("/tmp") / name
-    own_folder(own)
-    return own
+    folder = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / name
+    if len(str(folder)) > LONGEST_FOLDER:
+        folder = Path("/tmp") / name
+    own_folder(folder)
+    return folder
 
 
 def _store_size(wanted: GiB) -> int:
@@ -348,10 +348,10 @@ def _store_size(wanted: GiB) -> int:
     Not more than a third of the memory, nor than what is left of its file system.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    left = memory
+    free = memory
     if os.path.isdir("/dev/shm"):
-        left = shutil.disk_usage("/dev/shm").free
-    size = min(int(wanted * GIB), memory // 3, int(left * 0.9))
+        free = shutil.disk_usage("/dev/shm").free
+    size = min(int(wanted * GIB), memory // 3, int(free * 0.9))
     return max(SMALLEST_STORE, size)
 
 
@@ -409,13 +409,13 @@ def share_of(cpus: float | None, gpus: float | None, threads: int, slots: int | 
 
 
 def _gpu_share(slots: int | None) -> float:
-    """A GPU, if the cluster has any; with so many `slots`, 1 / n so that all of them fit."""
-    there = int(ray.cluster_resources().get("GPU", 0.0))
-    if there < 1:
+    """The GPUs of a slot: one if the cluster has any, or 1 / n so that all `slots` fit."""
+    gpus = int(ray.cluster_resources().get("GPU", 0.0))
+    if gpus < 1:
         return 0.0
     if slots is None:
         return 1.0
-    slots_each = -(-slots // there)  # rounded up
+    slots_each = -(-slots // gpus)  # rounded up
     return 1.0 / slots_each
 
 
@@ -425,12 +425,12 @@ def gcs() -> str:
 
 
 def address() -> str:
-    """This process's node, as others reach it."""
-    own = here()
+    """The address at which other nodes reach this process's node."""
+    node_id = here()
     for node in all_nodes():
-        if node["NodeID"] == own:
+        if node["NodeID"] == node_id:
             return str(node["NodeManagerAddress"])
-    raise LookupError(f"node {own} is not in the cluster")
+    raise LookupError(f"node {node_id} is not in the cluster")
 
 
 def all_nodes() -> list[dict[str, Any]]:
@@ -450,23 +450,23 @@ def nodes(share: Share) -> dict[str, Node]:
 
 def live_nodes(share: Share = Share(0.0, 0.0)) -> list[Node]:
     """The live nodes. `share`: what a slot takes, of which there is room for some."""
-    found: list[Node] = []
+    live: list[Node] = []
     for node in all_nodes():
         if node["Alive"]:
             name, machine, address = (
                 node[key] for key in ("NodeID", "NodeManagerHostname", "NodeManagerAddress")
             )
-            given = node.get("NodeName") or address
+            label = node.get("NodeName") or address
             host = machine
-            if given != address:
-                host = given
+            if label != address:
+                host = label
             names = tuple(dict.fromkeys((host, machine, address, name)))
-            found.append(Node(name, host, _room(node["Resources"], share), names))
-    return found
+            live.append(Node(name, host, _room(node["Resources"], share), names))
+    return live
 
 
 def seconds_left(name: str) -> Seconds:
-    """Until the node with this id leaves, as its labels say; infinity where they do not."""
+    """Seconds until the node with this id leaves, as its labels say; infinity: they do not."""
     for node in all_nodes():
         if node["NodeID"] == name:
             return _until(node.get("Labels") or {}) - time.time()
@@ -488,12 +488,12 @@ def alive(patience: Seconds) -> frozenset[str]:
     Raises:
         Unanswered: by the head.
     """
-    asked = ray_worker.global_worker.gcs_client
+    client = ray_worker.global_worker.gcs_client
     try:
-        found = asked.get_all_node_info(timeout=patience)
+        infos = client.get_all_node_info(timeout=patience)
     except Exception as error:
         raise Unanswered(f"{type(error).__name__}: {error}") from error
-    return frozenset(node.hex() for node, about in found.items() if about.state == 0)
+    return frozenset(node.hex() for node, info in infos.items() if info.state == 0)
 
 
 def raylet_socket() -> str:
@@ -503,11 +503,11 @@ def raylet_socket() -> str:
 
 def node_here() -> Node:
     """The node of this process."""
-    own = here()
+    node_id = here()
     for node in live_nodes():
-        if node.id == own:
+        if node.id == node_id:
             return node
-    raise LookupError(f"node {own} is not in the cluster")
+    raise LookupError(f"node {node_id} is not in the cluster")
 
 
 def only_at(node: str) -> NodeAffinitySchedulingStrategy:

@@ -36,8 +36,8 @@ class ClusterPulse:
         self._node = here()
         self._socket = raylet_socket()
         self._heard = monotonic()
-        self._answer = ""  # of what is wrong, as was seen last
-        self._gone = ""  # what will not come back
+        self._trouble = ""  # what was wrong at the last look
+        self._gone = ""  # which process or node will not come back, as a sentence
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-pulse", daemon=True)
         self._thread.start()
@@ -73,7 +73,7 @@ class ClusterPulse:
         silent = monotonic() - self._heard
         if silent > self._patience:
             raise ConnectionError(
-                f"the Ray cluster has not answered for {silent:.0f} s ({self._answer}), and "
+                f"the Ray cluster has not answered for {silent:.0f} s ({self._trouble}), and "
                 f"{self._patience:.0f} s are allowed. {_remedy(self._own)}"
             )
 
@@ -94,7 +94,7 @@ class ClusterPulse:
                 self._gone = f"Ray on this machine has ended: {NAMES[name]} was killed"
                 return
             if state in "Tt":
-                self._answer = f"{NAMES[name]} was stopped"
+                self._trouble = f"{NAMES[name]} was stopped"
                 return
         if not self._own and not _listens(self._socket):
             self._gone = "the raylet of this machine's node has ended"
@@ -102,7 +102,7 @@ class ClusterPulse:
         try:
             nodes = self._ask(ANSWER)
         except Unanswered as error:
-            self._answer = _line(error)
+            self._trouble = _line(error)
             return
         if self._node not in nodes:
             self._gone = "the Ray cluster counts this machine's node as dead"
@@ -112,10 +112,10 @@ class ClusterPulse:
 
 def _listens(path: str) -> bool:
     """Whether a process takes connections at this path."""
-    with socket.socket(socket.AF_UNIX) as tried:
-        tried.settimeout(ANSWER)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER)
         try:
-            tried.connect(path)
+            connection.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
@@ -124,7 +124,7 @@ def _listens(path: str) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """What it says, in short."""
+    """The error's first line, in short."""
     return str(error).split("\n", maxsplit=1)[0][:200].rstrip(".")
 
 

@@ -81,7 +81,7 @@ class Fleet(Protocol):
         ...
 
     def seconds_left(self, node: str) -> Seconds:
-        """Until the node leaves; infinity if that is not known."""
+        """Seconds until the node leaves; infinity if that is not known."""
         ...
 
     def taken_back(self, node: str) -> bool:
@@ -103,7 +103,7 @@ class Fleet(Protocol):
         ...
 
     def offer_data(self) -> None:
-        """The data that this process has serves the slots of this machine."""
+        """Have the data of this process serve the slots of this machine."""
         ...
 
     def kill(self, actor: Any) -> None:
@@ -115,7 +115,7 @@ class Fleet(Protocol):
         ...
 
     def follow(self, ref: Any, then: Then, at_once: Callable[[Any], None] | None = None) -> None:
-        """When the reference's value is there, or will never be: put `then` of its future.
+        """Put `then` of the reference's future, once its value is there or will never be.
 
         `at_once`: called with it before, in whatever thread that is.
         """
@@ -154,7 +154,7 @@ class Fleet(Protocol):
         ...
 
     def fed(self) -> list[Fed]:
-        """What the feeders did, all in all, if it is not what was told before."""
+        """What the feeders did, all in all, if it is not what was reported before."""
         ...
 
     def close(self, actors: Sequence[Actor], one_each: Sequence[Actor]) -> None:
@@ -229,11 +229,11 @@ def await_node(say: Callable[[str], None]) -> None:
 
     Only then it is known whether slots are GPUs.
     """
-    said = False
+    announced = False
     while not cluster.lends():
-        if not said:
+        if not announced:
             say("no node of the cluster lends CPUs or GPUs yet: waiting for one …")
-            said = True
+            announced = True
         time.sleep(0.2)
 
 
@@ -248,10 +248,11 @@ class RayFleet:
         self, recipe: Recipe, data: Data, setup: RaySetup, seed: int, now: Callable[[], Seconds]
     ) -> None:
         options = setup.options
-        about = options.address, options.slots, options.threads
         self.joined = not ray.is_initialized()
         store = setup.store_gb(recipe, data)
-        self.own, self.limit = cluster.join(*about, store, setup.cpus)
+        self.own, self.limit = cluster.join(
+            options.address, options.slots, options.threads, store, setup.cpus
+        )
         self._pulse = ClusterPulse(self.own)
         self._events = EventQueue()
         self.put = self._events.put
@@ -263,10 +264,11 @@ class RayFleet:
             raise
 
     def _open(self, recipe: Recipe, data: Data, setup: RaySetup, seed: int) -> None:
-        """Say what each slot is given."""
+        """Prepare what each slot gets: its share of a node, its setup, its window."""
         own_slots = self.limit if self.own else None
-        shares = setup.cpus_per_slot, setup.gpus_per_slot, setup.options.threads
-        self._share = cluster.share_of(*shares, own_slots)
+        self._share = cluster.share_of(
+            setup.cpus_per_slot, setup.gpus_per_slot, setup.options.threads, own_slots
+        )
         self.gpus = self._share.gpus
         self.here = cluster.here()
         slot = setup.slot(recipe, data, seed, self.gpus)

@@ -1,4 +1,4 @@
-"""What all gangs at work on Ray share."""
+"""Gangs of one slot each on Ray: their rounds, and what follows from each. `Work`: of all gangs."""
 
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,16 +48,16 @@ class Work:
     # Of what slots are given.
     numbers: Iterator[int] = field(default_factory=count)
 
-    def at(self, trial: TrialId) -> Position:
-        """Where the trial stands."""
+    def position(self, trial: TrialId) -> Position:
+        """How far the trial is."""
         return self.course.positions[trial]
 
     def submit(self, trial: Trial, tell: Callable[[Event], None]) -> None:
-        """The trial is new, extended, or goes on; one whose function is over ends at once."""
+        """Note a trial that is new, extended, or goes on; it ends if its function is over."""
         for event in self.course.submit(trial):
             tell(event)
-        if self.at(trial.id).over:
-            tell(self.at(trial.id).ending())
+        if self.position(trial.id).over:
+            tell(self.position(trial.id).ending())
         else:
             self.unfinished.add(trial.id)
 
@@ -67,23 +67,23 @@ class Work:
         return self.states.active
 
     def back(self, trial: TrialId) -> Event:
-        """A unit came to nothing: back to the state that it went on from, if that is stored."""
-        if isinstance(self.at(trial).carried, Stored):
+        """Take the trial of a void unit back to where the unit began, if that state is stored."""
+        if isinstance(self.position(trial).carried, Stored):
             return self.course.abandon(trial)
         return self.course.fall(trial)
 
     def unread(
-        self, process: SlotProcess, run: GangRun, units: Iterable[Unit], about: Unreadable
+        self, process: SlotProcess, run: GangRun, units: Iterable[Unit], unreadable: Unreadable
     ) -> Events:
-        """The process cannot read a shard for these units of the gang, which is over.
+        """The events of a shard that the process cannot read for these units: the gang is over.
 
         If trials need not wait for the shard, other nodes may have it.
         """
-        waiting = run.waiting(units, about.shard)
-        events: Events = [Unread(process.id, about.shard, about.why, waiting)]
+        waiting = run.waiting(units, unreadable.shard)
+        events: Events = [Unread(process.id, unreadable.shard, unreadable.why, waiting)]
         if not waiting:
-            self.slots.shards.bar(process, about.shard)
-            events += self.slots.shards.again(self.slots.ready, ())
+            self.slots.shards.bar(process, unreadable.shard)
+            events += self.slots.shards.update(self.slots.ready, ())
         return [*events, Ended(run.gang)]
 
     def note_ends(self, events: Events) -> None:
@@ -102,7 +102,7 @@ class Work:
         """
         if process.leaving:
             return False
-        if process.known.until == inf:
+        if process.ready_slot.until == inf:
             return True
         return not is_over(process, self.slots.now(), self.times.needed(trials))
 
@@ -114,7 +114,7 @@ class Work:
         future: Any,
         settle: Callable[[Any], Events],
     ) -> Events:
-        """A slot answered one of its calls, or died: what follows from that.
+        """The events of a slot's answer to one of its calls, or of its death.
 
         Raises:
             Exception: disk, data or Shoal itself failed, not a trial.
@@ -151,7 +151,7 @@ Reported = Callable[[SlotProcess, Call, Any], Events]
 
 
 class NextRounds:
-    """What slots are given: the next rounds of their gangs.
+    """Gives slots the next rounds of their gangs.
 
     `reported`: what to do when a slot answers.
     """
@@ -209,7 +209,7 @@ class NextRounds:
         self._work.fleet.follow(report, then, at_once=call.note_end)
 
     def _first(self, call: Call, process: SlotProcess, run: GangRun, trials: Trials) -> Parcels:
-        """Units that go on from where the trials are; the states that lie in the object store."""
+        """Give the call the trials' next units; returns their states in the object store."""
         carry = carries(run)
         parcels: Parcels = {}
         units: Units = {}
@@ -219,7 +219,7 @@ class NextRounds:
             if stored is not None:
                 parcels[trial] = stored.ref
                 origins[trial] = stored.slot
-            name = durable_name(self._work.at(trial))
+            name = durable_name(self._work.position(trial))
             units[trial] = self._course.unit(run, trial, name, carry)
 
         call.units = units
@@ -230,15 +230,15 @@ class NextRounds:
         """The trials' units after those that these calls give."""
         units: Units = {}
         for trial in trials:
-            at = self._work.at(trial)
-            visits = list(at.visits)
-            samples = at.samples
+            position = self._work.position(trial)
+            visits = list(position.visits)
+            samples = position.samples
             for call in calls:
                 visit = call.units[trial].visit
                 size = self._course.sizes[visit.shard]
                 visits.append(visit._replace(samples=size))
                 samples += size
-            self._ahead.positions[trial] = Position(at.trial, tuple(visits), samples)
+            self._ahead.positions[trial] = Position(position.trial, tuple(visits), samples)
             units[trial] = self._ahead.unit(run, trial, None, carry=False)
         return units
 
@@ -293,14 +293,14 @@ class OneSlotGangs:
                 del self.waiting[slot]
                 continue
             run.gang = rest
-            if self._free(process, rest):
+            if self._is_free(process, rest):
                 del self.waiting[slot]
                 self._work.active.update(rest.trials)
                 process.run = run
                 process.stopping = False
                 self._rounds.fill(process)
 
-    def _free(self, process: SlotProcess, gang: Gang) -> bool:
+    def _is_free(self, process: SlotProcess, gang: Gang) -> bool:
         """Whether the slot is idle and has time, and no trial of the gang is at work elsewhere."""
         if process.slot is None or process.run is not None or process.shares:
             return False
@@ -323,14 +323,14 @@ class OneSlotGangs:
         for trial in set(before.trials) - set(after.trials):
             self._drop(process, trial)
             self._work.active.discard(trial)
-            self._work.at(trial).carried = None
+            self._work.position(trial).carried = None
 
         return True
 
     def stop(self, gang: Gang) -> None:
-        """The round under way is made to its end, but with a quota it is void.
+        """Stop the gang after the round under way, which is void if the gang has a quota.
 
-        Those given out after it are called off.
+        Rounds given out after it are called off.
         """
         slot = _slot_of(gang)
         if slot in self.waiting and self.waiting[slot].gang == gang:
@@ -360,7 +360,7 @@ class OneSlotGangs:
             process.call_off(call)
 
     def lose(self, process: SlotProcess) -> tuple[TrialId, ...]:
-        """The slot is gone: the trials that lost a unit there."""
+        """Forget what was under way at a slot that is gone: the trials that lost a unit there."""
         self.waiting.pop(process.id, None)
         trials: tuple[TrialId, ...] = ()
         if process.run is not None:
@@ -373,12 +373,12 @@ class OneSlotGangs:
     # -- what comes back -----------------------------------------------------------------------
 
     def _reported(self, process: SlotProcess, call: Call, future: Any) -> Events:
-        """The slot answered."""
+        """The events of the slot's answer."""
         settle = partial(self._settled, process, call)
         return self._work.reported(process, process.calls, call, future, settle)
 
     def _settled(self, process: SlotProcess, call: Call, outcomes: Outcomes) -> Events:
-        """The round is over; the slot gets the next one, if there is one."""
+        """The events of a round that is over; the slot gets the next one, if there is one."""
         run = process.run
         assert run is not None, "it has calls"
         events = self._settle(process, run, call, outcomes)
@@ -391,11 +391,11 @@ class OneSlotGangs:
         return events
 
     def _settle(self, process: SlotProcess, run: GangRun, call: Call, outcomes: Outcomes) -> Events:
-        """What came of the round's units."""
-        here = _counting(run, call, outcomes)
+        """The events of what came of the round's units."""
+        counting = _counting(run, call, outcomes)
         if call.void:
-            return [self._course.abandon(trial) for trial in here]
-        for outcome in here.values():
+            return [self._course.abandon(trial) for trial in counting]
+        for outcome in counting.values():
             if isinstance(outcome, Unreadable):
                 return self._without_shard(process, run, call, outcome)
 
@@ -403,10 +403,10 @@ class OneSlotGangs:
         events: Events = []
         failed: dict[TrialId, TrialError] = {}
         # The trials whose states are gone go on from what is durable, and can be read.
-        lost = fallen(self._course, here)
-        gone = [trial for trial, outcome in here.items() if isinstance(outcome, Lost)]
-        lost |= {trial: self._course.fall(trial) for trial in gone}
-        for trial, outcome in here.items():
+        lost = fallen(self._course, counting)
+        forgotten = [trial for trial, outcome in counting.items() if isinstance(outcome, Lost)]
+        lost |= {trial: self._course.fall(trial) for trial in forgotten}
+        for trial, outcome in counting.items():
             if trial in lost:
                 continue
             match outcome:
@@ -416,36 +416,34 @@ class OneSlotGangs:
                     failed[trial] = outcome
                 case Returned():
                     self._drop(process, trial)
-                    events += self._work.at(trial).returned(outcome)
+                    events += self._work.position(trial).returned(outcome)
 
         for trial in [*failed, *lost]:
             self._drop(process, trial)
             error = failed.get(trial)
             if not isinstance(error, PackRefused) or error.begun:
-                self._work.at(trial).carried = None
+                self._work.position(trial).carried = None
         events += lost.values()
-        if run.left is not None and lost:
+        if run.shards_left is not None and lost:
             # The shards of a gang may be wrong for its trial now: the policy decides anew.
             process.stopping = True
             return [*events, Ended(run.gang)]
 
-        if any(
-            trial not in lost and not isinstance(outcome, Cut) for trial, outcome in here.items()
-        ):
+        if any(trial not in lost and not isinstance(counting[trial], Cut) for trial in counting):
             events += self._over(process, run, failed, lost)
         return events
 
     def _without_shard(
-        self, process: SlotProcess, run: GangRun, call: Call, about: Unreadable
+        self, process: SlotProcess, run: GangRun, call: Call, unreadable: Unreadable
     ) -> Events:
-        """A shard cannot be read there: the round came to nothing, and the gang ends."""
+        """End the gang, whose round came to nothing, as a shard cannot be read there."""
         process.stopping = True
         trials = [trial for trial in call.units if trial in run.gang.trials]
         units = [call.units[trial] for trial in trials]
         for trial in trials:
             self._drop(process, trial)
         back = [self._work.back(trial) for trial in trials]
-        return [*back, *self._work.unread(process, run, units, about)]
+        return [*back, *self._work.unread(process, run, units, unreadable)]
 
     def _over(
         self,
@@ -454,12 +452,12 @@ class OneSlotGangs:
         failed: Mapping[TrialId, TrialError],
         lost: Collection[TrialId],
     ) -> Events:
-        """What ends with the round.
+        """The events of what ends with the round.
 
         If the gang is over (it had no room) while other rounds of it are out, these are void.
         """
         before = set(run.gang.trials)
-        events = self._course.end_round(run, process.known, failed, lost)
+        events = self._course.end_round(run, process.ready_slot, failed, lost)
         self._work.note_ends(events)
         if not run.over:
             self._work.active.difference_update(before - set(run.gang.trials))
@@ -483,7 +481,7 @@ class OneSlotGangs:
     def _trained(
         self, process: SlotProcess, call: Call, trial: TrialId, outcome: Trained
     ) -> Events:
-        """The unit was made: its events."""
+        """The events of a unit that was made."""
         states = self._work.states
         events = states.trained(process, call, trial, outcome)
         states.settle((process,), call, trial, outcome)
@@ -492,7 +490,7 @@ class OneSlotGangs:
         return events
 
     def _drop(self, process: SlotProcess, trial: TrialId) -> None:
-        """A unit of the trial came to nothing: so will those given to the slot after it."""
+        """Have the trial's units that the slot was given come to nothing, as one did before."""
         for call in process.calls:
             call.dropped.add(trial)
             if call.dropped.issuperset(call.units):

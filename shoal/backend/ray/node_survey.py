@@ -67,32 +67,32 @@ def survey_nodes(asked: SurveyRequest, address: str | None, begun: bool) -> list
 
 
 def _surveyed(asked: SurveyRequest, begun: bool) -> list[Finding]:
-    """What the nodes of the cluster find that this process has joined."""
-    there = _nodes_by_name()
-    away = [node for node in asked.catalogue.nodes if node not in there]
+    """The findings of the nodes of the cluster that this process has joined."""
+    ids = _nodes_by_name()
+    away = [node for node in asked.catalogue.nodes if node not in ids]
     if away:
-        _check_away(away, asked, there, begun)
-    known = [node for node in asked.catalogue.nodes if node in there]
-    anywhere = known[0] if known else next(iter(there))
+        _check_away(away, asked, ids, begun)
+    known = [node for node in asked.catalogue.nodes if node in ids]
+    anywhere = known[0] if known else next(iter(ids))
     recipe = dumps(asked.recipe)
     tasks = tasks_of(asked.catalogue, known, anywhere)
-    under_way = [_begin(task, there[task.node], asked, recipe) for task in tasks]
+    under_way = [_begin(task, ids[task.node], asked, recipe) for task in tasks]
     findings: list[Finding] = []
     ended = []
     for task, answers in zip(tasks, under_way, strict=True):
-        found = _answered(answers, task.node)
-        if len(found) < len(task.paths):  # once more: it may have been chance
-            left = _but(task, found)
-            again = _begin(left, there[task.node], asked, recipe)
-            found += _answered(again, task.node)
-        if len(found) < len(task.paths):
-            ended.append(_but(task, found))
-        findings += found
-    there = _nodes_by_name()
-    left_cluster = [task.node for task in ended if task.node not in there]
+        seen = _answered(answers, task.node)
+        if len(seen) < len(task.paths):  # once more: it may have been chance
+            rest = _rest_of(task, seen)
+            retry = _begin(rest, ids[task.node], asked, recipe)
+            seen += _answered(retry, task.node)
+        if len(seen) < len(task.paths):
+            ended.append(_rest_of(task, seen))
+        findings += seen
+    ids = _nodes_by_name()
+    left_cluster = [task.node for task in ended if task.node not in ids]
     if left_cluster:
-        _check_away(left_cluster, asked, there, begun)
-    ended = [task for task in ended if task.node in there]
+        _check_away(left_cluster, asked, ids, begun)
+    ended = [task for task in ended if task.node in ids]
     if ended:
         raise DataError(_of_ended(ended))
     return findings
@@ -100,15 +100,15 @@ def _surveyed(asked: SurveyRequest, begun: bool) -> list[Finding]:
 
 def _nodes_by_name() -> dict[str, str]:
     """The id of each live node, by each of its names."""
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for node in cluster.live_nodes():
         for name in node.names:
-            found.setdefault(name, node.id)
-    return found
+            ids.setdefault(name, node.id)
+    return ids
 
 
 def _check_away(
-    away: Sequence[str], asked: SurveyRequest, there: Mapping[str, str], begun: bool
+    away: Sequence[str], asked: SurveyRequest, ids: Mapping[str, str], begun: bool
 ) -> None:
     """Warn of nodes that are away, if the study goes on and the others hold all shards.
 
@@ -117,13 +117,13 @@ def _check_away(
     """
     listed = ", ".join(sorted(dict.fromkeys(node.host for node in cluster.live_nodes())))
     text = f"the catalogue names {', '.join(away)}, and the cluster has the nodes {listed}"
-    held = asked.catalogue.at(there)
-    alone = [part for part in asked.catalogue.parts if part not in held]
-    if begun and not alone:
+    present = asked.catalogue.at(ids)
+    missing = [part for part in asked.catalogue.parts if part not in present]
+    if begun and not missing:
         warn(f"{text}; the others hold all shards")
         return
-    if alone:
-        text += f"; {', '.join(alone[:5])} lies nowhere else"
+    if missing:
+        text += f"; {', '.join(missing[:5])} lies nowhere else"
     raise DataError(
         f"{text}: name nodes as `ray start --node-name` does, or by host name or address; "
         "add the node, or leave it out of the catalogue"
@@ -136,40 +136,40 @@ def _begin(task: Inspection, node: str, asked: SurveyRequest, recipe: bytes) -> 
     Ray tries nothing again by itself: it would do so for ever if memory runs out.
     """
     remote = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(_look)
-    there = remote.options(scheduling_strategy=cluster.only_at(node))
-    return there.remote(task, asked.cache, recipe)
+    at_node = remote.options(scheduling_strategy=cluster.only_at(node))
+    return at_node.remote(task, asked.cache, recipe)
 
 
 def _answered(answers: Any, node: str) -> list[Finding]:
-    """What the node found until its process ended, which it does after the last part.
+    """The node's findings until its process ended, which it does after the last part.
 
     Raises:
         DataError: it cannot look, as it cannot load the recipe.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         with suppress(*LOST):
             for answer in answers:
-                found.append(ray.get(answer))
+                findings.append(ray.get(answer))
     except RayTaskError as error:
         why = f"{type(error.cause).__name__}: {error.cause}"
         raise DataError(
             f"{node} cannot look at its shards: {why}; the recipe must load there, "
             "with the libraries that it imports"
         ) from error
-    return found
+    return findings
 
 
-def _but(task: Inspection, found: Sequence[Finding]) -> Inspection:
-    """What of the task was not found out."""
-    seen = {each.part for each in found}
+def _rest_of(task: Inspection, findings: Sequence[Finding]) -> Inspection:
+    """The task with those parts alone that the findings lack."""
+    seen = {each.part for each in findings}
     paths = {part: path for part, path in task.paths.items() if part not in seen}
     return replace(task, paths=paths)
 
 
 def _of_ended(ended: Sequence[Inspection]) -> str:
     """Which shards the nodes read when their processes ended, and which they did not come to."""
-    said = []
+    texts = []
     for task in ended:
         (part, path), *rest = task.paths.items()
         text = f"the process at {task.node} ended twice while it read {part} ({path})"
@@ -177,17 +177,17 @@ def _of_ended(ended: Sequence[Inspection]) -> str:
             shown = ", ".join(name for name, _ in rest[:SHOWN])
             more = f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
             text += f", and had still to look at {shown}{more}"
-        said.append(text)
+        texts.append(text)
     return (
-        "; ".join(said) + ": either memory ran out there, or the recipe's read(path) ends "
+        "; ".join(texts) + ": either memory ran out there, or the recipe's read(path) ends "
         "its process; read this file by itself to see which"
     )
 
 
-def _look(task: Inspection, cache: Any, recipe: bytes) -> Iterator[Finding]:
-    """What runs at a node."""
-    brought = pickle.loads(recipe)
+def _look(task: Inspection, cache: Any, pickled: bytes) -> Iterator[Finding]:
+    """Look at the parts one by one; this runs at a node."""
+    recipe = pickle.loads(pickled)
     for part, path in task.paths.items():
-        alone = replace(task, paths={part: path})
-        [found] = look(alone, cache, getattr(brought, "read", None))
-        yield found
+        one_part = replace(task, paths={part: path})
+        [finding] = look(one_part, cache, getattr(recipe, "read", None))
+        yield finding

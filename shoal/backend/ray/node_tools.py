@@ -53,8 +53,8 @@ def ask_holder(
     for node in cluster.live_nodes():
         if node.id not in lost and part in catalogue.at(node.names):
             task = ray.remote(num_cpus=0, max_retries=0)(read)
-            there = task.options(scheduling_strategy=cluster.only_at(node.id))
-            return node.id, there.remote(*arguments)
+            at_node = task.options(scheduling_strategy=cluster.only_at(node.id))
+            return node.id, at_node.remote(*arguments)
     return None
 
 
@@ -75,10 +75,10 @@ class ClusterHolders:
         lost: dict[str, str] = {}  # why, by the node's id
         sent = self._reference(source)
         while True:
-            asked = ask_holder(source.catalogue, part, lost, _read, sent, part, index)
-            if asked is None:
+            reading = ask_holder(source.catalogue, part, lost, _read, sent, part, index)
+            if reading is None:
                 raise DataError(_of_none(source.catalogue, part, lost))
-            node, reference = asked
+            node, reference = reading
             try:
                 columns, why = ray.get(reference)
             except RayError as error:
@@ -87,8 +87,8 @@ class ClusterHolders:
                 continue
             if why is not None:
                 raise DataError(why)
-            found: Columns = columns
-            return found
+            rows: Columns = columns
+            return rows
 
     def _reference(self, source: PlacedFiles) -> Any:
         """A reference to the pickled source, which is sent once."""
@@ -115,7 +115,7 @@ def _of_none(catalogue: Catalogue, part: ShardId, lost: Mapping[str, str]) -> st
 
 
 def _read(pickled: bytes, part: ShardId, index: Index | None) -> Answer:
-    """What runs at a holder: these samples of the part, or why they cannot be read."""
+    """Read at a holder: these samples of the part, or why they cannot be read."""
     source, _ = pickle.loads(pickled)
     here = source.at((*cluster.node_here().names, LOCAL))
     try:
@@ -162,11 +162,11 @@ def best_holder(
     best: tuple[cluster.Node, Share] | None = None
     most = (False, 0)
     for node in sorted(cpus.values(), key=lambda node: node.host):
-        own_gpus = gpus[node.id].room if node.id in gpus else 0
-        worth = (own_gpus > 0, len(catalogue.at(node.names)))
+        node_gpus = gpus[node.id].room if node.id in gpus else 0
+        worth = (node_gpus > 0, len(catalogue.at(node.names)))
         if worth[1] and worth > most:
-            lanes = slots or own_gpus or node.room
-            share = Share(min(node.room, lanes * threads), min(own_gpus, lanes))
+            lanes = slots or node_gpus or node.room
+            share = Share(min(node.room, lanes * threads), min(node_gpus, lanes))
             best, most = (node, share), worth
     if best is None:
         raise DataError(
@@ -198,8 +198,8 @@ def work_at(
     task = ray.remote(
         num_cpus=room.cpus, num_gpus=room.gpus, max_retries=0, num_returns="streaming"
     )(_work)
-    there = task.options(scheduling_strategy=cluster.only_at(node.id))
-    answers = there.remote(dumps((work, data, arguments, recipe)))
+    at_node = task.options(scheduling_strategy=cluster.only_at(node.id))
+    answers = at_node.remote(dumps((work, data, arguments, recipe)))
     done = False
     try:
         if not ray.wait([answers], timeout=BUSY)[0]:
@@ -240,7 +240,7 @@ def work_at(
 
 
 def _work(pickled: bytes) -> Iterator[tuple[str, Any]]:
-    """What runs at the node: what is printed meanwhile, then what came of it."""
+    """Do a tool's work at the node: yields what is printed meanwhile, then what came of it."""
     work, data, arguments, _ = pickle.loads(pickled)
     data = data.at((*cluster.node_here().names, LOCAL), alone=False)
     news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -253,7 +253,7 @@ def _work(pickled: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _relayed(news: SimpleQueue[tuple[str, Any]], work: Callable[[], Any]) -> None:
-    """Do the work. What it prints, warns of, and returns or raises is told."""
+    """Do the work. What it prints, warns of, and returns or raises goes to `news`."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         news.put(("warned", str(message)))
@@ -265,11 +265,11 @@ def _relayed(news: SimpleQueue[tuple[str, Any]], work: Callable[[], Any]) -> Non
     ):
         warnings.showwarning = show
         try:
-            came = "returned", work()
+            outcome = "returned", work()
         except BaseException as error:  # noqa: BLE001 - whoever asked for the work gets it
             error.add_note(f"At its node:\n{format_exc()}")
-            came = "raised", portable(error)
-    news.put(came)
+            outcome = "raised", portable(error)
+    news.put(outcome)
 
 
 class _RelayedText(io.TextIOBase):

@@ -107,24 +107,24 @@ def _end_at_once() -> None:
 
 
 def dismiss() -> None:
-    """Ray was shut down: there is nothing left to guard."""
+    """End the reapers, as Ray was shut down and there is nothing left to guard."""
     while _reapers:
         _reapers.pop().communicate()
 
 
 def states() -> dict[str, str]:
-    """Of Ray's own processes that this process started: "raylet", "gcs_server", and their states.
+    """The states of Ray's own processes that this one started, "raylet" and "gcs_server", by name.
 
     A state is a letter, as the system has it: T of a process that somebody stopped, Z of one that
     has ended. Empty without /proc.
     """
-    found: dict[str, str] = {}
+    states_by_name: dict[str, str] = {}
     for folder in _processes():
         with suppress(OSError, ValueError):
             name, state, parent = _about(folder)
             if name in RAYS_OWN and parent == os.getpid():
-                found[name] = state
-    return found
+                states_by_name[name] = state
+    return states_by_name
 
 
 def _session() -> str | None:
@@ -166,19 +166,19 @@ def _reap(session: str, mark: str) -> None:
 
     `mark`: of the session's processes.
     """
-    told = sys.stdin.buffer.read().decode()
+    folders = sys.stdin.buffer.read().decode()
     until = time.monotonic() + 10.0
     while time.monotonic() < until:
-        left = [folder for folder in _processes() if _belongs(folder, session, mark)]
-        if not left:
+        alive = [folder for folder in _processes() if _belongs(folder, session, mark)]
+        if not alive:
             break
-        for folder in left:
+        for folder in alive:
             with suppress(OSError):
                 os.kill(int(folder.name), signal.SIGKILL)
         time.sleep(0.05)
     _clear(Path(session))
-    for other in told.splitlines():
-        shutil.rmtree(other, ignore_errors=True)
+    for place in folders.splitlines():
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _clear(session: Path) -> None:
@@ -200,8 +200,8 @@ def _belongs(folder: Path, session: str, mark: str) -> bool:
     So has a head's server for Ray's clients.
     """
     with suppress(OSError):
-        given = (folder / "environ").read_bytes().split(b"\0")
-        if f"{MARK}={mark}".encode() in given:
+        environment = (folder / "environ").read_bytes().split(b"\0")
+        if f"{MARK}={mark}".encode() in environment:
             return int(folder.name) != os.getpid()
         words = (folder / "cmdline").read_bytes()
         if session.encode() + b"/" in words:

@@ -24,7 +24,7 @@ from shoal.train.slot.setup import Pace, TrainerSetup, resting_memory
 
 
 def told_to_nobody(now: Seconds, text: str) -> None:
-    """What is told is not shown."""
+    """Show nothing of what a run tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +113,14 @@ class RaySetup:
 
     def _trainer(self, recipe: Recipe, data: Data, seed: int, gpus: float) -> TrainerSetup:
         """What each slot's trainer has to know."""
-        own: dict[str, Any] = {"feeders": self.feeders_for(recipe, data)}
+        changes: dict[str, Any] = {"feeders": self.feeders_for(recipe, data)}
         if self.options.copies > 1:
             # The end of a slot costs the units under way there, no more: others go on from there.
-            own["checkpoint_every"] = 0.0
+            changes["checkpoint_every"] = 0.0
         if not gpus:  # of a GPU the slot takes a part itself
-            own["state_memory_gb"] = self.resting_gb()
+            changes["state_memory_gb"] = self.resting_gb()
         return TrainerSetup(
-            replace(self.options, **own),
+            replace(self.options, **changes),
             seed=seed,
             run=self.run,
             metric=self.metric,
@@ -144,7 +144,7 @@ def why_no_feeders(recipe: Recipe, data: Data) -> str | None:
 
 
 def _placed(data: Data) -> Data | None:
-    """Data that stays at its nodes, which slots are sent; other data they build themselves."""
+    """The data that slots are sent: what stays at its nodes; None: they build it themselves."""
     if data.catalogue is None:
         return None
     return data.at(())

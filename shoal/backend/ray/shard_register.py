@@ -23,9 +23,9 @@ class ShardRegister:
         self._barred: set[tuple[str, ShardId]] = set()
 
     def bar(self, process: SlotProcess, shard: ShardId) -> None:
-        """The process's node cannot read the shard: in this run it counts as without it."""
+        """Count the process's node as without the shard in this run, as it cannot be read there."""
         self._barred.add((process.node, shard))
-        process.slot = replace(process.known, shards=process.known.shards - {shard})
+        process.slot = replace(process.ready_slot, shards=process.ready_slot.shards - {shard})
 
     def missing(self, ready: Sequence[SlotProcess]) -> list[str]:
         """The shards that only other nodes have: none, each node has all of the data."""
@@ -38,28 +38,28 @@ class ShardRegister:
     def check(self, gang: Gang | None, processes: Mapping[SlotId, SlotProcess]) -> None:
         """Check that the slots can read what the gang reads: each has all of the data."""
 
-    def first(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
+    def register(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
         """Register the shards with the first slots, which then know of them."""
         names = [process.id for process in ready]
-        return self._give(ready, spread(self._shards, names, self._copies))
+        return self._assign(ready, spread(self._shards, names, self._copies))
 
-    def again(self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]) -> Events:
-        """Put every shard at enough slots, evenly; tell what changed, and of `fresh` slots.
+    def update(self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]) -> Events:
+        """Put every shard at enough slots, evenly; the event of what changed and of `fresh` slots.
 
         No shard is taken from where it is being read.
         """
-        held = {process.id: process.known.shards for process in ready}
+        holders = {process.id: process.ready_slot.shards for process in ready}
         busy = {pair for process in ready for pair in process.reading()}
-        placed = mend(self._shards, held, self._copies, busy, self._barred_at(ready))
-        news: list[SlotProcess] = []
+        placed = mend(self._shards, holders, self._copies, busy, self._barred_at(ready))
+        changed: list[SlotProcess] = []
         for process in ready:
             slot = process.id
-            if process in fresh or placed[slot] != held[slot]:
-                news.append(process)
+            if process in fresh or placed[slot] != holders[slot]:
+                changed.append(process)
 
-        if not news:
+        if not changed:
             return []
-        return [Joined(self._give(news, placed))]
+        return [Joined(self._assign(changed, placed))]
 
     def _barred_at(self, ready: Iterable[SlotProcess]) -> set[Reading]:
         """The slots with the shards that they cannot read."""
@@ -70,11 +70,11 @@ class ShardRegister:
                     barred.add((process.id, shard))
         return barred
 
-    def _give(self, processes: Iterable[SlotProcess], placed: Holders) -> tuple[Slot, ...]:
+    def _assign(self, processes: Iterable[SlotProcess], placed: Holders) -> tuple[Slot, ...]:
         """The slots, with their shards."""
         slots: list[Slot] = []
         for process in processes:
-            process.slot = replace(process.known, shards=placed[process.id])
+            process.slot = replace(process.ready_slot, shards=placed[process.id])
             slots.append(process.slot)
         return tuple(slots)
 
@@ -84,16 +84,16 @@ def spread(shards: Sequence[ShardId], slots: Sequence[SlotId], copies: int) -> H
 
     `copies`: slots that hold each shard.
     """
-    held: dict[SlotId, set[ShardId]] = {slot: set() for slot in slots}
+    holders: dict[SlotId, set[ShardId]] = {slot: set() for slot in slots}
     for i, shard in enumerate(shards):
         for k in range(min(copies, len(slots))):
-            held[slots[(i + k) % len(slots)]].add(shard)
-    return _frozen(held)
+            holders[slots[(i + k) % len(slots)]].add(shard)
+    return _frozen(holders)
 
 
 def mend(
     shards: Sequence[ShardId],
-    held: Holders,
+    holders: Holders,
     copies: int,
     busy: Set[Reading],
     barred: Set[Reading] = frozenset(),
@@ -104,7 +104,7 @@ def mend(
     evenly as can be without moving those that are `busy`, being read. `barred`: where shards cannot
     be.
     """
-    new = {slot: set(at) for slot, at in held.items()}
+    new = {slot: set(held) for slot, held in holders.items()}
     for shard in shards:
         _supply(shard, new, copies, barred)
 
@@ -119,29 +119,29 @@ def mend(
 
 
 def _supply(
-    shard: ShardId, held: dict[SlotId, set[ShardId]], copies: int, barred: Set[Reading]
+    shard: ShardId, holders: dict[SlotId, set[ShardId]], copies: int, barred: Set[Reading]
 ) -> None:
     """Have the shard at so many slots, each time at the one that holds fewest."""
-    there = sum(shard in at for at in held.values())
-    able = [slot for slot in held if (slot, shard) not in barred]
-    for _ in range(min(copies, len(able)) - there):
-        others = [slot for slot in able if shard not in held[slot]]
-        emptiest = min(others, key=lambda slot: len(held[slot]))
-        held[emptiest].add(shard)
+    copies_there = sum(shard in held for held in holders.values())
+    able = [slot for slot in holders if (slot, shard) not in barred]
+    for _ in range(min(copies, len(able)) - copies_there):
+        others = [slot for slot in able if shard not in holders[slot]]
+        emptiest = min(others, key=lambda slot: len(holders[slot]))
+        holders[emptiest].add(shard)
 
 
 def _move(
-    held: Mapping[SlotId, Set[ShardId]], busy: Set[Reading], barred: Set[Reading]
+    holders: Mapping[SlotId, Set[ShardId]], busy: Set[Reading], barred: Set[Reading]
 ) -> tuple[SlotId, SlotId, ShardId] | None:
     """From which slot to which one a shard should move; None if none should."""
-    if not held:
+    if not holders:
         return None
 
-    target = min(held, key=lambda slot: len(held[slot]))
-    for source in sorted(held, key=lambda slot: -len(held[slot])):
-        if len(held[source]) - len(held[target]) < 2:
+    target = min(holders, key=lambda slot: len(holders[slot]))
+    for source in sorted(holders, key=lambda slot: -len(holders[slot])):
+        if len(holders[source]) - len(holders[target]) < 2:
             return None
-        free = _free(source, held[source] - held[target], busy)
+        free = _free(source, holders[source] - holders[target], busy)
         free = _free(target, free, barred)
         if free:
             return source, target, max(free)
@@ -154,8 +154,8 @@ def _free(slot: SlotId, shards: Iterable[ShardId], busy: Set[Reading]) -> list[S
     return [shard for shard in shards if (slot, shard) not in busy]
 
 
-def _frozen(held: Mapping[SlotId, Set[ShardId]]) -> Holders:
-    return {slot: frozenset(shards) for slot, shards in held.items()}
+def _frozen(holders: Mapping[SlotId, Set[ShardId]]) -> Holders:
+    return {slot: frozenset(shards) for slot, shards in holders.items()}
 
 
 # -- data that stays at its nodes ---------------------------------------------------------------
@@ -178,30 +178,30 @@ class NodeShards:
             return self._catalogue.is_whole_at(names)
         return bool(self._catalogue.shards_at(names))
 
-    def first(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
+    def register(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
         """The first slots, with their shards."""
-        return self._give(ready)
+        return self._assign(ready)
 
-    def again(self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]) -> Events:
-        """Tell of `fresh` slots. No shard goes elsewhere when slots come or go."""
-        news = [process for process in ready if process in fresh]
-        if not news:
+    def update(self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]) -> Events:
+        """The event of `fresh` slots. No shard goes elsewhere when slots come or go."""
+        joined = [process for process in ready if process in fresh]
+        if not joined:
             return []
-        return [Joined(self._give(news))]
+        return [Joined(self._assign(joined))]
 
     def missing(self, ready: Sequence[SlotProcess]) -> list[str]:
         """The training shards that none of these holds, with the nodes at which they lie."""
-        there = frozenset[ShardId]().union(*(process.holds for process in ready))
+        held = frozenset[ShardId]().union(*(process.holds for process in ready))
         return [
             f"{shard}, which lies at {', '.join(sorted(places))}"
             for shard, places in sorted(self._catalogue.train.items())
-            if shard not in there
+            if shard not in held
         ]
 
     def bar(self, process: SlotProcess, shard: ShardId) -> None:
-        """The process cannot read the shard: it counts as without it."""
+        """Count the process as without the shard, as it cannot be read there."""
         process.holds -= {shard}
-        process.slot = replace(process.known, shards=process.known.shards - {shard})
+        process.slot = replace(process.ready_slot, shards=process.ready_slot.shards - {shard})
 
     def check(self, gang: Gang | None, processes: Mapping[SlotId, SlotProcess]) -> None:
         """Check that each slot of the gang holds all that the gang reads.
@@ -221,18 +221,19 @@ class NodeShards:
             }
         for slot, wanted in reads.items():
             process = processes.get(slot)
-            if process is None or wanted <= process.known.shards:
+            if process is None or wanted <= process.ready_slot.shards:
                 continue
-            lacks = sorted(wanted - process.known.shards)
+            slot_node = process.ready_slot.node
+            lacks = sorted(wanted - process.ready_slot.shards)
             raise PlanError(
                 f"a gang of {', '.join(gang.trials)} on {slot} is to read {', '.join(lacks[:5])}, "
-                f"which {process.known.node} does not hold: data that stays at its nodes needs a "
+                f"which {slot_node} does not hold: data that stays at its nodes needs a "
                 'policy that hops, such as policy="hop"'
             )
 
-    def _give(self, processes: Iterable[SlotProcess]) -> tuple[Slot, ...]:
+    def _assign(self, processes: Iterable[SlotProcess]) -> tuple[Slot, ...]:
         slots: list[Slot] = []
         for process in processes:
-            process.slot = replace(process.known, shards=process.holds)
+            process.slot = replace(process.ready_slot, shards=process.holds)
             slots.append(process.slot)
         return tuple(slots)

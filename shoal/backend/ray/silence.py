@@ -43,29 +43,29 @@ class Signs:
         return cls(now, now)
 
     def hear(self, now: Seconds) -> None:
-        """The process answered."""
+        """Note that the process answered."""
         self.pause = max(self.pause, now - self.heard)
         self.heard = now
 
     def reach(self, reached: Any, now: Seconds) -> None:
-        """The process answered how far its work is."""
+        """Note how far its work is, as the process answered."""
         self.hear(now)
         if reached != self.reached:
             self.reached = reached
             self.go_on(now)
 
     def go_on(self, now: Seconds) -> None:
-        """The work went on, as this process or another one at the same work says."""
+        """Note that the work went on, as this process or another one at the same work says."""
         self.gap = max(self.gap, now - self.went_on)
         self.went_on = max(self.went_on, now)
 
     def begin(self, now: Seconds) -> None:
-        """A process that was idle was given work."""
+        """Note that a process that was idle was given work."""
         self.went_on = now
         self.gap = 0.0
 
     def finish(self, now: Seconds) -> Seconds:
-        """A piece of work is done, and the next one begins: the longest silence in it."""
+        """The longest silence in a piece of work that is done; the next one begins."""
         self.hear(now)
         self.go_on(now)
         gap = self.gap
@@ -73,7 +73,7 @@ class Signs:
         return gap
 
     def forgive(self, late: Seconds) -> None:
-        """The driver did not listen for so long: this time does not count as silence."""
+        """Do not count as silence the time in which the driver did not listen."""
         self.heard += late
         self.went_on += late
 
@@ -153,13 +153,13 @@ class Silences:
     )
 
     def learn(self, slot: str, kind: Hashable, gap: Seconds) -> None:
-        """A round of this kind was made there, with such a silence in it."""
+        """Note a round of this kind that was made at the slot, with such a silence in it."""
         self._known[slot, kind].append(gap)
 
     def usual(self, slot: str, kind: Hashable) -> Seconds | None:
         """The longest silence in such work at the slot, else at any slot; None: not known."""
-        here = self._known.get((slot, kind))
-        if here:
-            return max(here)
+        gaps_here = self._known.get((slot, kind))
+        if gaps_here:
+            return max(gaps_here)
         elsewhere = [max(gaps) for (_, each), gaps in self._known.items() if each == kind]
         return max(elsewhere, default=None)

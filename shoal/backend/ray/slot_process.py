@@ -44,7 +44,7 @@ class Call:
     way: Seconds = 0.0
 
     def note_end(self, _: object) -> None:
-        """The answer came."""
+        """Note that the answer came."""
         self.ended = monotonic()
 
     def measure_way(self, outcomes: Mapping[TrialId, object]) -> None:
@@ -55,12 +55,12 @@ class Call:
         """
         if self.begun is None:
             return
-        told = 0.0
+        accounted = 0.0
         for outcome in outcomes.values():
             if not isinstance(outcome, Trained):
                 return
-            told += sum(outcome.done.spent.values())
-        rest = (self.ended or monotonic()) - self.begun - told
+            accounted += sum(outcome.done.spent.values())
+        rest = (self.ended or monotonic()) - self.begun - accounted
         self.way = max(0.0, rest) / max(1, len(outcomes))
 
 
@@ -104,7 +104,7 @@ class SlotProcess:
         return bool(self.calls or self.shares)
 
     @property
-    def known(self) -> Slot:
+    def ready_slot(self) -> Slot:
         """The slot of a process that is ready."""
         assert self.slot is not None, "only of a process that is ready"
         return self.slot
@@ -114,13 +114,13 @@ class SlotProcess:
         return self.actor.call(group, method, *arguments, results=results)
 
     def begin(self, calls: list[Call], call: Call) -> None:
-        """The process was given the call, which is one of `calls` or of `shares` from now on."""
+        """Note a call that the process was given, in `calls` or `shares`."""
         if not self.at_work:
             self.signs.begin(monotonic())
         calls.append(call)
 
     def finish(self, calls: list[Call], call: Call) -> None:
-        """The process answered the call."""
+        """Note that the process answered the call, which was in `calls` or `shares`."""
         calls.remove(call)
         self.worked = True
         self.answered.append((call, self.signs.finish(monotonic())))
@@ -134,7 +134,7 @@ class SlotProcess:
         self.call("control", "call_off", call.number)
 
     def forget(self, trial: TrialId) -> None:
-        """The trial goes on elsewhere."""
+        """Have the process forget the trial, which goes on elsewhere."""
         self.call("train", "forget", trial)
 
     def give(self, trial: TrialId, forget: bool) -> Any:
@@ -143,7 +143,7 @@ class SlotProcess:
         return state
 
     def opened(self, hello: Hello) -> None:
-        """The process is ready."""
+        """Note what the process says of itself, now that it is ready."""
         self.pid = hello.pid
         self.born = hello.born
         self.signs = Signs.at(monotonic())
@@ -153,7 +153,7 @@ class SlotProcess:
 
     def reading(self) -> set[Reading]:
         """The slot with each shard that a gang of one shard after another reads here."""
-        if self.run is None or self.run.left is None:
+        if self.run is None or self.run.shards_left is None:
             return set()
         shards: set[Reading] = set()
         for call in self.calls:

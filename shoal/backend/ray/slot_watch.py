@@ -62,7 +62,7 @@ class UnitTimes:
         return SPARE + LONGER * unit + self._saving(trials)
 
     def least(self) -> Seconds:
-        """The same for whatever trial needs least: with less time a slot is of no use."""
+        """Seconds that a slot needs for the trial that needs least: with less it is of no use."""
         return min((self.needed([trial]) for trial in self._units), default=SPARE)
 
     def to_keep(self, trials: Sequence[TrialId]) -> Seconds:
@@ -70,10 +70,10 @@ class UnitTimes:
         return SPARE + self._saving(trials)
 
     def _unit(self, trial: TrialId) -> Seconds:
-        known = self._units.get(trial)
-        if known:
-            return max(known)
-        return max((max(times) for times in self._units.values()), default=0.0)
+        times = self._units.get(trial)
+        if times:
+            return max(times)
+        return max(map(max, self._units.values()), default=0.0)
 
     def _saving(self, trials: Sequence[TrialId]) -> Seconds:
         most = max(self._saves.values(), default=0.0)
@@ -86,25 +86,25 @@ def due(processes: Sequence[SlotProcess], times: UnitTimes, now: Seconds) -> lis
     A slot makes its unit to the end. So it is told before another one would begin that could not
     end in time. An idle slot leaves once no trial's unit could.
     """
-    if all(process.known.until == inf for process in processes):
+    if all(process.ready_slot.until == inf for process in processes):
         return []
     lasts = _lasts(processes)
-    gone: list[SlotId] = []
+    slots: list[SlotId] = []
     for process in processes:
         if process.leaving:
             continue
         if is_over(process, now, _needed(process, times, lasts)):
-            gone.append(process.id)
-    return gone
+            slots.append(process.id)
+    return slots
 
 
 def is_over(process: SlotProcess, now: Seconds, needed: Seconds) -> bool:
-    """Whether the slot has less time left than that, or had so before; it is noted.
+    """Whether the slot has less time left than is needed, or had so before; it is noted.
 
     A slot that never made anything was of no use. Whoever has only such slots should know why
     nothing goes on.
     """
-    left = process.known.until - now
+    left = process.ready_slot.until - now
     if not process.ends and left < needed:
         process.ends = True
         if not process.worked:
@@ -124,7 +124,7 @@ def _needed(process: SlotProcess, times: UnitTimes, lasts: Mapping[TrialId, Seco
     shared = sorted(_shared(process))
     if not shared:
         return times.least()
-    if all(lasts[trial] > process.known.until for trial in shared):
+    if all(lasts[trial] > process.ready_slot.until for trial in shared):
         return times.to_keep(shared)  # others go on with the unit
     return times.needed(shared)
 
@@ -136,11 +136,11 @@ def _shared(process: SlotProcess) -> set[TrialId]:
 
 def _lasts(processes: Iterable[SlotProcess]) -> dict[TrialId, Seconds]:
     """When the last slot leaves of those that make a trial's unit together."""
-    found: dict[TrialId, Seconds] = {}
+    lasts: dict[TrialId, Seconds] = {}
     for process in processes:
         for trial in _shared(process):
-            found[trial] = max(found.get(trial, 0.0), process.known.until)
-    return found
+            lasts[trial] = max(lasts.get(trial, 0.0), process.ready_slot.until)
+    return lasts
 
 
 EVERY: Seconds = 1.0  # between two looks
@@ -238,7 +238,7 @@ class Hangs:
         return tuple(sorted(signatures)), evaluates
 
     def _go_along(self, processes: Iterable[SlotProcess]) -> None:
-        """Slots that make a unit together make progress together; one of them tells of it."""
+        """Have slots that make a unit together make progress together: one of them tells of it."""
         together: dict[TrialId, list[SlotProcess]] = {}
         for process in processes:
             for call in process.shares:

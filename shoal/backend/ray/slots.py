@@ -50,22 +50,22 @@ class FleetSize:
 
 
 def staying(processes: Iterable[SlotProcess]) -> list[SlotProcess]:
-    """Those that do not leave."""
+    """The processes that do not leave."""
     return [each for each in processes if not each.leaving]
 
 
 def balance(processes: Collection[SlotProcess], n: int) -> tuple[int, list[SlotId], int]:
-    """How many slots have to start so that there are `n`, or which leave so that `n` stay.
+    """How many slots have to start so that there are `n`; or which leave so that `n` stay.
 
-    The third is how many leave already, as they were asked to.
+    The third result is how many leave already, as they were asked to.
 
     A slot that is not ready leaves before an idle one, and that before one at work.
     """
-    there = staying(processes)
-    there.sort(key=lambda each: (each.slot is not None, each.at_work))
-    gone = [each.id for each in there[: max(0, len(there) - n)]]
+    remaining = staying(processes)
+    remaining.sort(key=lambda each: (each.slot is not None, each.at_work))
+    leavers = [each.id for each in remaining[: max(0, len(remaining) - n)]]
     leaving = sum(each.leaving and not each.ends for each in processes)
-    return max(0, n - len(there)), gone, leaving
+    return max(0, n - len(remaining)), leavers, leaving
 
 
 class Slots:
@@ -127,7 +127,7 @@ class Slots:
 
     # -- coming --------------------------------------------------------------------------------
 
-    def man(self, elastic: bool) -> None:
+    def start_all(self, elastic: bool) -> None:
         """Start the slots, all of them here in a cluster of our own.
 
         `elastic`: nodes come and go.
@@ -192,10 +192,10 @@ class Slots:
 
     def aim(self, n: int) -> list[SlotId]:
         """Start slots until there are so many; returns those that have to leave instead."""
-        missing, gone, leaving = balance(self.processes.values(), n)
+        missing, leavers, leaving = balance(self.processes.values(), n)
         self.add(missing)
-        self._limit = n + leaving + len(gone)  # each slot that parts lowers it again
-        return gone
+        self._limit = n + leaving + len(leavers)  # each slot that parts lowers it again
+        return leavers
 
     def start(self, node: str, slot: SlotId | None = None, tries: int = 1) -> SlotId:
         """Start a process there, of a new slot or of one that lost its own."""
@@ -209,7 +209,7 @@ class Slots:
         return name
 
     def _opened(self, process: SlotProcess, future: Any) -> Events:
-        """The slot is ready, or cannot be."""
+        """The events of a slot that is ready, or cannot be."""
         if not self.is_current(process):
             return []
 
@@ -226,7 +226,7 @@ class Slots:
         process.opened(hello)
         self._listen(process)
         if self._assembled:
-            joined = self.shards.again(self.ready, [process])
+            joined = self.shards.update(self.ready, [process])
             damaged = hello.damaged.items()  # shards that cannot be read at the slot's node
             return [*joined, *(Unread(process.id, shard, why) for shard, why in damaged)]
         return []
@@ -234,14 +234,14 @@ class Slots:
     def assembled(self) -> tuple[Slot, ...]:
         """The slots that are ready at the start; from now on others join as they come."""
         self._assembled = True
-        return self.shards.first(self.ready)
+        return self.shards.register(self.ready)
 
     def _listen(self, process: SlotProcess) -> None:
         """Ask the slot how far its units are."""
-        self._fleet.follow(process.call("news", "news"), partial(self._told, process))
+        self._fleet.follow(process.call("news", "news"), partial(self._on_progress, process))
 
-    def _told(self, process: SlotProcess, future: Any) -> Events:
-        """How far the slot's units are."""
+    def _on_progress(self, process: SlotProcess, future: Any) -> Events:
+        """The events of how far the slot's units are; it is asked again."""
         if not self.is_current(process) or future.exception() is not None:
             return []
         self._listen(process)
@@ -251,14 +251,14 @@ class Slots:
     # -- going ---------------------------------------------------------------------------------
 
     def _ended(self, process: SlotProcess, future: Any) -> Events:
-        """The slot left in good order, or its process is gone."""
+        """The events of a slot that left in good order, or whose process is gone."""
         error = future.exception()
         if error is None:
             return []
         return self.died(process, error)
 
     def died(self, process: SlotProcess, error: BaseException) -> Events:
-        """The process is gone; where its node is still there, another one takes its place.
+        """The events of a process that is gone; if its node is there, another takes its place.
 
         Raises:
             OSError: it died while it started, time and again.
@@ -274,17 +274,17 @@ class Slots:
 
         # There was no process if its node is gone, though Ray may not have noticed yet.
         never_ran = isinstance(error, ActorUnschedulableError) or "never ran" in str(error)
-        there = not never_ran and process.node in self._fleet.nodes()
-        if not there:
+        node_lives = not never_ran and process.node in self._fleet.nodes()
+        if not node_lives:
             # should it be there after all, it is new
             self._nodes.pop(process.node, None)
-        died = there or not self._fleet.taken_back(process.node)
+        died = node_lives or not self._fleet.taken_back(process.node)
         why = str(error) if isinstance(error, TimeoutError) else ""
         events = self._without(process, died, why)
         tries = process.tries + 1 if process.slot is None else 1
         if tries > TRIES:
             _go_on_without(process, error, self.ready)
-        elif there and not process.leaving:
+        elif node_lives and not process.leaving:
             self.start(process.node, process.id, tries)
         return events
 
@@ -298,12 +298,12 @@ class Slots:
         return self._without(process, died=False)
 
     def _without(self, process: SlotProcess, died: bool, why: str = "") -> Events:
-        """What follows when the slot is gone: nothing, if it was never ready."""
+        """The events of a slot that is gone: none, if it was never ready."""
         if process.slot is None:
             return []
         events: Events = [Left(frozenset((process.id,)), died, why)]
         events += self._on_loss(process)
-        return events + self.shards.again(self.ready, ())
+        return events + self.shards.update(self.ready, ())
 
     def close(self) -> None:
         """End all processes, and clear the nodes of their copies of the data."""
@@ -316,7 +316,7 @@ class Slots:
 def _go_on_without(
     process: SlotProcess, error: BaseException, others: Sequence[SlotProcess]
 ) -> None:
-    """Processes of this slot die while they start.
+    """Warn of a slot whose processes die while they start, if others can go on.
 
     Raises:
         OSError: there are no others to go on with.

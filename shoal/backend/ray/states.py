@@ -1,4 +1,4 @@
-"""Waiting for the answer of a process, as long as it lives."""
+"""Where trials' newest states are: in slots' memories or the object store; which become durable."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -62,7 +62,7 @@ class States:
         self.moved = 0  # bytes of states that went from slot to slot
 
     def store(self, trial: TrialId, ref: Any, size: int, slot: SlotId) -> Stored:
-        """A unit made there returned the state."""
+        """Note a state that a unit made at the slot returned."""
         stored = Stored(ref, size, slot, next(self._numbers))
         self._course.positions[trial].carried = stored
         return stored
@@ -95,54 +95,54 @@ class States:
         self.moved += moved
         done = with_way(outcome.done, call.way * bool(moved))
         unit = call.units[trial]
-        memory = process.known.memory
+        memory = process.ready_slot.memory
         return self._course.done(unit, done, outcome.values, moved, memory)
 
     def settle(
         self, holders: tuple[SlotProcess, ...], call: Call, trial: TrialId, outcome: Trained
     ) -> None:
         """Note where the trial's state is now. `holders`: whoever made the unit, first of all."""
-        at = self._course.positions[trial]
+        position = self._course.positions[trial]
         if self._course.met(trial) and outcome.done.kept is not None:
-            at.carried = None
+            position.carried = None
         elif call.units[trial].carry:
             self.store(trial, call.states[trial], outcome.size, holders[0].id)
         else:
-            at.carried = Resident(holders)
+            position.carried = Resident(holders)
 
     def release(self, trial: TrialId) -> None:
-        """The trial was taken out: free what it takes of slots' memories."""
-        at = self._course.positions[trial]
-        for process in getattr(at.carried, "processes", ()):
+        """Free what a trial takes of slots' memories that was taken out of the study."""
+        position = self._course.positions[trial]
+        for process in getattr(position.carried, "processes", ()):
             process.forget(trial)
 
     # -- slots that go -------------------------------------------------------------------------
 
     def lose(self, process: SlotProcess, at_work: Collection[TrialId]) -> Events:
-        """The process is gone.
+        """The events of a process that is gone.
 
         The trials at work there lost their units, those resident there what is not durable.
         """
         events: Events = []
-        for trial, at in self._course.positions.items():
-            gone = self._lost(at, process)
-            if gone and not is_durable(at):
+        for trial, position in self._course.positions.items():
+            lost = self._lost(position, process)
+            if lost and not is_durable(position):
                 events.append(self._course.fall(trial))
             elif trial in at_work:
                 events.append(self._course.abandon(trial))
-            if gone or _is_doubtful(at, process):
-                at.carried = None
+            if lost or _is_doubtful(position, process):
+                position.carried = None
 
         return events
 
-    def _lost(self, at: Position, process: SlotProcess) -> bool:
+    def _lost(self, position: Position, process: SlotProcess) -> bool:
         """Whether no other process has the state that was in the memory of this one."""
-        carried = at.carried
+        carried = position.carried
         if not isinstance(carried, Resident) or process not in carried.processes:
             return False
         if len(carried.processes) == 1:
             return True
-        at.carried = carried.without(process)
+        position.carried = carried.without(process)
         return False
 
     def secure(self, process: SlotProcess) -> Events:
@@ -168,11 +168,11 @@ class States:
                 events.append(self._course.fall(trial))
 
         last = self._slots.ready == [process]
-        for trial, at in self._course.positions.items():
-            if not isinstance(at.carried, Stored) or is_durable(at):
+        for trial, position in self._course.positions.items():
+            if not isinstance(position.carried, Stored) or is_durable(position):
                 continue
-            if last or (process.ends and at.carried.slot == process.id):
-                ref = self._save(trial, at, process)
+            if last or (process.ends and position.carried.slot == process.id):
+                ref = self._save(trial, position, process)
                 name = self._fleet.answer(process, ref, self._patience)
                 events.append(self._course.keep(trial, name))
 
@@ -181,10 +181,10 @@ class States:
     def _only_at(self, process: SlotProcess) -> list[TrialId]:
         """The trials whose newest states are in this process's memory alone."""
         trials: list[TrialId] = []
-        for trial, at in self._course.positions.items():
-            if is_durable(at) or not isinstance(at.carried, Resident):
+        for trial, position in self._course.positions.items():
+            if is_durable(position) or not isinstance(position.carried, Resident):
                 continue
-            if at.carried.processes == (process,):
+            if position.carried.processes == (process,):
                 trials.append(trial)
         return trials
 
@@ -196,9 +196,9 @@ class States:
         Those stored longest ago come first.
         """
         stored: list[tuple[Stored, TrialId]] = []
-        for trial, at in self._course.positions.items():
-            if isinstance(at.carried, Stored):
-                stored.append((at.carried, trial))
+        for trial, position in self._course.positions.items():
+            if isinstance(position.carried, Stored):
+                stored.append((position.carried, trial))
         room = min(self._store, self._room_gb * GIB * len(self._slots.ready))
         excess = sum(state.size for state, _ in stored) - room
         if excess <= 0 or not self._slots.ready:
@@ -214,25 +214,26 @@ class States:
 
     def _put_away(self, trial: TrialId) -> None:
         """Let the object store forget the state, once it is durable."""
-        at = self._course.positions[trial]
-        if is_durable(at):
-            at.carried = None
+        position = self._course.positions[trial]
+        if is_durable(position):
+            position.carried = None
         elif trial not in self.saving:
             self.saving.add(trial)
             ready = self._slots.ready  # best the one that stored it
-            maker = next((each for each in ready if each.id == at.carried.slot), ready[0])
-            saved = self._save(trial, at, maker)
-            self._fleet.follow(saved, partial(self._saved, trial, at.visits, at.samples))
+            maker = next((each for each in ready if each.id == position.carried.slot), ready[0])
+            saved = self._save(trial, position, maker)
+            then = partial(self._saved, trial, position.visits, position.samples)
+            self._fleet.follow(saved, then)
 
-    def _save(self, trial: TrialId, at: Position, process: SlotProcess) -> Any:
+    def _save(self, trial: TrialId, position: Position, process: SlotProcess) -> Any:
         """Have the process make a stored state durable."""
-        parcel = [at.carried.ref]
-        return process.call("control", "save", trial, len(at.visits), parcel)
+        parcel = [position.carried.ref]
+        return process.call("control", "save", trial, len(position.visits), parcel)
 
     def _saved(
         self, trial: TrialId, visits: tuple[Visit, ...], samples: Samples, future: Any
     ) -> Events:
-        """The state after these visits is durable, or could not be made so."""
+        """The event of a state that is durable, after these visits, unless that failed."""
         self.saving.discard(trial)
         error = future.exception()
         if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
@@ -240,24 +241,24 @@ class States:
         if error is not None:
             return []  # its slot died: if need be, another one is asked
 
-        at = self._course.positions[trial]
-        newer = at.kept is not None and at.kept.visits >= len(visits)
-        if newer or at.visits[: len(visits)] != visits:
+        position = self._course.positions[trial]
+        newer = position.kept is not None and position.kept.visits >= len(visits)
+        if newer or position.visits[: len(visits)] != visits:
             return []
 
         kept = Kept(trial, len(visits), samples, future.result())
-        at.keep(kept)
-        if len(at.visits) == len(visits):
-            at.age = 0.0
+        position.keep(kept)
+        if len(position.visits) == len(visits):
+            position.age = 0.0
             if trial not in self.active:
-                at.carried = None
+                position.carried = None
 
         return [kept]
 
     # -- the end -------------------------------------------------------------------------------
 
     def flush(self) -> Events:
-        """Nothing runs any more: make durable what is only in memory."""
+        """Make durable what is only in memory, as nothing runs any more."""
         events: Events = []
         for trial, (process, ref) in self._keeping().items():
             try:
@@ -272,15 +273,15 @@ class States:
         refs: dict[TrialId, tuple[SlotProcess, Any]] = {}
         processes = self._slots.ready
         turns = cycle(processes)
-        for trial, at in self._course.positions.items():
-            if not at.visits or is_durable(at):
+        for trial, position in self._course.positions.items():
+            if not position.visits or is_durable(position):
                 continue
-            if isinstance(at.carried, Resident):
-                process = at.carried.processes[0]
+            if isinstance(position.carried, Resident):
+                process = position.carried.processes[0]
                 refs[trial] = process, process.call("train", "keep", trial)
-            elif isinstance(at.carried, Stored) and processes:
+            elif isinstance(position.carried, Stored) and processes:
                 process = next(turns)
-                refs[trial] = process, self._save(trial, at, process)
+                refs[trial] = process, self._save(trial, position, process)
 
         return refs
 
@@ -302,26 +303,26 @@ def with_way(done: Done, way: Seconds) -> Done:
 
 def carries(run: GangRun) -> bool:
     """Whether the trial may go on at another slot after each unit: its state must be returned."""
-    return run.left is not None or run.quota is not None
+    return run.shards_left is not None or run.quota is not None
 
 
-def _is_doubtful(at: Position, process: SlotProcess) -> bool:
+def _is_doubtful(position: Position, process: SlotProcess) -> bool:
     """Whether the state that a lost process stored need not be looked for: it is durable.
 
     Its node may be gone, too, and until Ray knows of that, whoever wants the state waits.
     """
-    carried = at.carried
+    carried = position.carried
     stored_there = isinstance(carried, Stored) and carried.slot == process.id
-    return stored_there and is_durable(at)
+    return stored_there and is_durable(position)
 
 
-def durable_name(at: Position) -> str | None:
+def durable_name(position: Position) -> str | None:
     """The checkpoint that holds the newest state, if any does."""
-    if at.kept is None or not is_durable(at):
+    if position.kept is None or not is_durable(position):
         return None
-    return at.kept.name
+    return position.kept.name
 
 
-def is_durable(at: Position) -> bool:
+def is_durable(position: Position) -> bool:
     """Whether a checkpoint holds the newest state."""
-    return at.kept is not None and at.kept.visits == len(at.visits)
+    return position.kept is not None and position.kept.visits == len(position.visits)

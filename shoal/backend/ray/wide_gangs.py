@@ -8,8 +8,8 @@ numbers generations. See docs/decisions/0010. A lane is in one of these states:
 | waiting | not `begun`          | a slot of it, or its trial, is at work | `begin`               |
 | at work | `unit`               | a generation makes the unit            | `_trained`, `_failed` |
 | through | `through`, no `unit` | waits for the lanes beside it          | `advance`             |
-| leaving | `gone`               | makes its last unit, out of its gang   | `_through`            |
-| void    | `gone`, `void`       | likewise, and the unit does not count  | `_halted`             |
+| leaving | `leaving`            | makes its last unit, out of its gang   | `_through`            |
+| void    | `leaving`, `void`    | likewise, and the unit does not count  | `_halted`             |
 | over    | in no list           | nothing is under way                   |                       |
 
 At work, `_order` has slots join and leave the unit. When one is to leave (`release`) or is gone
@@ -55,7 +55,7 @@ class WideGangRun:
         return all(lane.through for lane in self.lanes.values())
 
     def without(self, trial: TrialId) -> None:
-        """The trial leaves the gang, unless it is the only one."""
+        """Take the trial out of the gang, unless it is the only one."""
         self.run.gang = prune(self.run.gang, frozenset((trial,))) or self.run.gang
 
 
@@ -65,8 +65,8 @@ class WideLane:
 
     Several processes make a unit together, each its share of every batch. They form a generation,
     in which each has a seat. When slots join or leave, the unit goes on in a new generation, in
-    which somebody must have the trial's state (`sure`). A process says that its pass is made; then
-    rank 0 reports the unit, and the others are told of it.
+    which somebody must have the trial's state (`holders`). A process says that its pass is made
+    (`finished`); then rank 0 reports the unit, and the others are told of it.
     """
 
     trial: TrialId
@@ -74,7 +74,7 @@ class WideLane:
     members: list[SlotProcess]  # in gang order
     begun: bool = False
     through: bool = False  # with its unit of the round
-    gone: bool = False  # from its gang, after the unit under way
+    leaving: bool = False  # from its gang, after the unit under way
     error: TrialError | None = None
     unit: Unit | None = None  # under way
     # What the unit went on from, if that lies in the object store.
@@ -82,11 +82,11 @@ class WideLane:
     # Of the newest generation.
     seats: Seats = field(default_factory=dict)
     # Who had the trial's state when the unit began, and did not leave it.
-    sure: set[SlotProcess] = field(default_factory=set)
+    holders: set[SlotProcess] = field(default_factory=set)
     # Of the unit, not answered yet.
     calls: Calls = field(default_factory=dict)
     # Who made its pass, while rank 0 has yet to say so.
-    made: set[SlotProcess] = field(default_factory=set)
+    finished: set[SlotProcess] = field(default_factory=set)
     steady: bool = False  # the newest generation is the one at work, and complete
     reused: bool = False  # the unit began in the generation of the one before it
     void: bool = False  # whatever comes of the unit does not count
@@ -99,21 +99,21 @@ class WideLane:
     @property
     def at_unit(self) -> list[SlotProcess]:
         """Those who make the unit, or are to."""
-        return [each for each in self.seats if each in self.calls or each in self.made]
+        return [each for each in self.seats if each in self.calls or each in self.finished]
 
     def begin(self, unit: Unit) -> None:
-        """The next unit is under way."""
+        """Note that the next unit is under way."""
         self.unit = unit
         self.through = False
         self.error = None
         self.calls = {}
-        self.made = set()
+        self.finished = set()
 
     def end(self) -> None:
-        """No unit is under way any more."""
+        """Note that no unit is under way any more."""
         self.unit = None
         self.calls = {}
-        self.made = set()
+        self.finished = set()
         self.steady = False
 
 
@@ -137,7 +137,7 @@ class WideGangs:
         return lanes + self._leaving
 
     def _gang_run_of(self, gang: Gang) -> WideGangRun | None:
-        """The gang at work that is this one of the plan, if any is."""
+        """The run of this gang of the plan, if it is at work or waits."""
         return next((each for each in self._gang_runs if each.run.gang == gang), None)
 
     def at_work(self, process: SlotProcess, number: int) -> Collection[TrialId]:
@@ -165,7 +165,7 @@ class WideGangs:
                 )
             return True
 
-        _, widest = self._work.at(gang.trials[0]).trial.widths
+        _, widest = self._work.position(gang.trials[0]).trial.widths
         return widest > 1 and len(gang.lanes) == 1 and (gang.quota is None or gang.measures)
 
     def wait(self, gang: Gang) -> None:
@@ -198,23 +198,23 @@ class WideGangs:
         for process in lane.members:
             if process.slot is None or process.run is not None or process.at_work:
                 return False
-        last = max(lane.members, key=lambda process: process.known.until, default=None)
+        last = max(lane.members, key=lambda process: process.ready_slot.until, default=None)
         return last is not None and self._work.has_time(last, [lane.trial])
 
     def _place(self, gang_run: WideGangRun) -> None:
-        """Each lane of the gang to the slots that the gang says.
+        """Give each lane of the gang the slots that the gang says.
 
         A lane at work has them from now on, if one of them has its state.
         """
-        there = self._work.slots.processes
+        processes = self._work.slots.processes
         for planned in gang_run.run.gang.lanes:
-            members = [there[slot] for slot in planned.slots if slot in there]
+            members = [processes[slot] for slot in planned.slots if slot in processes]
             lane = gang_run.lanes.get(planned.trial)
             if lane is None:
                 gang_run.lanes[planned.trial] = WideLane(planned.trial, gang_run, members)
             elif lane.members != members:
                 lane.members = members
-                if lane.unit is not None and not lane.sure.isdisjoint(_usable(members)):
+                if lane.unit is not None and not lane.holders.isdisjoint(_usable(members)):
                     self._order(lane, _usable(members))
 
     # -- gangs go ------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class WideGangs:
         return True
 
     def stop(self, gang: Gang) -> None:
-        """The round under way is made to its end, but with a quota it is void."""
+        """Stop the gang after the round under way, which is void if the gang has a quota."""
         gang_run = self._gang_run_of(gang)
         if gang_run is not None:
             self._gang_runs.remove(gang_run)
@@ -255,7 +255,7 @@ class WideGangs:
             self._halt(lane)
             self._drop(lane)
             if at_once:
-                self._work.at(lane.trial).carried = None
+                self._work.position(lane.trial).carried = None
             return
 
         self._let_end(lane, lane.at_unit)
@@ -265,13 +265,13 @@ class WideGangs:
                 process.halt(call)
 
     def _let_end(self, lane: WideLane, members: list[SlotProcess]) -> None:
-        """These processes make the lane's unit to its end, and then it leaves."""
-        lane.gone = True
+        """Have these processes make the lane's unit to its end; then the lane leaves."""
+        lane.leaving = True
         lane.members = members
         self._leaving.append(lane)
 
     def _drop(self, lane: WideLane) -> None:
-        """The lane is at work no more."""
+        """Forget the lane, which is at work no more."""
         if lane.gang_run.lanes.get(lane.trial) is lane:
             del lane.gang_run.lanes[lane.trial]
         if lane in self._leaving:
@@ -281,69 +281,69 @@ class WideGangs:
         self._drop_empty(lane.gang_run)
 
     def _drop_empty(self, gang_run: WideGangRun) -> None:
-        """A gang without lanes is at work no more."""
+        """Forget the gang if it has no lanes any more."""
         if not gang_run.lanes and gang_run in self._gang_runs:
             self._gang_runs.remove(gang_run)
 
     # -- a unit begins -------------------------------------------------------------------------
 
     def _give(self, lane: WideLane) -> None:
-        """The lane's next unit. Slots that others still work at join when they come free."""
+        """Begin the lane's next unit. Slots that are at work for others join when they are free."""
         members = _usable(lane.members)
         if not members:
             return  # the gang shrinks by it when they have left
 
         run = lane.run
-        here = [each for each in members if not _queued(each, lane.trial)] or members
+        makers = [each for each in members if not _queued(each, lane.trial)] or members
         if run.gang.joint:
             if len(members) < len(run.gang.shards):
                 return  # a shard has no reader: the gang ends when that slot has left
-            here = members
+            makers = members
 
         # Who of these has the trial's state. If none has, the first gets what is stored.
-        at = self._work.at(lane.trial)
+        position = self._work.position(lane.trial)
         carry = carries(run)
-        lane.sure = set()
-        if isinstance(at.carried, Resident):
-            lane.sure = set(here).intersection(at.carried.processes)
+        lane.holders = set()
+        if isinstance(position.carried, Resident):
+            lane.holders = set(makers).intersection(position.carried.processes)
         lane.stored = None
-        if carry or not lane.sure:
-            lane.stored = self._work.states.source(lane.trial, here[0], void=carry)
-            lane.sure = {here[0]}
-        if isinstance(at.carried, Resident):  # it goes on here, and nowhere else
-            for process in set(at.carried.processes).difference(here):
+        if carry or not lane.holders:
+            lane.stored = self._work.states.source(lane.trial, makers[0], void=carry)
+            lane.holders = {makers[0]}
+        if isinstance(position.carried, Resident):  # it goes on here, and nowhere else
+            for process in set(position.carried.processes).difference(makers):
                 process.forget(lane.trial)
-            at.carried = Resident(tuple(here))
+            position.carried = Resident(tuple(makers))
 
-        lane.begin(self._work.course.unit(run, lane.trial, durable_name(at), carry))
-        lane.reused = lane.steady and list(lane.seats) == here
+        lane.begin(self._work.course.unit(run, lane.trial, durable_name(position), carry))
+        lane.reused = lane.steady and list(lane.seats) == makers
         if not lane.reused:
-            lane.seats = self._seated(lane, here, ())
+            lane.seats = self._seated(lane, makers, ())
         lane.steady = True
-        for process in here:
-            self._call(lane, process, joins=False, first=process is here[0])
+        for process in makers:
+            self._call(lane, process, joins=False, first=process is makers[0])
 
-        if len(here) < len(members):
+        if len(makers) < len(members):
             self._order(lane, members)
 
-    def _seated(self, lane: WideLane, who: Processes, joining: tuple[int, ...]) -> Seats:
-        """A new generation."""
+    def _seated(self, lane: WideLane, processes: Processes, joining: tuple[int, ...]) -> Seats:
+        """The seats of a new generation; `joining`: ranks of those without the trial's state."""
         self._generations[lane.trial] += 1
         generation = self._generations[lane.trial]
-        anchors = [process for process in who if process in lane.sure] or who
+        anchors = [process for process in processes if process in lane.holders] or processes
         store = ""
-        if len(who) > 1:  # in turn, lest all depends on one
+        if len(processes) > 1:  # in turn, lest all depends on one
             store = anchors[generation % len(anchors)].meeting
-        hosts = [process.meeting.rpartition(":")[0] for process in who]
+        hosts = [process.meeting.rpartition(":")[0] for process in processes]
         links = not self._links and len(set(hosts)) > 1
         self._links = self._links or links
         seats: Seats = {}
-        for rank, (process, host) in enumerate(zip(who, hosts, strict=True)):
+        for rank, (process, host) in enumerate(zip(processes, hosts, strict=True)):
             seats[process] = Seat(
                 lane.trial,
                 generation,
                 rank,
-                len(who),
+                len(processes),
                 store,
                 host=host,
                 joining=joining,
@@ -378,31 +378,31 @@ class WideGangs:
 
     # -- a unit goes on among others -----------------------------------------------------------
 
-    def _order(self, lane: WideLane, who: Processes, broken: bool = False) -> None:
-        """Have the unit go on among these; those that leave it are free at the next step."""
-        if not who or (lane.made and not broken):
+    def _order(self, lane: WideLane, processes: Processes, broken: bool = False) -> None:
+        """Have the unit go on among these processes; others leave it at the next step."""
+        if not processes or (lane.finished and not broken):
             return  # its pass is at its end: the next one will be theirs
 
-        joining = tuple(rank for rank, each in enumerate(who) if each not in lane.sure)
+        joining = tuple(rank for rank, each in enumerate(processes) if each not in lane.holders)
         before = dict(lane.calls)
-        lane.seats = self._seated(lane, who, joining)
+        lane.seats = self._seated(lane, processes, joining)
         lane.steady = False
-        for process in who:
+        for process in processes:
             if process not in before:
-                self._call(lane, process, joins=process not in lane.made)
+                self._call(lane, process, joins=process not in lane.finished)
         for process, call in before.items():
             move = Move(self._generations[lane.trial], lane.seats.get(process), broken)
             process.call("control", "move", call.number, move)
 
-        lane.made.difference_update(who)
-        lane.sure.intersection_update(who)
-        at = self._work.at(lane.trial)
-        if isinstance(at.carried, Resident):
-            at.carried = Resident(tuple(who))
+        lane.finished.difference_update(processes)
+        lane.holders.intersection_update(processes)
+        position = self._work.position(lane.trial)
+        if isinstance(position.carried, Resident):
+            position.carried = Resident(tuple(processes))
 
     def _regroup(self, lane: WideLane) -> Events:
-        """A process of the unit is gone: the others go on, if one of them has the trial's state."""
-        able = [each for each in lane.at_unit if each in lane.sure or each in lane.made]
+        """Have the unit go on without a process that is gone, if another has the trial's state."""
+        able = [each for each in lane.at_unit if each in lane.holders or each in lane.finished]
         able = able or [each for each in lane.at_unit if not _queued(each, lane.trial)]
         if not able:
             return self._restart(lane)
@@ -413,20 +413,20 @@ class WideGangs:
             return self._restart(lane)  # a shard has lost its reader
         self._order(lane, wanted, broken=True)
         others = set(_usable(lane.members)) - set(wanted)
-        if others and not lane.gone and not lane.sure.isdisjoint(lane.members):
+        if others and not lane.leaving and not lane.holders.isdisjoint(lane.members):
             self._order(lane, _usable(lane.members))
         return []
 
     def _restart(self, lane: WideLane, fell: Event | None = None) -> Events:
-        """The trial's newest state is gone: the unit begins anew.
+        """Begin the unit anew, as the trial's newest state is gone.
 
-        It goes on from what is stored or durable. `fell`: it fell back already.
+        It goes on from what is stored or durable. `fell`: the trial's fall, if it fell already.
         """
         self._halt(lane)
         events = [fell or self._back(lane)]
-        if lane.gone:
+        if lane.leaving:
             self._drop(lane)
-        elif lane.run.left is not None:
+        elif lane.run.shards_left is not None:
             # The shards of a gang may be wrong for its trial now: the policy decides anew.
             gang = lane.run.gang
             self._drop(lane)
@@ -438,35 +438,35 @@ class WideGangs:
         return events
 
     def _back(self, lane: WideLane) -> Event:
-        """The trial is back at the state that is stored, else at the durable one."""
-        self._work.at(lane.trial).carried = lane.stored
+        """Take the trial back to the state that is stored, else to the durable one."""
+        self._work.position(lane.trial).carried = lane.stored
         if lane.stored is None:
             return self._work.course.fall(lane.trial)
         return self._work.course.abandon(lane.trial)
 
     def _halt(self, lane: WideLane) -> None:
-        """Whatever is under way comes to nothing, or what is made of it."""
+        """Have whatever is under way come to nothing, and what was made of it."""
         for process, call in lane.calls.items():
             process.halt(call)
-        for process in lane.made:
+        for process in lane.finished:
             process.forget(lane.trial)
         lane.end()
 
     # -- slots go ------------------------------------------------------------------------------
 
     def release(self, process: SlotProcess) -> None:
-        """The slot is to leave: lanes that have others go on without it at once."""
+        """Have lanes go on without a slot that is to leave, at once if they have others."""
         for lane in self._lanes():
-            if lane.unit is None or lane.gone or process not in lane.at_unit:
+            if lane.unit is None or lane.leaving or process not in lane.at_unit:
                 continue
             if lane.run.gang.joint:
                 continue  # none of its slots can be spared: the unit is made first
             rest = _usable(lane.members)
-            if not lane.sure.isdisjoint(rest):
+            if not lane.holders.isdisjoint(rest):
                 self._order(lane, rest)
 
     def lose(self, process: SlotProcess) -> tuple[list[TrialId], Events]:
-        """The slot is gone, its gangs shrink. Trials that lost a unit by it, and other events."""
+        """Shrink the gangs of a slot that is gone: trials that lost a unit by it, and events."""
         process.shares = []
         waits = [
             lane
@@ -487,21 +487,20 @@ class WideGangs:
             self._drop(lane)
             events.append(Ended(gang))
         for lane in self._lanes():
-            here = process in lane.calls or process in lane.made
-            here = here and lane.unit is not None
-            if here or process in lane.seats:
+            involved = lane.unit is not None and (process in lane.calls or process in lane.finished)
+            if involved or process in lane.seats:
                 lane.steady = False
-            if not here:
+            if not involved:
                 continue
             lane.calls.pop(process, None)
-            lane.made.discard(process)
-            lane.sure.discard(process)
+            lane.finished.discard(process)
+            lane.holders.discard(process)
             lane.members = [each for each in lane.members if each is not process]
             if lane.at_unit and not lane.void:
                 events += self._regroup(lane)
             elif lane.calls:
                 continue  # of a void unit: they are about to say that they have halted
-            elif lane.gone:
+            elif lane.leaving:
                 lost.append(lane.trial)
                 self._halt(lane)
                 self._drop(lane)
@@ -525,7 +524,7 @@ class WideGangs:
         del lane.gang_run.lanes[lane.trial]
         self._drop_empty(lane.gang_run)
         others = [each for each in lane.at_unit if each is not process]
-        if lane.unit is not None and not lane.sure.isdisjoint(others):
+        if lane.unit is not None and not lane.holders.isdisjoint(others):
             self._let_end(lane, others)
             return []
 
@@ -541,12 +540,12 @@ class WideGangs:
     # -- what comes back -----------------------------------------------------------------------
 
     def _reported(self, lane: WideLane, process: SlotProcess, call: Call, future: Any) -> Events:
-        """One of the lane's processes answered."""
+        """The events of an answer of one of the lane's processes."""
         settle = partial(self._settled, lane, process, call)
         return self._work.reported(process, process.shares, call, future, settle)
 
     def _settled(self, lane: WideLane, process: SlotProcess, call: Call, share: Share) -> Events:
-        """What follows from the answer."""
+        """The events that follow from what came of a process's share of the unit."""
         if lane.calls.get(process) is not call:
             return self._late(lane, process, call, share)
         del lane.calls[process]
@@ -563,10 +562,10 @@ class WideGangs:
                     lane.stored = None
                 events = self._restart(lane)
             case Drifting():
-                lane.made.add(process)  # as far as it goes: it is asked again
+                lane.finished.add(process)  # as far as it goes: it is asked again
                 events = self._regroup(lane)
             case Made():
-                lane.made.add(process)
+                lane.finished.add(process)
                 if not lane.calls:  # rank 0 is gone: nobody is left who would report the unit
                     events = self._regroup(lane)
             case Unreadable():
@@ -576,13 +575,14 @@ class WideGangs:
         return events
 
     def _late(self, lane: WideLane, process: SlotProcess, call: Call, share: Share) -> Events:
-        """An answer about a unit that is made, or was given up."""
-        at = self._work.at(lane.trial)
-        if isinstance(share, Made) and at.visits and call.units[lane.trial].is_made_in(at.visits):
+        """The events of an answer about a unit that is made, or was given up."""
+        position = self._work.position(lane.trial)
+        visits = position.visits
+        if isinstance(share, Made) and visits and call.units[lane.trial].is_made_in(visits):
             # The unit is the newest that counts: what came of it is at this process, too.
-            carried = at.carried
+            carried = position.carried
             if lane.unit is None and isinstance(carried, Resident):
-                at.carried = Resident(tuple(dict.fromkeys((*carried.processes, process))))
+                position.carried = Resident(tuple(dict.fromkeys((*carried.processes, process))))
             return []
         if lane.unit is not None and not lane.reused:
             return []  # what it is out of is over
@@ -594,9 +594,9 @@ class WideGangs:
         return []
 
     def _halted(self, lane: WideLane, process: SlotProcess, share: Share) -> Events:
-        """The unit is void: the lane is over once all have answered."""
+        """The events of an answer about a void unit: the lane is over once all have answered."""
         if isinstance(share, Made):
-            lane.made.add(process)
+            lane.finished.add(process)
         if lane.calls:
             return []
         self._halt(lane)
@@ -604,61 +604,63 @@ class WideGangs:
         return [self._work.course.abandon(lane.trial)]
 
     def _left(self, lane: WideLane, process: SlotProcess) -> None:
-        """The process has left the unit to the others, and the trial's state with it."""
-        lane.sure.discard(process)
-        at = self._work.at(lane.trial)
-        if isinstance(at.carried, Resident) and len(at.carried.processes) > 1:
-            at.carried = at.carried.without(process)
+        """Note that the process has left the unit to the others, and the trial's state with it."""
+        lane.holders.discard(process)
+        position = self._work.position(lane.trial)
+        if isinstance(position.carried, Resident) and len(position.carried.processes) > 1:
+            position.carried = position.carried.without(process)
         wanted = _usable(lane.members)
-        if process in wanted and not lane.gone:
+        if process in wanted and not lane.leaving:
             # By now it is to come back, unless only others have the state, who make the unit.
-            able = lane.sure.intersection(lane.at_unit)
+            able = lane.holders.intersection(lane.at_unit)
             if not able or not able.isdisjoint(wanted):
                 self._order(lane, wanted)
 
-    def _without_shard(self, lane: WideLane, process: SlotProcess, about: Unreadable) -> Events:
-        """A shard cannot be read there: all lanes of the gang lose their units, and it ends."""
+    def _without_shard(
+        self, lane: WideLane, process: SlotProcess, unreadable: Unreadable
+    ) -> Events:
+        """End the gang, whose lanes all lose their units, as a shard cannot be read there."""
         run = lane.run
         units: list[Unit] = []
         events: Events = []
-        for each in [lane] if lane.gone else [*lane.gang_run.lanes.values()]:
+        for each in [lane] if lane.leaving else [*lane.gang_run.lanes.values()]:
             if each.unit is not None:
                 units.append(each.unit)
                 events.append(self._back(each))
             self._halt(each)
             self._drop(each)
-        return [*events, *self._work.unread(process, run, units, about)]
+        return [*events, *self._work.unread(process, run, units, unreadable)]
 
     def _trained(self, lane: WideLane, process: SlotProcess, call: Call, share: Trained) -> Events:
-        """Rank 0 says that the unit is made."""
+        """The events of a unit that is made, as rank 0 says."""
         unit = call.units[lane.trial]
         events = self._work.states.trained(process, call, lane.trial, share)
         # The others are told; also those that were told to leave, but too late.
-        visits = self._work.at(lane.trial).visits
+        visits = self._work.position(lane.trial).visits
         report = pickle.dumps((visits, share.done.scores, share.done.age, unit.last))
-        for other in dict.fromkeys((*lane.seats, *lane.made, *lane.calls)):
+        for other in dict.fromkeys((*lane.seats, *lane.finished, *lane.calls)):
             if other is not process:
                 other.call("train", "conclude", lane.trial, report)
 
-        holders = (process, *(each for each in lane.seats if each in lane.made))
+        holders = (process, *(each for each in lane.seats if each in lane.finished))
         steady = lane.steady and not unit.carry
-        lane.made = set()
+        lane.finished = set()
         self._halt(lane)
         lane.steady = steady
         self._work.states.settle(holders, call, lane.trial, share)
         return events + self._through(lane)
 
     def _failed(self, lane: WideLane, error: TrialError) -> Events:
-        """The recipe's code raised, or there was no memory."""
+        """The events of a unit in which the recipe's code raised, or memory ran out."""
         if isinstance(error, StateLost):
             fell = fall_back(self._work.course, lane.trial, error)
             if fell is not None:
                 return self._restart(lane, fell)
         self._halt(lane)
-        self._work.at(lane.trial).carried = None
+        self._work.position(lane.trial).carried = None
         if isinstance(error, OutOfMemory) and len(lane.gang_run.lanes) > 1:
             # Its neighbours are on other slots: they need not make room.
-            if error.freed and not lane.gone:
+            if error.freed and not lane.leaving:
                 events: Events = [self._work.course.fall(lane.trial)]
                 self._give(lane)
                 return events
@@ -670,12 +672,12 @@ class WideGangs:
     # -- rounds --------------------------------------------------------------------------------
 
     def _through(self, lane: WideLane) -> Events:
-        """The lane has made its unit, or failed.
+        """The events of a lane that has made its unit, or failed.
 
         One that is at its end leaves; the others wait for each other.
         """
         lane.through = True
-        if not lane.gone and lane.gang_run.through:
+        if not lane.leaving and lane.gang_run.through:
             return self.advance()
 
         events: Events = []
@@ -685,9 +687,9 @@ class WideGangs:
                 events.append(Finished(lane.trial))
             else:
                 events.append(self._work.course.fail(lane.trial, lane.error))
-            if not lane.gone:
+            if not lane.leaving:
                 lane.gang_run.without(lane.trial)  # others are at work
-        if events or lane.gone:
+        if events or lane.leaving:
             self._drop(lane)
         return events
 

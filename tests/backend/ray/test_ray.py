@@ -415,7 +415,7 @@ def test_lost_data_a_broken_folder_and_a_newer_run(tmp_path: Path) -> None:
         assert unit("s000") == ["Advanced", "Measured", "Kept", "Ended"]
         # That is not the trial's fault: its slot counts as without the shard from now on.
         assert unit("s001") == ["Fell", "Unread", "Ended"]
-        assert backend._slots.ready[0].known.shards == {"s000", "s002"}
+        assert backend._slots.ready[0].ready_slot.shards == {"s000", "s002"}
         checkpoints.rename(tmp_path / "aside")
         checkpoints.write_text("not a folder")
         with pytest.raises(OSError, match="checkpoints"):

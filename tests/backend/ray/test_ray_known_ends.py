@@ -42,7 +42,7 @@ def test_a_slot_leaves_before_its_node_and_nothing_is_lost(
             if not ends and len(state.slots) == 2:
                 assert known[0].until - now == pytest.approx(label - time.time(), abs=5)
                 process = backend._slots.processes[known[0].id]
-                process.slot = replace(process.known, until=now + LIMIT)
+                process.slot = replace(process.ready_slot, until=now + LIMIT)
                 ends.append(now + LIMIT)
             left.extend(now for entry in entries if isinstance(entry, Left))
             if ends and not killed and now > ends[0]:

@@ -10,7 +10,7 @@ def asked(*generations: tuple[str, ...]) -> list[bool]:
     """Whether each generation in turn, of processes at these hosts, measures links."""
     unused: Any = None
     gangs = WideGangs(unused, "gloo")
-    lane: Any = SimpleNamespace(trial="a", sure=set())
+    lane: Any = SimpleNamespace(trial="a", holders=set())
     found = []
     for hosts in generations:
         who: Any = [Process(f"{host}:{port}") for port, host in enumerate(hosts)]
