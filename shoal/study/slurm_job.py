@@ -203,7 +203,7 @@ class AllocatedNodes:
         """Leave the cluster, and end it."""
         if self._runner is None:
             return
-        import_module("shoal.backend.ray.cluster").leave(own=False, joined=True)
+        import_module("shoal.backend.ray.cluster").leave(started_here=False, joined=True)
         self._runner.close()
 
     def _start(self) -> None:

@@ -376,7 +376,7 @@ class FakeFleet:
     `faults`: what else may happen, each once; `after`: about how many steps lie between two.
     """
 
-    own = False
+    started_here = False
     limit = None
     here = "driver"
     gpus = 0.0

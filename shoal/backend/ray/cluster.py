@@ -355,15 +355,15 @@ def _store_size(wanted: GiB) -> int:
     return max(SMALLEST_STORE, size)
 
 
-def leave(own: bool, joined: bool, lost: bool = False) -> None:
+def leave(started_here: bool, joined: bool, lost: bool = False) -> None:
     """End the cluster that was started here, or leave the one that was `joined` here.
 
     `lost`: some of Ray's processes do not answer. Then this process leaves in any case.
     """
-    if own and lost:
+    if started_here and lost:
         reaper.dismiss()  # Ray waits for them, unless they are gone
     try:
-        if joined and own:
+        if joined and started_here:
             reaper.close(ray.shutdown, FAREWELL)
         elif joined or lost:
             reaper.part(ray.shutdown, FAREWELL_TO_LOST if lost else FAREWELL)
@@ -373,7 +373,7 @@ def leave(own: bool, joined: bool, lost: bool = False) -> None:
     if lost and sys.excepthook is ray_worker.custom_excepthook:
         # Ray's own tells the head of errors that nobody caught, and waits for its answer.
         sys.excepthook = ray_worker.normal_excepthook
-    if own:
+    if started_here:
         reaper.dismiss()
 
 

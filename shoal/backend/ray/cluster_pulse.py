@@ -22,15 +22,15 @@ NAMES = {"raylet": "its raylet", "gcs_server": "its head (gcs_server)"}
 
 
 class ClusterPulse:
-    """Asks the cluster, in a thread of its own, whether it lives. `own`: it was started here."""
+    """Asks the cluster, in a thread of its own, whether it lives. `started_here`: by this process."""
 
     def __init__(
         self,
-        own: bool,
+        started_here: bool,
         patience: Seconds = PATIENCE,
         ask: Callable[[Seconds], frozenset[str]] = alive,
     ) -> None:
-        self._own = own
+        self._started_here = started_here
         self._patience = patience
         self._ask = ask
         self._node = here()
@@ -64,17 +64,17 @@ class ClusterPulse:
     def explained(self, error: Unanswered) -> ConnectionError:
         """What the user is told where the run had to know something of the cluster."""
         why = f"the Ray cluster does not answer ({_line(error)})"
-        return ConnectionError(f"{self._gone or why}. {_remedy(self._own)}")
+        return ConnectionError(f"{self._gone or why}. {_remedy(self._started_here)}")
 
     def check(self) -> None:
         """Raise ConnectionError if the cluster is lost."""
         if self._gone:
-            raise ConnectionError(f"{self._gone}. {_remedy(self._own)}")
+            raise ConnectionError(f"{self._gone}. {_remedy(self._started_here)}")
         silent = monotonic() - self._heard
         if silent > self._patience:
             raise ConnectionError(
                 f"the Ray cluster has not answered for {silent:.0f} s ({self._trouble}), and "
-                f"{self._patience:.0f} s are allowed. {_remedy(self._own)}"
+                f"{self._patience:.0f} s are allowed. {_remedy(self._started_here)}"
             )
 
     def _run(self) -> None:
@@ -88,7 +88,7 @@ class ClusterPulse:
 
     def _look(self) -> None:
         """See whether everything answers that the run needs."""
-        states = reaper.states() if self._own else {}
+        states = reaper.states() if self._started_here else {}
         for name, state in states.items():
             if state in "ZX":
                 self._gone = f"Ray on this machine has ended: {NAMES[name]} was killed"
@@ -96,7 +96,7 @@ class ClusterPulse:
             if state in "Tt":
                 self._trouble = f"{NAMES[name]} was stopped"
                 return
-        if not self._own and not _listens(self._socket):
+        if not self._started_here and not _listens(self._socket):
             self._gone = "the raylet of this machine's node has ended"
             return
         try:
@@ -128,8 +128,8 @@ def _line(error: Exception) -> str:
     return str(error).split("\n", maxsplit=1)[0][:200].rstrip(".")
 
 
-def _remedy(own: bool) -> str:
+def _remedy(started_here: bool) -> str:
     """What the user does about it."""
-    if own:
+    if started_here:
         return "The next run starts Ray anew"
     return "See that the head and this machine's node run, and that they reach one another"

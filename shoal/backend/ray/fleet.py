@@ -59,7 +59,7 @@ class Fleet(Protocol):
     thread, `follow` for what a call answers, and `gather` to have them.
     """
 
-    own: bool  # the cluster was started here
+    started_here: bool  # the cluster, by this process
     limit: int | None  # the most slots that are to be; None: as many as fit
     here: str  # this machine's node
     gpus: float  # that a slot has
@@ -250,10 +250,10 @@ class RayFleet:
         options = setup.options
         self.joined = not ray.is_initialized()
         store = setup.store_gb(recipe, data)
-        self.own, self.limit = cluster.join(
+        self.started_here, self.limit = cluster.join(
             options.address, options.slots, options.threads, store, setup.cpus
         )
-        self._pulse = ClusterPulse(self.own)
+        self._pulse = ClusterPulse(self.started_here)
         self._events = EventQueue()
         self.put = self._events.put
         try:
@@ -265,9 +265,9 @@ class RayFleet:
 
     def _open(self, recipe: Recipe, data: Data, setup: RaySetup, seed: int) -> None:
         """Prepare what each slot gets: its share of a node, its setup, its window."""
-        own_slots = self.limit if self.own else None
+        slots = self.limit if self.started_here else None
         self._share = cluster.share_of(
-            setup.cpus_per_slot, setup.gpus_per_slot, setup.options.threads, own_slots
+            setup.cpus_per_slot, setup.gpus_per_slot, setup.options.threads, slots
         )
         self.gpus = self._share.gpus
         self.here = cluster.here()
@@ -404,6 +404,6 @@ class RayFleet:
         """See `Fleet`."""
         self._pulse.close()
         lost = ray.is_initialized() and self._pulse.lost()
-        cluster.leave(self.own, self.joined, lost)
+        cluster.leave(self.started_here, self.joined, lost)
         # What this process joins later is not ours to leave.
-        self.own = self.joined = False
+        self.started_here = self.joined = False

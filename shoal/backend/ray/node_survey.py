@@ -63,7 +63,7 @@ def survey_nodes(asked: SurveyRequest, address: str | None, begun: bool) -> list
     try:
         return _surveyed(asked, begun)
     finally:
-        cluster.leave(own=False, joined=True)
+        cluster.leave(started_here=False, joined=True)
 
 
 def _surveyed(asked: SurveyRequest, begun: bool) -> list[Finding]:

@@ -141,7 +141,7 @@ def reached(address: str) -> Iterator[Survey]:
         )
     finally:
         if joined:
-            cluster.leave(own=False, joined=True)
+            cluster.leave(started_here=False, joined=True)
 
 
 # -- a tool's work at a holder --------------------------------------------------------------------

@@ -136,7 +136,7 @@ class Slots:
             ValueError: no node has room for one.
         """
         fleet = self._fleet
-        if fleet.own:
+        if fleet.started_here:
             self.room = fleet.own_room()
             self.add(self._limit or 1)
         else:
@@ -180,12 +180,12 @@ class Slots:
 
         A slot that leaves makes room, unless its node leaves with it.
         """
-        if self._fleet.own:
+        if self._fleet.started_here:
             places = [self._fleet.here] * n
         else:
             suited = self._suited().values()
-            taken = [each for each in self.processes.values() if not each.leaving or each.ends]
-            places = _room(suited, taken)[:n]
+            occupants = [each for each in self.processes.values() if not each.leaving or each.ends]
+            places = _room(suited, occupants)[:n]
         for node in places:
             self.start(node)
         return []
