@@ -99,13 +99,13 @@ class GangRun:
             self.quota -= passed
 
     def turn_into(self, gang: Gang) -> None:
-        """The gang goes on as this one; one that measured may have no quota any more."""
+        """Have the run go on as this gang; one that measured may have no quota any more."""
         self.gang = gang
         if gang.quota is None:
             self.quota = None
 
     def shrink(self, trials: frozenset[TrialId]) -> None:
-        """The gang goes on without these trials, or is over if none is left."""
+        """Have the gang go on without these trials; it is over if none is left."""
         rest = prune(self.gang, trials)
         if rest is None:
             self.shards_left = []
@@ -180,7 +180,7 @@ class Measurements:
         return news
 
     def crowded(self, signatures: Mapping[TrialId, str], memory: GiB) -> tuple[GiB, list[Measured]]:
-        """These trials had no room together on a slot with so much memory.
+        """Note trials that had no room together on a slot with so much memory.
 
         From now on they are believed to need twice the slot's room together. None is believed to
         need more than the slot's room: alone it may fit.
@@ -241,7 +241,7 @@ class Position:
     pruned: bool = False
 
     def restart(self) -> None:
-        """Nothing of a unit under way was reported."""
+        """Forget what was reported of the unit under way."""
         self.reported = 0.0
         self.evaluations_reported = 0
         self.rates = {}
@@ -297,7 +297,7 @@ class Position:
         return [Submitted(self.trial)]
 
     def ending(self) -> Event:
-        """What ends a trial that is over."""
+        """The event that ends a trial that is over."""
         if self.pruned:
             return Retired(self.trial.id)
         return Finished(self.trial.id)
@@ -449,7 +449,7 @@ class Positions:
         return len(self.positions[trial].trial.shards or self.sizes)
 
     def on(self, trial: TrialId, reached: Reached) -> list[Event]:
-        """What is new of a unit under way, which is this far. Its values come when it is done."""
+        """The events of how far a unit under way is. Its values come when it is done."""
         return self.positions[trial].reach(reached, self._shards(trial))
 
     def done(
@@ -536,7 +536,7 @@ class Positions:
         return events
 
     def measured(self, trial: TrialId, signature: str, figures: Figures, room: GiB) -> list[Event]:
-        """What was measured on the trial, if that is new. `room`: as of `done`."""
+        """The events of what was measured on the trial, if that is new. `room`: as of `done`."""
         position = self.positions[trial]
         news = self.measurements.news_of(signature, figures, room)
         if not news and signature == position.signature:

@@ -83,7 +83,7 @@ class BackgroundTasks:
         self._tasks: set[Any] = set()
 
     def start(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Run it to its end, whoever is gone meanwhile."""
+        """Run a task to its end, whoever is gone meanwhile."""
         task = asyncio.ensure_future(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -130,7 +130,7 @@ class FeederPool:
         return not self._coming
 
     def take(self, *preferred: Any) -> Any:
-        """An idle feeder: the first of these that is, else any."""
+        """Take an idle feeder: the first of the preferred ones that is idle, else any."""
         chosen = self.idle[0]
         for feeder in preferred:
             if feeder in self.idle:
@@ -212,7 +212,7 @@ class FeederPool:
         self._spare = []
 
     def _new(self) -> Any:
-        """A feeder. If it dies it comes back, and is given what it was at again."""
+        """Start a feeder. If it dies it comes back, and gets the chunk again that it was at."""
         feeders = 1
         if self._setup.count != "auto":
             feeders = self._setup.count

@@ -113,7 +113,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Drifting:
-    """Of a unit that several slots make: a peer was lost, and nobody said how to go on.
+    """A peer of a unit that several slots make was lost, and nobody said how to go on.
 
     The slot is to be asked again for the same unit.
     """
@@ -121,7 +121,7 @@ class Drifting:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The state it was to go on from is nowhere any more."""
+    """The unit was not made, because the state that it goes on from is nowhere any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Prints(io.TextIOBase):
         self._logs: dict[Path, PrintedLog] = {}
 
     def go_to(self, path: Path | None) -> None:
-        """Write there from now on; None: nowhere."""
+        """Write to this file from now on; None: nowhere."""
         self._log = None
         if path is not None:
             self._log = self._logs.setdefault(path, PrintedLog(path, study_of(path)))

@@ -114,7 +114,7 @@ class UnitSums:
         self.within: tuple[Scored, ...] = ()
 
     def add(self, part: Part) -> None:
-        """One more part."""
+        """Add a part of the unit."""
         self.samples += part.samples
         for name, (total, count) in part.values.items():
             total_before, count_before = self.values.get(name, (0.0, 0.0))
@@ -123,7 +123,7 @@ class UnitSums:
             self.within += (part.scored,)
 
     def add_seconds(self, spent: Mapping[str, Seconds]) -> None:
-        """What a part, or the unit's end, took."""
+        """Add the seconds that a part, or the unit's end, took."""
         for name, seconds in spent.items():
             self.spent[name] = self.spent.get(name, 0.0) + seconds
 
@@ -232,7 +232,7 @@ class SlotRounds:
     def _make(
         self, number: int, units: Sequence[Unit], fuse: bool, measured: Collection[str] | None
     ) -> Results:
-        """Train part by part: what came of each unit.
+        """Train units part by part: what came of each.
 
         Units under way are cut when the round is halted between two parts.
         """

@@ -46,7 +46,7 @@ class HeldChunks:
         return self._chunks.get(key)
 
     def put(self, key: Key, chunk: HeldChunk, others: int) -> tuple[int, Samples]:
-        """Hold one more, and drop some if there is no room for it.
+        """Hold one more chunk, and drop some if there is no room for it.
 
         Returns the bytes of all chunks before some are dropped, with so many `others` that are
         being made, and the samples that no slot asked for yet.
@@ -394,7 +394,7 @@ class Window:
     # -- what the driver asks ----------------------------------------------------------
 
     async def join(self, directory: Any) -> None:
-        """There are windows at other nodes. `directory`: see `ChunkDirectory`."""
+        """Share chunks with windows at other nodes. `directory`: see `ChunkDirectory`."""
         self._exchange.join(directory)
 
     async def fed(self) -> tuple[int, Fed]:

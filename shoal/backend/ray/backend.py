@@ -56,7 +56,7 @@ class DecidingTime:
         self._moments += 1
 
     def last(self, others: Iterable[Event]) -> list[Event]:
-        """What to tell at the end of a run: these, or else how long the engine decided.
+        """The events at the end of a run: these, or else how long the engine decided.
 
         Returns nothing if the engine had only one moment since: the one that told it.
         """
@@ -222,7 +222,7 @@ class Looks:
         return self._slots.look_at, self._hangs.look_at
 
     def look(self) -> Events:
-        """Look if it is time, and return what follows."""
+        """Look if it is time: the events of what was seen."""
         now = monotonic()
         events: Events = []
         if now >= self._hangs.look_at:

@@ -22,7 +22,7 @@ NAMES = {"raylet": "its raylet", "gcs_server": "its head (gcs_server)"}
 
 
 class ClusterPulse:
-    """Asks the cluster, in a thread of its own, whether it lives. `started_here`: by this process."""
+    """Asks the cluster in a thread of its own whether it lives. `started_here`: by this process."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ def _line(error: Exception) -> str:
 
 
 def _remedy(started_here: bool) -> str:
-    """What the user does about it."""
+    """What the user does about a lost cluster."""
     if started_here:
         return "The next run starts Ray anew"
     return "See that the head and this machine's node run, and that they reach one another"

@@ -39,7 +39,7 @@ class ShardRegister:
         """Check that the slots can read what the gang reads: each has all of the data."""
 
     def register(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
-        """Register the shards with the first slots, which then know of them."""
+        """Give the first slots their shards."""
         names = [process.id for process in ready]
         return self._assign(ready, spread(self._shards, names, self._copies))
 

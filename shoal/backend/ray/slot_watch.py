@@ -182,7 +182,7 @@ class Hangs:
         return self._given_up(processes, now)
 
     def _given_up(self, processes: Iterable[SlotProcess], now: Seconds) -> Events:
-        """What follows from giving up those that hang.
+        """Give up the processes that hang: the events of that.
 
         Not those that wait for a state of another one that hangs: they go on without it.
         """

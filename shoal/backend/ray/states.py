@@ -39,7 +39,7 @@ class Resident:
     processes: tuple[SlotProcess, ...]
 
     def without(self, process: SlotProcess) -> "Resident":
-        """The state, held by the others."""
+        """The state as it is in the memory of the other processes."""
         return Resident(tuple(each for each in self.processes if each is not process))
 
 

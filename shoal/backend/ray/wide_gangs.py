@@ -98,7 +98,7 @@ class WideLane:
 
     @property
     def at_unit(self) -> list[SlotProcess]:
-        """Those who make the unit, or are to."""
+        """The processes that make the unit, or are to."""
         return [each for each in self.seats if each in self.calls or each in self.finished]
 
     def begin(self, unit: Unit) -> None:
@@ -694,7 +694,7 @@ class WideGangs:
         return events
 
     def advance(self) -> Events:
-        """End the rounds whose lanes are all through, and begin the next ones."""
+        """End the rounds whose lanes are all through, and begin the next ones: the events."""
         events: Events = []
         for gang_run in [each for each in self._gang_runs if each.lanes and each.through]:
             lanes = list(gang_run.lanes.values())
@@ -714,7 +714,7 @@ class WideGangs:
 
 
 def _usable(processes: Iterable[SlotProcess]) -> list[SlotProcess]:
-    """Those that are not to leave."""
+    """The processes that are not to leave."""
     return [process for process in processes if not process.leaving]
 
 

@@ -57,7 +57,7 @@ class Timetable:
             self._unreported[trial] = self._unreported.get(trial, 0.0) + samples
 
     def progress(self, runs: Iterable[SimulatedGang]) -> list[Event]:
-        """What these gangs have made of data that is not divided, since the last report."""
+        """The events of what was made of data that is not divided, since the last report."""
         for run in runs:
             for unit in run.units.values():
                 self.advance(unit)

@@ -240,7 +240,7 @@ class SimulatedMeter:
     # -- at a unit's end ---------------------------------------------------------------------------
 
     def at_end(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
-        """The figures that are reported with the unit's end."""
+        """The events of the figures that are reported with the unit's end."""
         if self._measuring is None:
             return []
         trial = unit.position.trial.id
@@ -282,7 +282,7 @@ class SimulatedMeter:
     def _news(
         self, position: SimulatedTrial, lane: Lane, figures: Mapping[str, float]
     ) -> list[Event]:
-        """The event of the figures that the lane's leading slot has not reported yet, if any."""
+        """The events of the figures that the lane's leading slot has not reported yet."""
         signature = signature_of(position.trial)
         slot = lane.slots[0]
         news: dict[str, float] = {}

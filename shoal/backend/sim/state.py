@@ -68,7 +68,7 @@ class SimulatedTrial:
         return Kept(self.trial.id, visits, self.samples, name)
 
     def fall(self) -> Fell:
-        """The newest state is lost: go back to the durable one."""
+        """Go back to the durable state, as the newest one is lost."""
         visits, samples = self.kept
         self.visits = self.visits[:visits]
         self.samples = samples
@@ -230,7 +230,7 @@ class SimulatedGang:
             del self.shards_left[trial][:count]
 
     def take_over(self, old: "SimulatedGang", trial: TrialId, unit: UnitAtWork) -> None:
-        """The trial goes on in this gang as it was in the old one, with its unit under way."""
+        """Take over a trial of the old gang, which goes on as it was, with its unit under way."""
         self.units[trial] = unit
         self.stream[trial] = old.stream[trial]
         if self.shards_left is not None and old.shards_left is not None:
