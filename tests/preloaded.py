@@ -36,6 +36,8 @@ PR_SET_CHILD_SUBREAPER = 36
 AT_BEGIN = ("PYTHON", "OMP_", "MKL_", "LD_", "KMP_", "TORCH")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 _server: list[socket.socket] = []
+# Of this process as it began. What a test sets, and finds its processes by, is not for the server.
+BEGAN = dict(os.environ)
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
@@ -96,7 +98,8 @@ def _forked(ask: bytes, streams: list[int]) -> int:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         command = [sys.executable, __file__, str(there.fileno())]
-        server = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL)
+        pipe = {"pass_fds": [there.fileno()], "stdin": subprocess.DEVNULL}
+        server = subprocess.Popen(command, env=BEGAN, **pipe)  # type: ignore[call-overload]
         atexit.register(server.wait)
         atexit.register(here.close)  # before: its end
         there.close()

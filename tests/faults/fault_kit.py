@@ -70,9 +70,11 @@ def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Steady(shoal.Recipe):
-    """Steps that take `slow` seconds. `deadly`: a width that ends its process. `narrow`: while
-    that file is there, files may have so many bytes as it says. `files`: a folder of shards,
-    instead of arrays. `drawn`: learning rates are drawn, too."""
+    """Steps that take `slow` seconds. `until`: a file; once it is there they take no time.
+    `deadly`: a width that ends its process. `narrow`: while that file is there, files may have so
+    many bytes as it says. `files`: a folder of shards, instead of arrays. `drawn`: learning rates
+    are drawn, too.
+    """
 
     search_space = {"width": shoal.grid([4, 5, 6, 7])}
     metric, mode, max_epochs = "accuracy", "max", 5
@@ -80,6 +82,7 @@ class Steady(shoal.Recipe):
     def __init__(
         self,
         slow: float = 0.04,
+        until: str | None = None,
         deadly: int | None = None,
         narrow: str | None = None,
         files: str | None = None,
@@ -87,7 +90,8 @@ class Steady(shoal.Recipe):
         dropout: float = 0.2,
         samples: int = 240,
     ) -> None:
-        self.slow, self.deadly, self.narrow, self.files = slow, deadly, narrow, files
+        self.slow, self.until = slow, until
+        self.deadly, self.narrow, self.files = deadly, narrow, files
         self.dropout, self.samples, self.batch_size = dropout, samples, samples // 15
         if files is not None:
             self.metric = None  # the folder has no validation part
@@ -118,7 +122,8 @@ class Steady(shoal.Recipe):
     def training_step(self, model: Any, batch: Any) -> Any:
         import torch
 
-        time.sleep(self.slow)
+        if self.until is None or not Path(self.until).exists():
+            time.sleep(self.slow)
         if self.narrow is not None:
             self._narrow(Path(self.narrow))
         if model[0].out_features == self.deadly:

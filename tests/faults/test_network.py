@@ -126,17 +126,19 @@ def test_a_cut_network_costs_a_node_until_it_is_back(tmp_path: Path, hosts: TwoH
     folder = tmp_path / "s"
     place = Path(tempfile.mkdtemp(prefix="sn-", dir="/tmp"))
     address = f"{HEAD}:{PORT}"
-    head = f"--head --port={PORT} --node-ip-address={HEAD} --temp-dir={place}"
+    # A folder for each: what one node clears away of its logs, another one's monitor reads.
+    head = f"--head --port={PORT} --node-ip-address={HEAD} --temp-dir={place}/a"
     more = [*head.split(), "--include-dashboard=false"]
-    node = [f"--address={address}", f"--node-ip-address={NODE}"]
+    node = [f"--address={address}", f"--node-ip-address={NODE}", f"--temp-dir={place}/b"]
     nodes = [hosts.ray(near, *more)]
     try:
         time.sleep(5.0)
         nodes.append(hosts.ray(far, *node))
         options = {"backend": "ray", "address": address, "checkpoint_every": EVERY}
         within = ["ip", "netns", "exec", near]
-        given = {"slow": 0.15}
-        with Driver(folder, given, within=within, policy="hop", **options) as driver:
+        back = tmp_path / "back"
+        recipe = {"slow": 1.0, "until": str(back)}
+        with Driver(folder, recipe, within=within, policy="hop", **options) as driver:
             driver.until(lambda: driver.visits() >= 4 and joined(driver) >= 2, "both")
             hosts.cut()
             driver.until(lambda: driver.deaths() >= 1, "the lost node was noticed")
@@ -149,8 +151,16 @@ def test_a_cut_network_costs_a_node_until_it_is_back(tmp_path: Path, hosts: TwoH
             before = joined(driver)
             nodes.append(hosts.ray(far, *node))
             driver.until(lambda: joined(driver) > before, "the node is back")
+            back.touch()
             code, said = driver.end()
             assert code == 0, said
+    except AssertionError as error:  # with what Ray said last, for its folders go
+        logs = [
+            *place.glob("a/session_2*/logs/ray*.out"),
+            *place.glob("a/session_2*/logs/ray*.log"),
+        ]
+        error.add_note("\n".join(f"{log}: {log.read_text()[-1500:]}" for log in logs))
+        raise
     finally:
         for each in nodes:
             end(each)

@@ -99,7 +99,9 @@ def test_a_study_goes_on_when_a_pilot_is_told_to_go(
             monkeypatch.setenv(name, value)
         n1, n2 = pilot(shared, "n1"), pilot(shared, "n2")
         options = {"backend": "ray", "address": head.address, "policy": "fifo"}
-        with ended(n1, n2), Driver(tmp_path / "s", {"slow": 0.1}, **options) as driver:
+        third = tmp_path / "third"
+        recipe = {"slow": 0.5, "until": str(third)}
+        with ended(n1, n2), Driver(tmp_path / "s", recipe, **options) as driver:
             driver.until(
                 lambda: nodes_of(driver.news()) == {"n1", "n2"} and driver.visits() > 2,
                 "both nodes train",
@@ -112,6 +114,7 @@ def test_a_study_goes_on_when_a_pilot_is_told_to_go(
             n3 = pilot(shared, "n3")
             with ended(n3):
                 driver.until(lambda: "n3" in nodes_of(driver.news()), "a third joins")
+                third.touch()
                 status, said = driver.end()
                 assert status == 0, said
     until(lambda: not left_of(shared), "all processes end")

@@ -25,6 +25,7 @@ from shoal.study import backends
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.stream import stream as stream_module
 from shoal.train.stream import worker_pool as pool
 from shoal.train.stream.shared_memory import place_columns
 from shoal.train.stream.stream import Stream, Streams
@@ -189,18 +190,28 @@ def test_a_killed_worker_is_started_again_once() -> None:
     assert passes(Slow(), data, feed) == alone
 
 
-def test_chunks_that_cost_nothing_are_not_worth_a_process() -> None:
-    class Quick(Slow):
+def test_chunks_that_cost_nothing_are_not_worth_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(stream_module, "perf_counter", lambda: clock[0])
+
+    class Timed(Plain):
+        seconds = 0.8 * pool.WORTH  # of a chunk of 4
+
         def prepare(self, samples: Any) -> Any:
+            clock[0] += self.seconds * len(samples[0]) / 4
             return (samples[0] * 1.0, samples[0])
 
     data = numbers()
-    with workers(Quick(), data) as feed:
-        passes(Quick(), data, feed)
+    with workers(Timed(), data) as feed:
+        passes(Timed(), data, feed)
         assert not feed.pids
-    late = Workers(Slow(), data, PoolSetup(1, 1, 1.0, at_once=False))
-    passes(Slow(), data, late)
+    Timed.seconds = 2 * pool.WORTH
+    late = Workers(Timed(), data, PoolSetup(1, 1, 1.0, at_once=False))
+    passes(Timed(), data, late)
     assert not late.pids, "less than a worker takes to start"
+    with workers(Timed(), data) as feed:
+        passes(Timed(), data, feed)
+        assert feed.pids
 
 
 class Unlike(Slow):
