@@ -200,7 +200,7 @@ def test_no_token_is_shown_after_somebody_else_shut_ray_down(
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
     run = fleet.RayFleet.__new__(fleet.RayFleet)
     run._pulse = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
-    run.own = run.joined = True
+    run.started_here = run.joined = True
     run._shelf = tmp_path / "shelf"
     cluster._own_token()
     run.close([], [])
