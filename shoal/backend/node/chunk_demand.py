@@ -193,7 +193,7 @@ class FeederDemand:
         """The chunks whose times count."""
         return sum(map(len, self._times.values()))
 
-    def _prepare(self) -> Seconds:
+    def _seconds_to_prepare(self) -> Seconds:
         """Seconds per sample of what is asked for, each kind in its share."""
         kinds = [varies(key) for key in set(self._recent_keys)]
         shares = {kind: kinds.count(kind) for kind in self._times}
@@ -218,7 +218,7 @@ class FeederDemand:
         most = max(1, cpus - len(node.train) * threads)
         cluster = self.together or ClusterDemand.of([node])
         wanted = feeders_wanted(
-            self._prepare(), cluster.train, cluster.different, most * cluster.nodes
+            self._seconds_to_prepare(), cluster.train, cluster.different, most * cluster.nodes
         )
         return min(most, -(-wanted // cluster.nodes))
 

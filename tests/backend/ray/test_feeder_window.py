@@ -223,19 +223,20 @@ def test_what_slots_prepared_once_and_keep_needs_no_feeder(last: float, needed: 
     assert needed or not demand.feeders(cpus=8, threads=1)
 
 
-def test_cheap_chunks_of_validation_do_not_hide_that_training_waits() -> None:
-    """Ten in a row of a validation that takes no time, twice in each epoch."""
-    demand = FeederDemand()
+@pytest.mark.parametrize(("cheap", "mean"), [(0, 0.0104), (10, 0.0052), (30, 0.0026)])
+def test_cheap_chunks_of_validation_count_in_their_share(cheap: int, mean: float) -> None:
+    """However many of them were prepared last, they do not hide that training waits."""
+    mixed, alike = FeederDemand(), FeederDemand()
+    costly = [("s", number, 0, "each") for number in range(10)]
+    validation = [("s", number, None, "each") for number in range(cheap)]
     for slot in ("slot0", "slot1"):
-        for number in range(10):
-            for chunk in (("s", number, 0, "each"), ("s", number, None, "each")):
-                demand.hear(slot, [chunk], 0.001)
-    for number in range(10):
-        demand.prepared(("s", number, 0, "each"), 0.01)
-    one_kind = demand.feeders(cpus=16, threads=1)
-    for number in range(20):
-        demand.prepared(("s", number, None, "each"), 1e-7)
-    assert one_kind >= demand.feeders(cpus=16, threads=1) >= one_kind // 2 > 0
+        for chunk in (*costly, *validation):
+            mixed.hear(slot, [chunk], 0.001)
+            alike.hear(slot, [chunk], 0.001)
+    for chunk in (*costly, *validation):
+        mixed.prepared(chunk, 0.0104 if chunk in costly else 1e-9)
+        alike.prepared(costly[0], mean)
+    assert mixed.feeders(cpus=16, threads=1) == alike.feeders(cpus=16, threads=1) > 0
 
 
 def test_a_slot_that_looked_and_asks_wants_the_chunk_once(nest: Nest) -> None:
