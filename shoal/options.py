@@ -440,7 +440,7 @@ def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
 
 
 def check_whole_visits(options: Options, shards: int, why: str) -> None:
-    """Raise StudyError if evaluations are asked for within a visit. `why`: that cannot be."""
+    """Raise StudyError if evaluations are asked for within a visit. `why`: it cannot be."""
     if options.every.within(shards):
         raise StudyError(
             f"validate_every={options.validate_every!r} asks for evaluations within a visit to a "

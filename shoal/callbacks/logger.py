@@ -166,7 +166,7 @@ def listed(loggers: str | Iterable[str | Callback]) -> list[str | Callback]:
 
 
 def _named(text: str) -> Logger:
-    """The logger of that name, at the place behind it."""
+    """The logger that a text `name` or `name:place` stands for."""
     name, _, place = text.partition(":")
     if name not in SINKS:
         raise ValueError(

@@ -89,7 +89,7 @@ class Harvester:
         while not self._over.wait(delay):
             began = monotonic()
             try:
-                newly_idle = self.look()
+                again = self.look()
             except SchedulerError as error:
                 # Twice as long each time, and not for all users at once.
                 failures += 1
@@ -99,7 +99,7 @@ class Harvester:
             if failures:
                 self._say(f"the batch system answers again, after {failures} failures")
             failures = 0
-            soon = newly_idle and not soon  # never twice in a row: that bounds the questions
+            soon = again and not soon  # never twice in a row: that bounds the questions
             delay = min(SECOND, self.tick) if soon else self.tick
             delay = max(delay, (monotonic() - began) / SHARE)
 

@@ -224,10 +224,10 @@ def reaper(folder: Path) -> "subprocess.Popen[bytes]":
 
     So they end with this process, whatever ends it.
     """
-    module = find_spec("shoal.backend.ray.reaper")
-    assert module is not None and module.origin is not None
+    spec = find_spec("shoal.backend.ray.reaper")
+    assert spec is not None and spec.origin is not None
     return subprocess.Popen(
-        [sys.executable, "-I", module.origin, str(folder), folder.parent.name],
+        [sys.executable, "-I", spec.origin, str(folder), folder.parent.name],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -148,6 +148,7 @@ class Lsf:
             SchedulerError: a line has too few columns; bjobs was cut off, or is an older one.
         """
         columns = len(FIELDS) + 2
+        me = getpass.getuser()
         largest = max([1, *self._slots.values()])
         for line in text.splitlines():
             cells = [cell.strip() for cell in line.split(BETWEEN, columns - 1)]
@@ -161,7 +162,7 @@ class Lsf:
             yield Job(
                 id=number,
                 name=name,
-                mine=user == getpass.getuser(),
+                mine=user == me,
                 minutes=minutes_of(limit),
                 running=state in BEGUN,
                 suspended=state in SUSPENDED,

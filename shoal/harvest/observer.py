@@ -83,13 +83,13 @@ class Observer:
         shorter = self._shorter(sighting, memory, late)
         seen = {name: memory.seen.get(name, 0) + 1 for name in sighting.idle}
         gone = _unwanted(sighting, memory)
-        ended, left_alone = self._giving_way(sighting, gone | late.keys())
-        cancel = gone | late.keys() | ended
+        giving_way, left_alone = self._giving_way(sighting, gone | late.keys())
+        cancel = gone | late.keys() | giving_way
         usable = self._usable(sighting, shorter, left_alone)
         room = len(usable)
         if self.most is not None:
             room = max(0, self.most - len(sighting.pilots))
-        submit = [pilot for pilot in usable if seen[pilot[0]] >= self.min_ticks][:room]
+        submit = [(node, end) for node, end in usable if seen[node] >= self.min_ticks][:room]
         fresh = any(seen[node] == 1 < self.min_ticks for node, _ in usable)
         remembered = Memory(seen, since, shorter)
         again = fresh and len(submit) < room
@@ -134,14 +134,14 @@ class Observer:
             return set(), frozenset()
         free = set(sighting.idle)
         ours = {pilot.node: pilot.id for pilot in sighting.pilots if pilot.id not in gone}
-        ended: set[str] = set()
+        giving_way: set[str] = set()
         left_alone: set[str] = set()
         for job in sighting.waiting:
             nodes = _nodes_for(job, free - ours.keys(), ours)
             free -= nodes
             left_alone |= nodes
-            ended |= {ours.pop(node) for node in nodes if node in ours}
-        return ended, frozenset(left_alone)
+            giving_way |= {ours.pop(node) for node in nodes if node in ours}
+        return giving_way, frozenset(left_alone)
 
     # -- taking --------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Observer:
             minutes = int(min(fits, self.longest, shorter.get(node.name, self.longest)))
             if node.name not in taken and minutes >= self.shortest:
                 usable.append((node.name, minutes))
-        usable.sort(key=lambda pilot: (-pilot[1], pilot[0]))
+        usable.sort(key=lambda pair: (-pair[1], pair[0]))
         return usable
 
 

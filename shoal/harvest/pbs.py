@@ -44,7 +44,7 @@ QUEUED = "Q"
 LIMITS = re.compile(r"limit|exceed|not started|not enabled|permission", re.I)
 CHUNK = re.compile(r"\(?([^:()+\s]+)(?::[^()+]*)?\)?")  # of exec_vnode: (node:ncpus=4)
 HOST = re.compile(r"(?:^|:)host=([^:+]+)")  # in a job's select
-JOB = re.compile(r"\d+(\[\d*\])?(\.\S+)?")  # its id, as 1234.server
+JOB_ID = re.compile(r"\d+(\[\d*\])?(\.\S+)?")  # its id, as 1234.server
 # What qdel says of each job that has ended already.
 GONE = re.compile(r"Unknown Job Id|Job has finished|Request invalid for state")
 
@@ -102,7 +102,7 @@ class Pbs:
         ]
         script = pilot_script(command, minutes, {NODE: shlex.quote(node)})
         answer = _run("qsub", *options, stdin=script).strip()
-        if JOB.fullmatch(answer) is None:
+        if JOB_ID.fullmatch(answer) is None:
             raise SchedulerError(f"qsub did not print a job's id but {answer[:200]!r}")
         return answer
 

@@ -186,7 +186,8 @@ def pilots_and_others(
 ) -> tuple[tuple[Pilot, ...], list[Job]]:
     """The pilots of this study, from this harvest or a former one, and all other jobs.
 
-    A suspended pilot holds a node that somebody else computes on: it is stale.
+    A suspended pilot holds a node that somebody else computes on: it is stale. Slurm's jobs are
+    never told to be suspended.
     """
     pilots: list[Pilot] = []
     others: list[Job] = []

@@ -124,7 +124,7 @@ class Slurm:
 
     def _idle(self, text: str, windows: Mapping[str, Seconds]) -> Mapping[str, IdleNode]:
         """The idle nodes with enough CPUs, by name."""
-        nodes = {}
+        idle = {}
         for name, state, cpus, gres, limit in _rows(text, NODES):
             if state.lower() not in IDLE or not cpus.isdecimal():
                 continue
@@ -132,8 +132,8 @@ class Slurm:
                 continue
             # A planned node whose job nobody shows us may be wanted at any time.
             unknown = 0.0 if state.lower() == "planned" else inf
-            nodes[name] = IdleNode(name, windows.get(name, unknown), minutes_of(limit))
-        return nodes
+            idle[name] = IdleNode(name, windows.get(name, unknown), minutes_of(limit))
+        return idle
 
 
 def _jobs(text: str) -> list[Job]:

@@ -154,7 +154,7 @@ class _Choice:
     rule: Mixed
 
     def best(self, before: Trials) -> Sides:
-        """The best split: trials stay wide, and more are, if all then end earlier by `gain`."""
+        """The best split: who must be wide is, and more are, if all then end earlier by `gain`."""
         if self._room < 2:
             return Sides((), self._room)
         must = [ask.trial for ask in self._asks.values() if ask.least > 1]

@@ -396,7 +396,7 @@ class Accounting:
         self._nodes: dict[SlotId, str] = {}
         self._drawing = Drawing()
         self._idle = IdleTally()
-        self._state = State()  # after all lines but those whose entries are
+        self._state = State()  # after all lines but those of `_unfolded`
         self._unfolded: list[Entry] = []
         self._entries = 0
         self._since: Since | None = None

@@ -25,13 +25,13 @@ CELLS = 4096
 class OutcomeTally:
     """Counts along a journal what trials made, and what they lost as slots left.
 
-    `under_way`: when trials that have work left began (1) and ended (-1). `fallen`: what trials
-    fell back by at a moment at which slots left. `cut`: for each such moment and trial that
+    `starts_and_ends`: when trials that have work left began (1) and ended (-1). `fallen`: what
+    trials fell back by at a moment at which slots left. `cut`: for each such moment and trial that
     ran on such a slot, up to when the trial had reported what it made.
     """
 
     def __init__(self) -> None:
-        self.under_way: list[tuple[Seconds, TrialId, int]] = []
+        self.starts_and_ends: list[tuple[Seconds, TrialId, int]] = []
         self.fallen: list[tuple[Seconds, TrialId, Samples]] = []
         self.cut: dict[tuple[Seconds, TrialId], Seconds] = {}
         self._departed: Seconds | None = None  # when slots left last
@@ -60,7 +60,7 @@ class OutcomeTally:
                 self._since.clear()
             case Finished(id_) | Failed(id_) | Retired(id_) if id_ in self._open:
                 self._open.discard(id_)
-                self.under_way.append((time, id_, -1))
+                self.starts_and_ends.append((time, id_, -1))
             case Planned():
                 self._plan(time, entry)
             case Advanced():
@@ -85,7 +85,7 @@ class OutcomeTally:
             for trial in gang.trials:
                 if trial not in self._open:
                     self._open.add(trial)
-                    self.under_way.append((time, trial, 1))
+                    self.starts_and_ends.append((time, trial, 1))
                 if trial not in stopped:
                     self._since[trial] = time
 
@@ -425,7 +425,7 @@ def _reference(outcome: OutcomeTally, speeds: Speeds, slots: float, span: Span) 
     """
     kinds = _kinds(outcome, speeds, slots)
     total = 0.0
-    for start, end, counts in _under_way(outcome.under_way, kinds, span):
+    for start, end, counts in _under_way(outcome.starts_and_ends, kinds, span):
         total += (end - start) * _filled(counts, slots)
     return total
 
@@ -434,7 +434,7 @@ def _kinds(outcome: OutcomeTally, speeds: Speeds, slots: float) -> dict[TrialId,
     """How each trial gains by slots; trials of one kind gain alike."""
     assert speeds.curve is not None
     kinds = {}
-    for _, trial, change in outcome.under_way:
+    for _, trial, change in outcome.starts_and_ends:
         if change > 0 and trial in speeds.trials and trial not in kinds:
             fewest, most = speeds.trials[trial].widths
             most = max(fewest, min(most, int(slots) + 1))

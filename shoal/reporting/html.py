@@ -153,20 +153,20 @@ def environment() -> "Environment":
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    jinja = Environment(
+    templates = Environment(
         loader=PackageLoader("shoal", ""),
         autoescape=True,
         finalize=_visible,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    jinja.filters |= {
+    templates.filters |= {
         "lines": _lines,
         "exact": lambda text: Markup(html.escape(text)),  # a value that a page sends back
         "cell": lambda cell: Markup(_cell(cell)),
     }
-    jinja.globals["listed"] = LISTED
-    return jinja
+    templates.globals["listed"] = LISTED
+    return templates
 
 
 def macros() -> Any:

@@ -98,7 +98,7 @@ class OptunaLog:
         if state is None or state.trials or state.stopped is not None:
             return
 
-        # Of a trial that finished, but could have gone on.
+        # The end, for Optuna, of trials that finished but could have gone on.
         how = self._states.COMPLETE if self._epochs is None else self._states.PRUNED
         with quietly():
             for trial in state.ended:

@@ -108,7 +108,7 @@ class _Rescale:
     Nobody writes down when the trial makes it. So until a time without training is measured, the
     trial goes on in the old stretch as well (`going_on`); and `new` counts from the plan on.
     `believed`: the rate measured at the old width, if any was. `stood`: seconds without training,
-    as measured; `is_made`: it is known from this when the trial made the change. `reported`: when
+    as measured; `is_dated`: whether this tells when the trial made the change. `reported`: when
     the trial last reported what its seconds went to; `switched`: how many of them went to
     switching, the first time. `forced`: as of `WidthChange`. `former`: the change before this one,
     since the trial began to run; `later`: the one after it.
@@ -121,7 +121,7 @@ class _Rescale:
     going_on: _AtWidth
     believed: float | None
     stood: Seconds | None = None
-    is_made: bool = False
+    is_dated: bool = False
     reported: Seconds | None = None
     switched: Seconds | None = None
     forced: Seconds | None = None
@@ -149,7 +149,7 @@ class _Rescale:
         self.stood = stood
         if self.reported == time:
             return
-        self.is_made = True
+        self.is_dated = True
         self.time = time - stood
         self.old = self.going_on
         self.old.stand(self.time, stood)
@@ -164,7 +164,7 @@ class _Rescale:
         if stood is None:
             stood = self.switched
         training = total = new.seconds
-        if self.is_made:
+        if self.is_dated:
             total += stood or 0.0
         else:
             training -= stood or 0.0
@@ -293,7 +293,7 @@ class WidthTally:
                 stretch.take(time, done, beside)
             if change is None:
                 continue
-            if not change.is_made:
+            if not change.is_dated:
                 change.going_on.take(time, done, beside)
             if spent:
                 change.spent(time, spent)

@@ -390,7 +390,7 @@ def harvest(account: Account) -> list[Block]:
 
 
 def _yield(part: Yield) -> list[Cell]:
-    """The figures of the slots, as cells of a row."""
+    """The figures of a harvest's part, as cells of a row."""
     efficiency = DASH if part.efficiency is None else share(part.efficiency, 1.0)
     returned = DASH if part.returned is None else number(part.returned, 3)
     return [
@@ -903,7 +903,7 @@ class Section(NamedTuple):
 
 
 def _best(page: Page) -> list[Block]:
-    """The blocks of the trials that are listed, and of which these are."""
+    """The table of the trials that are listed, and which these are if not all."""
     whole = "all" if page.sample is page.account else "these"
     listed = trials(page.sample, page.varying, page.same, whole)
     return [*sampled(page.account, page.sample), *listed]

@@ -24,7 +24,10 @@ TRIALS = ("count", "samples", "epochs", "widths", "every", "poisson", "at", "beg
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A searcher of trials that arrive at given times, in this order. Memory: how many arrived."""
+    """A searcher of trials that arrive at given times. Memory: how many arrived.
+
+    `arrivals`: in the order of their times.
+    """
 
     arrivals: Sequence[Arrival]
 

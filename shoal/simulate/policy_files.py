@@ -105,7 +105,7 @@ def _departures(log: IdleLog) -> Iterator[tuple[Ids, Ids, Ids]]:
 # -- policies by name ------------------------------------------------------------------------------
 
 
-def with_log(described: Mapping[str, Any]) -> dict[str, Any]:
+def with_log(description: Mapping[str, Any]) -> dict[str, Any]:
     """A policy's description, with what its `log` says in place of the log's name.
 
     So `elastic(log="site.csv")` stands in a journal with numbers, and nobody needs the file again.
@@ -115,12 +115,12 @@ def with_log(described: Mapping[str, Any]) -> dict[str, Any]:
         TraceError: the log breaks a rule.
         OSError: as `open`.
     """
-    rest = dict(described)
-    if rest.get("name") != "elastic" or "log" not in rest:
-        return rest
-    seconds, table = _figures_of_file(Path(str(rest.pop("log"))).absolute())
+    fields = dict(description)
+    if fields.get("name") != "elastic" or "log" not in fields:
+        return fields
+    seconds, table = _figures_of_file(Path(str(fields.pop("log"))).absolute())
     placement = {"name": SPATIAL, "table": table}
-    return {"horizon": seconds, "placement": placement, **rest}
+    return {"horizon": seconds, "placement": placement, **fields}
 
 
 @lru_cache(maxsize=4)
@@ -174,7 +174,7 @@ def _imported(path: Path, place: str) -> ModuleType:
     return module
 
 
-def with_objective(described: Mapping[str, Any]) -> dict[str, Any]:
+def with_objective(description: Mapping[str, Any]) -> dict[str, Any]:
     """A policy's description, with the function in place of FILE.py:NAME, also within it.
 
     Only what the user types, or has marked as their own, is given to this: it runs the file.
@@ -183,7 +183,7 @@ def with_objective(described: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: as of `objective_in`.
     """
     resolved = {}
-    for name, value in described.items():
+    for name, value in description.items():
         if name == FIELD and is_in_file(value):
             value = objective_in(value)
         elif isinstance(value, Mapping):
@@ -192,7 +192,7 @@ def with_objective(described: Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def with_files(described: Mapping[str, Any]) -> dict[str, Any]:
+def with_files(description: Mapping[str, Any]) -> dict[str, Any]:
     """A policy's description, with what the files say that the user typed.
 
     A spec of `shoal simulate` names no objective in a file: reading one runs no code.
@@ -202,4 +202,4 @@ def with_files(described: Mapping[str, Any]) -> dict[str, Any]:
         TraceError: as of `with_log`.
         OSError: as of `with_log`.
     """
-    return with_objective(with_log(described))
+    return with_objective(with_log(description))

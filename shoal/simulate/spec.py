@@ -188,11 +188,11 @@ def _policies(top: Fields) -> dict[str, Policy[Any]]:
     table = top.table("policies", {})
     policies = {}
     for label in table.data:
-        policy = table.table(label)
-        description = {"name": label, **policy.data}
+        entry = table.table(label)
+        description = {"name": label, **entry.data}
         if "log" in description:
-            description["log"] = top.file.parent / policy.text("log")
-        policies[label] = policy.build("", partial(_policy_with_log, description))
+            description["log"] = top.file.parent / entry.text("log")
+        policies[label] = entry.build("", partial(_policy_with_log, description))
     return policies
 
 

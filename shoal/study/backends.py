@@ -336,7 +336,10 @@ def pace_of(profile: Profile | None) -> Pace | None:
 
 
 def _cluster_address(address: str | None) -> str | None:
-    """The address of the cluster, also if `address` names a pool; None: that pool is not open."""
+    """The address of the cluster, also if `address` names a pool.
+
+    None: `address` is None, or that pool is not open.
+    """
     pool = pool_of(address)
     if pool is None:
         return address

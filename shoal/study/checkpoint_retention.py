@@ -181,7 +181,7 @@ class Retention:
         self._uses[name] += 1
 
     def _lose_last(self, trial: TrialId, visits: int) -> None:
-        """Put the state before the last one in place of that, which cannot be read."""
+        """Drop the last state, which cannot be read; the one before, if any, takes its place."""
         if trial in self.best and self.best[trial][1] == self.last.get(trial):
             self._drop_best(trial)
         self._drop_last(trial)

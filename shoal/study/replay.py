@@ -135,7 +135,9 @@ def _replay_rows(
     by_other_code: Collection[TrialId],
     needed: frozenset[str] = frozenset(),
 ) -> list[dict[str, Any]]:
-    """The rows of these trials. `by_other_code`: those that it trained. `needed`: checkpoints.
+    """The rows of these trials.
+
+    `by_other_code`: those that other code trained. `needed`: checkpoints.
 
     Raises:
         StudyError: as `replayed`.

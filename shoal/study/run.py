@@ -301,7 +301,7 @@ def _first_entries(
 
 
 def _lost_slots(folder: Folder, before: Head, state: State) -> list[Entry]:
-    """The loss of a slot whose process ended in the former run, as an entry.
+    """The loss of slots whose process ended in the former run, as entries.
 
     The slot of the local backend died with it. A trial that ends its process each time, such as by
     a fault in C code, is set aside like one that ends the processes of slots.
@@ -327,7 +327,7 @@ def _append(folder: Folder, history: History, entries: Sequence[Entry]) -> Histo
 
 
 def _start(choice: _Choice, data: Data, begun: _Begun, place: RunPlace, careful: bool) -> Start:
-    """The state and options with which the backend begins. `careful`: see `Start`."""
+    """What the backend is made from beside options. `careful`: see `Start`."""
     searcher, speeds = choice.deciders.searcher, choice.speeds
     return Start(
         data,

@@ -114,10 +114,10 @@ class HarvestRequest:
         systems = [name for name, (_, command) in SYSTEMS.items() if shutil.which(command)]
         if len(systems) == 1:
             return systems[0]
-        hint = f"commands of {', '.join(systems)} are here" if systems else "none is here"
+        installed = f"commands of {', '.join(systems)} are here" if systems else "none is here"
         raise StudyError(
             f"say which batch system has the nodes: --scheduler {' or '.join(systems or SYSTEMS)} "
-            f"({hint})"
+            f"({installed})"
         )
 
     def site(self, threads: int) -> Site:

@@ -368,7 +368,7 @@ def nccl_group(store: Any, rank: int, width: int, patience: float) -> Any:
 
 # -- memory that a step frees ----------------------------------------------------------------------
 
-KEEP = 128 * 2**20  # freed bytes that a process keeps
+KEPT_BYTES = 128 * 2**20  # freed bytes that a process keeps
 # of mallopt; either one also stops glibc from adapting both
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
@@ -389,7 +389,7 @@ def keep_freed() -> None:
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         if library.mallopt(_MMAP_THRESHOLD, _LARGEST):
-            library.mallopt(_TRIM_THRESHOLD, KEEP)
+            library.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 # -- NumPy's random generator ----------------------------------------------------------------------
@@ -485,10 +485,10 @@ class _Finder(MetaPathFinder):
         if not name.startswith(f"{COMPILER}."):
             return None
         _loaded()
-        return ModuleSpec(name, _LoadedModule(import_module(name)))
+        return ModuleSpec(name, _ReadyLoader(import_module(name)))
 
 
-class _LoadedModule(Loader):
+class _ReadyLoader(Loader):
     """Gives a module that was loaded already, as it is."""
 
     def __init__(self, module: ModuleType) -> None:

@@ -196,10 +196,10 @@ class Pages:
         if study is None:
             return JSONResponse({"error": "there is no such study"}, status_code=404)
         try:
-            output = await run_in_threadpool(self.actions.do, study, action)
+            message = await run_in_threadpool(self.actions.do, study, action)
         except (Refused, OSError) as error:
             return JSONResponse({"error": str(error)}, status_code=409)
-        return JSONResponse({"said": output})
+        return JSONResponse({"said": message})
 
     async def news(self, request: Request) -> Response:
         """What is new, as it comes: of a study its heading, else the list's version."""

@@ -154,8 +154,7 @@ class Shelf:
     def studies(self) -> dict[str, LiveStudy]:
         """The studies that are there now; those that were there before stay open."""
         with self._lock:
-            alone = {self.path.name or "study": self.path}
-            places = alone if self.alone else studies_in(self.path)
+            places = {self.path.name or "study": self.path} if self.alone else studies_in(self.path)
             known = self._studies
             self._studies = {
                 name: known.get(name) or LiveStudy(name, Folder(place))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shoal.train import private
-from shoal.train.private import KEEP, keep_freed
+from shoal.train.private import KEPT_BYTES, keep_freed
 
 BEGIN = """
 import inspect, pickle, sys, torch
@@ -77,7 +77,11 @@ assert "sympy" not in sys.modules
 
 @pytest.mark.parametrize(
     ("name", "calls"),
-    [(None, [(-3, 32 * 2**20), (-1, KEEP)]), ("MALLOC_ARENA_MAX", []), ("GLIBC_TUNABLES", [])],
+    [
+        (None, [(-3, 32 * 2**20), (-1, KEPT_BYTES)]),
+        ("MALLOC_ARENA_MAX", []),
+        ("GLIBC_TUNABLES", []),
+    ],
 )
 def test_freed_memory_is_kept_unless_the_user_has_said_something(
     name: str | None, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch

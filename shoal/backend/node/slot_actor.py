@@ -498,7 +498,7 @@ class SlotActor:
         self._prints = Prints()
         self._left = threading.Event()
         self._void: set[int] = set()  # rounds to halt
-        self._called_off: set[int] = set()  # rounds to call off, and those that began
+        self._closed: set[int] = set()  # rounds that are not to begin: called off, or begun already
         self._orders: dict[int, Orders] = {}  # to those who make a unit together
         self._last_shared = -1  # the number of the last of such units that ended here
         self._progress: Progress = (-1, {})
@@ -529,10 +529,10 @@ class SlotActor:
         """
         units: dict[TrialId, Unit]
         units, fuse, measured = pickle.loads(task)
-        if number in self._called_off or number in self._void:
+        if number in self._closed or number in self._void:
             return (dict.fromkeys(units, Cut()), *(None for _ in units))
 
-        self._called_off.add(number)  # too late from now on
+        self._closed.add(number)  # too late from now on
         outcome: Outcomes
         states: dict[TrialId, Parcel] = {}
         with self._printing():
@@ -607,7 +607,7 @@ class SlotActor:
 
     def call_off(self, number: int) -> None:
         """Leave the round out, unless it has begun."""
-        self._called_off.add(number)
+        self._closed.add(number)
 
     def _on_progress(self, number: int, trial: TrialId, reached: Reached) -> None:
         """Note how far the trial's unit in that round is."""

@@ -58,7 +58,7 @@ class HeldChunks:
         return most, sum(chunk.rows for chunk in self.unserved())
 
     def want(self, keys: Iterable[Key]) -> None:
-        """Drop these, which are wanted now, after all others; the last one last."""
+        """Note that these are wanted now: others are dropped first, and the last one last."""
         for key in keys:
             if key in self._chunks:
                 self._chunks.move_to_end(key)

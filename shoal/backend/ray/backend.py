@@ -38,7 +38,7 @@ class DecidingTime:
     def __init__(self) -> None:
         self._seconds: Seconds = 0.0
         self._moments = 0
-        # How many moments there were when the seconds were last reported; -1: they never were.
+        # How many moments there were when the seconds were last told; -1: they never were.
         self._moments_told = -1
         self._tell_at = monotonic() + TELL
 

@@ -50,7 +50,7 @@ def survey_of(address: str | None, begun: bool) -> Survey:
     return Survey(surveyor=surveyor, names=())
 
 
-def survey_nodes(asked: SurveyRequest, address: str | None, begun: bool) -> list[Finding]:
+def survey_nodes(request: SurveyRequest, address: str | None, begun: bool) -> list[Finding]:
     """Have each node that the catalogue names look at its files, all of them at the same time.
 
     Raises:
@@ -58,32 +58,32 @@ def survey_nodes(asked: SurveyRequest, address: str | None, begun: bool) -> list
             it cannot look at all.
     """
     if ray.is_initialized():
-        return _surveyed(asked, begun)
+        return _surveyed(request, begun)
     cluster.join(address, None, 1, 0.0)
     try:
-        return _surveyed(asked, begun)
+        return _surveyed(request, begun)
     finally:
         cluster.leave(started_here=False, joined=True)
 
 
-def _surveyed(asked: SurveyRequest, begun: bool) -> list[Finding]:
+def _surveyed(request: SurveyRequest, begun: bool) -> list[Finding]:
     """The findings of the nodes of the cluster that this process has joined."""
     ids = _nodes_by_name()
-    away = [node for node in asked.catalogue.nodes if node not in ids]
+    away = [node for node in request.catalogue.nodes if node not in ids]
     if away:
-        _check_away(away, asked, ids, begun)
-    known = [node for node in asked.catalogue.nodes if node in ids]
+        _check_away(away, request, ids, begun)
+    known = [node for node in request.catalogue.nodes if node in ids]
     anywhere = known[0] if known else next(iter(ids))
-    recipe = dumps(asked.recipe)
-    tasks = tasks_of(asked.catalogue, known, anywhere)
-    under_way = [_begin(task, ids[task.node], asked, recipe) for task in tasks]
+    recipe = dumps(request.recipe)
+    tasks = tasks_of(request.catalogue, known, anywhere)
+    under_way = [_begin(task, ids[task.node], request, recipe) for task in tasks]
     findings: list[Finding] = []
     ended = []
     for task, answers in zip(tasks, under_way, strict=True):
         seen = _answered(answers, task.node)
         if len(seen) < len(task.paths):  # once more: it may have been chance
             rest = _rest_of(task, seen)
-            retry = _begin(rest, ids[task.node], asked, recipe)
+            retry = _begin(rest, ids[task.node], request, recipe)
             seen += _answered(retry, task.node)
         if len(seen) < len(task.paths):
             ended.append(_rest_of(task, seen))
@@ -91,7 +91,7 @@ def _surveyed(asked: SurveyRequest, begun: bool) -> list[Finding]:
     ids = _nodes_by_name()
     left_cluster = [task.node for task in ended if task.node not in ids]
     if left_cluster:
-        _check_away(left_cluster, asked, ids, begun)
+        _check_away(left_cluster, request, ids, begun)
     ended = [task for task in ended if task.node in ids]
     if ended:
         raise DataError(_of_ended(ended))
@@ -108,7 +108,7 @@ def _nodes_by_name() -> dict[str, str]:
 
 
 def _check_away(
-    away: Sequence[str], asked: SurveyRequest, ids: Mapping[str, str], begun: bool
+    away: Sequence[str], request: SurveyRequest, ids: Mapping[str, str], begun: bool
 ) -> None:
     """Warn of nodes that are away, if the study goes on and the others hold all shards.
 
@@ -117,8 +117,8 @@ def _check_away(
     """
     listed = ", ".join(sorted(dict.fromkeys(node.host for node in cluster.live_nodes())))
     text = f"the catalogue names {', '.join(away)}, and the cluster has the nodes {listed}"
-    present = asked.catalogue.at(ids)
-    missing = [part for part in asked.catalogue.parts if part not in present]
+    present = request.catalogue.at(ids)
+    missing = [part for part in request.catalogue.parts if part not in present]
     if begun and not missing:
         warn(f"{text}; the others hold all shards")
         return
@@ -130,14 +130,14 @@ def _check_away(
     )
 
 
-def _begin(task: Inspection, node: str, asked: SurveyRequest, recipe: bytes) -> Any:
+def _begin(task: Inspection, node: str, request: SurveyRequest, recipe: bytes) -> Any:
     """References to what the node finds, part by part.
 
     Ray tries nothing again by itself: it would do so for ever if memory runs out.
     """
     remote = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(_look)
     at_node = remote.options(scheduling_strategy=cluster.only_at(node))
-    return at_node.remote(task, asked.cache, recipe)
+    return at_node.remote(task, request.cache, recipe)
 
 
 def _answered(answers: Any, node: str) -> list[Finding]:

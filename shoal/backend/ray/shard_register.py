@@ -10,7 +10,7 @@ from shoal.core.event import Joined
 from shoal.core.plan import Gang
 from shoal.train.data.catalogue import Catalogue
 
-Holders = dict[SlotId, frozenset[ShardId]]  # the shards of each slot
+ShardsAt = dict[SlotId, frozenset[ShardId]]  # the shards of each slot
 
 
 class ShardRegister:
@@ -48,13 +48,13 @@ class ShardRegister:
 
         No shard is taken from where it is being read.
         """
-        holders = {process.id: process.ready_slot.shards for process in ready}
+        shards_at = {process.id: process.ready_slot.shards for process in ready}
         busy = {pair for process in ready for pair in process.reading()}
-        placed = mend(self._shards, holders, self._copies, busy, self._barred_at(ready))
+        placed = mend(self._shards, shards_at, self._copies, busy, self._barred_at(ready))
         changed: list[SlotProcess] = []
         for process in ready:
             slot = process.id
-            if process in fresh or placed[slot] != holders[slot]:
+            if process in fresh or placed[slot] != shards_at[slot]:
                 changed.append(process)
 
         if not changed:
@@ -70,7 +70,7 @@ class ShardRegister:
                     barred.add((process.id, shard))
         return barred
 
-    def _assign(self, processes: Iterable[SlotProcess], placed: Holders) -> tuple[Slot, ...]:
+    def _assign(self, processes: Iterable[SlotProcess], placed: ShardsAt) -> tuple[Slot, ...]:
         """The slots, with their shards."""
         slots: list[Slot] = []
         for process in processes:
@@ -79,32 +79,32 @@ class ShardRegister:
         return tuple(slots)
 
 
-def spread(shards: Sequence[ShardId], slots: Sequence[SlotId], copies: int) -> Holders:
+def spread(shards: Sequence[ShardId], slots: Sequence[SlotId], copies: int) -> ShardsAt:
     """Shard i at slots i, i + 1, … modulo their number: the first placing.
 
     `copies`: slots that hold each shard.
     """
-    holders: dict[SlotId, set[ShardId]] = {slot: set() for slot in slots}
+    shards_at: dict[SlotId, set[ShardId]] = {slot: set() for slot in slots}
     for i, shard in enumerate(shards):
         for k in range(min(copies, len(slots))):
-            holders[slots[(i + k) % len(slots)]].add(shard)
-    return _frozen(holders)
+            shards_at[slots[(i + k) % len(slots)]].add(shard)
+    return _frozen(shards_at)
 
 
 def mend(
     shards: Sequence[ShardId],
-    holders: Holders,
+    shards_at: ShardsAt,
     copies: int,
     busy: Set[Reading],
     barred: Set[Reading] = frozenset(),
-) -> Holders:
+) -> ShardsAt:
     """Where the shards go after slots came or went, or could not read a shard.
 
     Every shard is at `copies` slots again, if there are so many. Then the shards are spread as
     evenly as can be without moving those that are `busy`, being read. `barred`: where shards cannot
     be.
     """
-    new = {slot: set(held) for slot, held in holders.items()}
+    new = {slot: set(held) for slot, held in shards_at.items()}
     for shard in shards:
         _supply(shard, new, copies, barred)
 
@@ -119,29 +119,29 @@ def mend(
 
 
 def _supply(
-    shard: ShardId, holders: dict[SlotId, set[ShardId]], copies: int, barred: Set[Reading]
+    shard: ShardId, shards_at: dict[SlotId, set[ShardId]], copies: int, barred: Set[Reading]
 ) -> None:
     """Have the shard at so many slots, each time at the one that holds fewest."""
-    copies_there = sum(shard in held for held in holders.values())
-    able = [slot for slot in holders if (slot, shard) not in barred]
+    copies_there = sum(shard in held for held in shards_at.values())
+    able = [slot for slot in shards_at if (slot, shard) not in barred]
     for _ in range(min(copies, len(able)) - copies_there):
-        others = [slot for slot in able if shard not in holders[slot]]
-        emptiest = min(others, key=lambda slot: len(holders[slot]))
-        holders[emptiest].add(shard)
+        others = [slot for slot in able if shard not in shards_at[slot]]
+        emptiest = min(others, key=lambda slot: len(shards_at[slot]))
+        shards_at[emptiest].add(shard)
 
 
 def _move(
-    holders: Mapping[SlotId, Set[ShardId]], busy: Set[Reading], barred: Set[Reading]
+    shards_at: Mapping[SlotId, Set[ShardId]], busy: Set[Reading], barred: Set[Reading]
 ) -> tuple[SlotId, SlotId, ShardId] | None:
     """From which slot to which one a shard should move; None if none should."""
-    if not holders:
+    if not shards_at:
         return None
 
-    target = min(holders, key=lambda slot: len(holders[slot]))
-    for source in sorted(holders, key=lambda slot: -len(holders[slot])):
-        if len(holders[source]) - len(holders[target]) < 2:
+    target = min(shards_at, key=lambda slot: len(shards_at[slot]))
+    for source in sorted(shards_at, key=lambda slot: -len(shards_at[slot])):
+        if len(shards_at[source]) - len(shards_at[target]) < 2:
             return None
-        free = _free(source, holders[source] - holders[target], busy)
+        free = _free(source, shards_at[source] - shards_at[target], busy)
         free = _free(target, free, barred)
         if free:
             return source, target, max(free)
@@ -154,8 +154,8 @@ def _free(slot: SlotId, shards: Iterable[ShardId], busy: Set[Reading]) -> list[S
     return [shard for shard in shards if (slot, shard) not in busy]
 
 
-def _frozen(holders: Mapping[SlotId, Set[ShardId]]) -> Holders:
-    return {slot: frozenset(shards) for slot, shards in holders.items()}
+def _frozen(shards_at: Mapping[SlotId, Set[ShardId]]) -> ShardsAt:
+    return {slot: frozenset(shards) for slot, shards in shards_at.items()}
 
 
 # -- data that stays at its nodes ---------------------------------------------------------------

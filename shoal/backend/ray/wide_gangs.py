@@ -401,7 +401,7 @@ class WideGangs:
             position.carried = Resident(tuple(processes))
 
     def _regroup(self, lane: WideLane) -> Events:
-        """Have the unit go on without a process that is gone, if another has the trial's state."""
+        """Have the unit go on among those that are left, if one of them has the trial's state."""
         able = [each for each in lane.at_unit if each in lane.holders or each in lane.finished]
         able = able or [each for each in lane.at_unit if not _queued(each, lane.trial)]
         if not able:

@@ -33,7 +33,15 @@ from shoal.policy.elastic.objective import (
     learned_horizon,
     worth,
 )
-from shoal.policy.elastic.placement import Claim, Moved, Spatial, by_index, by_rack, paying
+from shoal.policy.elastic.placement import (
+    Claim,
+    LaneSlots,
+    Moved,
+    Spatial,
+    by_index,
+    by_rack,
+    paying,
+)
 from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains, lasting, shortened
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.hybrid import joint_unit, readers
@@ -49,7 +57,6 @@ LEAST = 1e-3  # of the horizon: what growing costs at least, so that it is done 
 LEARNED = "learned"  # a horizon that is estimated
 Cohorts = Mapping[str, int]
 Memory = dict[str, Any]  # "cohorts": when each slot joined; "departures": see `departures_seen`
-LaneSlots = tuple[SlotId, ...]  # the slots of a trial
 HOP = Hop("lrw")  # remembers nothing, and is best where times are uncertain
 
 

@@ -301,7 +301,7 @@ def _hesrpt(trials: int, capacity: int, p: float) -> Iterator[float]:
 
 
 def srpt_shares(wanting: Sequence[Ask], capacity: int, width: int) -> dict[TrialId, int]:
-    """Widths of so many slots for each trial, those with least left first.
+    """The trials' widths: `width` slots each, those with least left first.
 
     What is over widens the trials in the same order.
     """

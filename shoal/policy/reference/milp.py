@@ -41,7 +41,7 @@ class Solved(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """The end of a solve: after so many branch-and-bound nodes, within a gap, or after a time."""
+    """The limits of a solve: branch-and-bound nodes, a gap, a time."""
 
     nodes: int | None = None
     gap: float = 1e-9  # of the optimum

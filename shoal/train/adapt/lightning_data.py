@@ -83,7 +83,7 @@ def called(data: Any) -> Any:
 
 
 def single(data: Any, name: str) -> Any:
-    """The DataLoader or data set that was given, alone or as a list of one; None: there is none.
+    """The DataLoader or data set that was given, alone or as a list of one; None: no validation.
 
     Raises:
         DataError: there is none, or there are several.

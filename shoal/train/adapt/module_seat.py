@@ -343,15 +343,15 @@ def attach_seat(module: nn.Module, seat: ModuleSeat) -> None:
     Copies of the module ask the same seat.
     """
     _seats[module] = seat
-    for child in module.modules():
-        if is_module(child):
-            vars(child)["shoal_seat"] = weakref.ref(seat)
-            vars(child)["shoal_read"] = _read_hyper_parameters(child)
-            kind = type(child)
+    for part in module.modules():
+        if is_module(part):
+            vars(part)["shoal_seat"] = weakref.ref(seat)
+            vars(part)["shoal_read"] = _read_hyper_parameters(part)
+            kind = type(part)
             if kind not in _attached_classes:  # one for each, so that lanes have the same
                 names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
                 _attached_classes[kind] = type(kind.__name__, (Attached, kind), names)
-            child.__class__ = _attached_classes[kind]
+            part.__class__ = _attached_classes[kind]
 
 
 def own_class(module: Any) -> type:
@@ -362,10 +362,10 @@ def own_class(module: Any) -> type:
 
 def detached(module: nn.Module) -> nn.Module:
     """The module as its own class made it; other modules as they are."""
-    for child in module.modules():
-        if isinstance(child, Attached):
-            del vars(child)["shoal_seat"], vars(child)["shoal_read"]
-            child.__class__ = own_class(child)
+    for part in module.modules():
+        if isinstance(part, Attached):
+            del vars(part)["shoal_seat"], vars(part)["shoal_read"]
+            part.__class__ = own_class(part)
     return module
 
 

@@ -171,7 +171,7 @@ class Rows:
         sizes = {part: len(rows) for part, rows in self.index.items()}
         for part, rows in self.index.items():
             hashed.update(part.encode())
-            hashed.update(rows.astype("<i8").tobytes())
+            hashed.update(rows.astype("<i8").data)
         return parts_of(source, sizes, row_bytes, hashed, **fields)
 
 

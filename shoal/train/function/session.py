@@ -68,7 +68,7 @@ class _Elsewhere:
         )
 
     def restore(self) -> Any:
-        """Refuse it, as `report` does."""
+        """Refuse to restore, as `report` refuses."""
         self.report(None, None)
 
 

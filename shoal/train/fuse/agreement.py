@@ -36,7 +36,9 @@ TF32 = 1e-2  # relative, where kernels round factors to ten bits
 KINK = 10  # times as much as rounding, that one sample's unit may change a gradient
 HALVED = 4  # samples of a batch that can be halved, at least
 
-Agreements = dict[tuple[str, Any], bool]  # by graph key and what was tried: whether it agrees
+Agreements = dict[
+    tuple[str, Any], bool
+]  # by graph key and what was tried: whether it does (agree, draw, be quicker)
 # by recipe's id: it may be a dataclass, and those cannot be hashed
 _agreed: dict[int, Agreements] = {}
 

@@ -195,10 +195,10 @@ class TrialModel:
         """Memory held: parameters, buffers, gradients, optimizer."""
         tensors: list[Tensor] = [*self.model.parameters(), *self.model.buffers()]
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        shard_state = 0
+        shard_bytes = 0
         if isinstance(self.model, ShardModel):
-            shard_state = self.model.bytes
-        return shard_state + sum(map(bytes_of, tensors + grads)) + self.optimization.bytes
+            shard_bytes = self.model.bytes
+        return shard_bytes + sum(map(bytes_of, tensors + grads)) + self.optimization.bytes
 
 
 class TrainingLane(TrialModel):

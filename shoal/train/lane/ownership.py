@@ -171,7 +171,7 @@ class Ownership:
         return self._entry(("object", id(instance)), lambda: reference() is None, False)
 
     def _entry(self, key: tuple[str, int], gone: Callable[[], bool], trained: bool) -> _Holding:
-        """The entry of that key, a new one if its object is gone and another lies in its place."""
+        """The entry of that key; a new one if there is none, or if its object is gone."""
         entry = _entries.get(key)
         if entry is None or entry.gone():
             entry = _Holding(gone, self._number, trained)

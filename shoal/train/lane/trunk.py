@@ -180,7 +180,7 @@ class Trunks:
         self._report(lane)
 
     def settle(self, lane: HasTrunk, wide: bool) -> None:
-        """After training, give a lane that changed its trunk one of its own.
+        """After training, part a lane from the trunk that it changed, or may have if it is `wide`.
 
         `wide`: it trained together with other processes.
         """

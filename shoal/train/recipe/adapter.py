@@ -154,7 +154,7 @@ def set_attributes(recipe: Adapted, attributes: Mapping[str, Any]) -> None:
             setattr(recipe, name, value)
 
 
-class AdaptedLane(Protocol):
+class LaneView(Protocol):
     """What an adapter reads of its lane."""
 
     recipe: Recipe
@@ -179,7 +179,7 @@ class AdaptedLane(Protocol):
 class LaneProgress:
     """How far a lane is; it follows from the visits made and the samples of the present pass."""
 
-    def __init__(self, lane: AdaptedLane) -> None:
+    def __init__(self, lane: LaneView) -> None:
         self._lane = weakref.ref(lane)
         self._visits: tuple[Visit, ...] | None = None
         # in the visits: samples, optimizer steps, and batches since the begin of the epoch
@@ -216,7 +216,7 @@ class LaneProgress:
         """Batches whose gradient waits for its optimizer's step."""
         return self._of_lane().batches
 
-    def _of_lane(self) -> AdaptedLane:
+    def _of_lane(self) -> LaneView:
         return alive(self._lane)
 
     def _in_visits(self) -> tuple[int, int, int]:
@@ -247,8 +247,8 @@ class LaneProgress:
         return -(-batches // self._of_lane().settings.accumulate_grad_batches)
 
 
-def alive(lane: weakref.ref[AdaptedLane]) -> AdaptedLane:
-    """The lane behind the reference, which lives as long as anything asks for it."""
+def alive(lane: weakref.ref[LaneView]) -> LaneView:
+    """The lane behind the reference: only what the lane itself uses asks, so that it is there."""
     target = lane()
     assert target is not None, "what a lane tells is asked for while the lane is there"
     return target
@@ -297,7 +297,7 @@ class LaneAdapter(NoAdapter):
 
     listens = True
 
-    def __init__(self, recipe: Adapted, lane: AdaptedLane) -> None:
+    def __init__(self, recipe: Adapted, lane: LaneView) -> None:
         self._recipe = recipe
         self._lane = weakref.ref(lane)
         with lane.rng:
@@ -345,7 +345,7 @@ class LaneAdapter(NoAdapter):
             self._recipe.load(self._model, state["adapted"])
 
 
-def adapter_of(lane: AdaptedLane) -> NoAdapter:
+def adapter_of(lane: LaneView) -> NoAdapter:
     """The adapter by which the lane tells its recipe what it does."""
     if isinstance(lane.recipe, Adapted):
         return LaneAdapter(lane.recipe, lane)

@@ -122,7 +122,7 @@ class Evaluation:
         self._context.set_threads()
         sharing = SharedScoring(self._context, passes)
         scores = sharing.run(self._chunks(passes[0].lane))
-        for signature, seconds in sharing.seconds_to_the_end().items():
+        for signature, seconds in sharing.complete_seconds().items():
             self._meter.record(signature, "evaluate", seconds)
         if self._clocked:
             for each, seconds in sharing.seconds.items():
@@ -193,7 +193,7 @@ class SharedScoring:
                     stack.close()  # the lane is as it was
         return scores_by_trial | self._errors
 
-    def seconds_to_the_end(self) -> dict[str, Seconds]:
+    def complete_seconds(self) -> dict[str, Seconds]:
         """The seconds of an evaluation to the end, by the lane's signature."""
         return {
             each.lane.signature: self.seconds[each]

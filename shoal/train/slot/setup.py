@@ -62,15 +62,15 @@ class TrainerSetup:
 
 def machine_memory() -> GiB:
     """This machine's main memory, or what this process's control group may use of it if less."""
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open(GROUP_LIMIT, encoding="ascii") as file:
             limit = file.read().strip()
     except OSError:  # not Linux, or an older kind of control group
         limit = ""
     if limit.isdigit():  # a word: no limit
-        available = min(available, int(limit))
-    return available / 2**30
+        total = min(total, int(limit))
+    return total / 2**30
 
 
 def resting_memory(slots: int = 1) -> GiB:

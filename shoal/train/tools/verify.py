@@ -48,8 +48,8 @@ KNOWN = 1e-3
 EXACT = frozenset(
     {"visits", "steps", "rng", "scheduler", "scheduled", "configured", "found", "bad"}
 )
-# what user code sets on a model: in a trial of several slots, what one slot's samples made of it
-OF_USER_CODE = frozenset({"adapted", "found"})
+# what samples decide: an adapter's state, the batch size that was found; several slots differ in it
+BY_SAMPLES = frozenset({"adapted", "found"})
 LATER = frozenset({"steps", "noted"})  # parts that the states of earlier versions lack
 _LACKING = object()  # in place of what one of two states does not have
 
@@ -199,7 +199,7 @@ def judged(
         own_paths = [
             path
             for path, one, other in places
-            if path.partition(".")[0] in OF_USER_CODE and not (one is _LACKING or other is _LACKING)
+            if path.partition(".")[0] in BY_SAMPLES and not (one is _LACKING or other is _LACKING)
         ]
         if own_paths:
             rest = [place for place in places if place[0] not in own_paths]
@@ -336,7 +336,7 @@ class _Spreads:
 
 
 def _floor(leaf: Any) -> float:
-    """How far a leaf may be away that needs no twins, as a norm."""
+    """The norm of a difference that a few roundings explain, so that no twins are needed."""
     return FLOOR * float(np.finfo(np.asarray(leaf).dtype).eps) * _norm(leaf)
 
 
