@@ -85,9 +85,10 @@ gpu:  ## what needs a GPU, nine minutes of it; again until nothing is left; with
 papers: $(VENV)/.dev  ## the five papers' experiments, with their goals; needs the shared data for one of them
 	for name in cerebro capes fleet pack bftrainer; do $(BIN)/python papers/$$name/run.py || exit 1; done
 
-docs: $(VENV)/.docs  ## the site; fails when a page has other figures than the results
+docs: $(VENV)/.docs  ## the site, in site/; fails when a page has other figures than the results, or is broken
 	$(BIN)/python tools/figures.py
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python tools/check_site.py
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info

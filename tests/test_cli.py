@@ -742,5 +742,5 @@ def test_no_hint_to_install_names_a_checkout() -> None:
         for words in re.findall(r"pip install ([^`\n\")]*)", line)
         if "-e" in words.split() or EXTRAS.keys() & words.split()
     }
-    allowed = ("docs/index.md", "docs/recipe.md", "examples/digits.ipynb")  # from the checkout
+    allowed = ("docs/install.md", "docs/recipe.md", "examples/digits.ipynb")  # from the checkout
     assert not [hint for hint in sorted(hints) if not hint.startswith(allowed)]
