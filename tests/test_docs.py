@@ -11,18 +11,15 @@ from pkgutil import resolve_name
 import pytest
 import typer.main
 from click import Group, Option
+from page_kit import DOCS, PAGES, ROOT, Fence, fences, without_fences
 
 from shoal.cli import app
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 COMMANDS = getattr(typer.main.get_command(app), "commands", {})
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return [text for kind, text in FENCE.findall(page.read_text()) if kind == language]
+    return [each.text for each in fences(page.read_text()) if each.language == language]
 
 
 def options_of(name: str, command: object) -> dict[str, set[str]]:
@@ -102,7 +99,7 @@ def test_commands_shown_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(page: Path) -> None:
-    text = FENCE.sub("", page.read_text())
+    text = without_fences(page.read_text())
     links = [
         link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:|#", link)
     ]
@@ -110,6 +107,7 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert not lost
 
 
+OUTPUT = ("python", "")  # a block of code, and right behind it what it prints
 RUN = [ROOT / "README.md"]
 RUN += [DOCS / f"{page}.md" for page in ("data", "extending", "functions", "shards", "tables")]
 RUN += [DOCS / "tutorial.md"]
@@ -127,16 +125,62 @@ def test_python_shown_runs(
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
-    fences = pairwise(FENCE.findall(page.read_text()))
-    shown = [text for (before, _), (kind, text) in fences if before == "python" and kind == ""]
+    pairs = pairwise(fences(page.read_text()))
+    shown = [each.text for before, each in pairs if (before.language, each.language) == OUTPUT]
     for text in shown:
         assert text in printed, f"{page.name} shows {text!r}; printed was {printed[-2000:]!r}"
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_shown_is_python(page: Path) -> None:
-    for code in blocks(page, "python"):
+    """Every block of every page, those that are parts of a script (`py`), too."""
+    assert "```" not in without_fences(page.read_text()), "a fence that nobody reads as one"
+    for code in blocks(page, "python") + blocks(page, "py"):
         compile(code, page.name, "exec")
+
+
+FORMS = """
+```python
+one = 1
+```
+
+=== "Tab"
+
+    ```python title="Optuna"
+    two = 2
+
+    if two:
+        two = 3
+    ```
+
+- in a list
+
+  ```{.py title="Ray Tune" hl_lines="1"}
+  three = 3
+  ```
+
+````md
+```python
+no code of this page
+```
+````
+
+```
+printed
+```
+"""
+
+
+def test_fences_are_found_in_every_form() -> None:
+    assert fences(FORMS) == [
+        Fence("python", "", "one = 1\n"),
+        Fence("python", "Optuna", "two = 2\n\nif two:\n    two = 3\n"),
+        Fence("py", "Ray Tune", "three = 3\n"),
+        Fence("md", "", "```python\nno code of this page\n```\n"),
+        Fence("", "", "printed\n"),
+    ]
+    assert "```" not in without_fences(FORMS)
+    assert "```" in without_fences("``` python\nwithout an end\n")
 
 
 def test_blocks_of_extending_are_short() -> None:
