@@ -280,7 +280,7 @@ command(
 command(
     app,
     "slots",
-    "Give a running study more or fewer slots, or so many; one that goes ends its visit first.",
+    "Give a running study more or fewer slots, or so many; one that goes ends its pass first.",
     "control:slots",
     DIRECTORY,
     argument(
@@ -359,7 +359,7 @@ command(
 command(
     app,
     "replay",
-    "Train each trial again, alone, over its recorded visits, and compare the checkpoints.",
+    "Train each trial again, alone, as it is recorded, and compare the checkpoints.",
     "check:replay",
     DIRECTORY,
     option("trial", list[str], "only these trials; repeat"),

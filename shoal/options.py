@@ -243,13 +243,13 @@ class Options:
     # Samples that feeders prepare before a slot asks for them.
     stream_samples: int = option(2048, WHOLE, rules=[at_least(0)], backend="ray", instead=_ON_RAY)
     # In an allocation of Slurm: seconds before its end at which the run stops. None: a minute, or
-    # more where visits take longer.
+    # more where passes over shards take longer.
     stop_before: float | None = option(
         None,
         None,
         "in an allocation of Slurm: stop so many seconds before its end "
-        "[default: 60, or more where visits take longer]",
-        rules=[seconds_or_none("for as many as visits take")],
+        "[default: 60, or more where passes over shards take longer]",
+        rules=[seconds_or_none("for as many as passes take")],
     )
 
     @classmethod
@@ -443,7 +443,7 @@ def check_whole_visits(options: Options, shards: int, why: str) -> None:
     """Raise StudyError if evaluations are asked for within a visit. `why`: it cannot be."""
     if options.every.within(shards):
         raise StudyError(
-            f"validate_every={options.validate_every!r} asks for evaluations within a visit to a "
+            f"validate_every={options.validate_every!r} asks for evaluations within a pass over a "
             f"shard, and {why}: use a multiple of {1 / shards:.3g} epochs"
         )
 
@@ -451,7 +451,7 @@ def check_whole_visits(options: Options, shards: int, why: str) -> None:
 def check_for_width(options: Options, shards: int, most: int) -> None:
     """Raise StudyError if evaluations are asked for within a visit, and trials may be wide."""
     if most > 1:
-        why = f"a trial may have {most} slots, which make whole visits together"
+        why = f"a trial may have {most} slots, which make whole passes together"
         check_whole_visits(options, shards, why)
 
 

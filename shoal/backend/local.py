@@ -109,7 +109,7 @@ class Local:
         """
         if after is not None and any(len(lane.slots) > 1 for lane in after.lanes):
             raise PlanError(
-                f"the local backend has one slot; got lanes {after.lanes}: "
+                f"the local backend has one slot; got a trial on several: {after.lanes}; "
                 "use another policy, or the ray backend"
             )
         run = self._run

@@ -237,12 +237,12 @@ def start_of(trial: Trial, known: Mapping[TrialId, Trial], kept: Mapping[TrialId
     state = kept.get(parent)
     found = "unknown"
     if parent in known:
-        found = f"durable after {durable(state)[0]} visits"
+        found = f"durable after {durable(state)[0]} passes"
         same_shards = known[parent].shards == trial.shards
         if state is not None and state.visits == visits and same_shards:
             return state
     raise ValueError(
-        f"trial {trial.id} starts from {parent} after {visits} visits"
-        f" to the same shards, but {parent} is {found}:"
-        " start from a trial that is finished, after all its visits"
+        f"trial {trial.id} starts from {parent} after {visits} passes"
+        f" over the same shards, but {parent} is {found}:"
+        " start from a trial that is finished, after all its passes"
     )

@@ -22,7 +22,7 @@ GAP = 42  # pixels between charts
 TOP = 64  # pixels above them
 BOTTOM = 56  # pixels below them
 TEXT = (
-    "A lane for each slot, coloured by trial, alike in all charts; "
+    "A row for each slot, coloured by trial, alike in all charts; "
     "drag to zoom all of them, double-click to see all."
 )
 

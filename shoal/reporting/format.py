@@ -155,7 +155,7 @@ def plural(value: int, noun: str) -> str:
     """A number with its noun: 1 trial, 2 trials."""
     if value == 1:
         return f"{value:,} {noun}"
-    return f"{value:,} {noun}s"
+    return f"{value:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def value(item: Any) -> str:

@@ -320,7 +320,7 @@ def slots(account: Account, bars: Sequence[int] | None, used: bool) -> list[Bloc
     """
     if bars is None:
         return [note("No slot was ever there.")]
-    text = "A lane for each slot, coloured by trial; drag to zoom, double-click to see all."
+    text = "A row for each slot, coloured by trial; drag to zoom, double-click to see all."
     intervals, shown = bars
     if shown < intervals:
         text += (
@@ -627,7 +627,7 @@ def repeated(account: Account) -> list[Block]:
         ]
         for row in lost
     ]
-    heads = ["trial", "times", "visits void", "samples void", "slot time void"]
+    heads = ["trial", "times", "passes void", "samples void", "slot time void"]
     total = sum(row.repeated.samples for row in lost)
     text = (
         f"{plural(len(lost), 'trial')} went back to a durable state: {count(total)} samples, "

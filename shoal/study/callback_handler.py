@@ -105,7 +105,7 @@ def check_model_arguments(
                 )
             if method == "on_epoch":
                 check_whole_visits(
-                    options, shards, f"{who}, which is kept at the ends of visits only"
+                    options, shards, f"{who}, which is kept at the ends of passes only"
                 )
     return takes
 
@@ -146,7 +146,7 @@ class TrialMoment:
         why = "is at its slot, which trains on"
         remedy = f"let on_epoch name an argument `{MODEL}`, which gets the model of then"
         if self.visits < 0:
-            why = "is within a visit to a shard, where no state is kept"
+            why = "is within a pass over a shard, where no state is kept"
             remedy = "use validate_every=1"
         raise StudyError(f"the state of {self.trial} after {self.epoch:g} epochs {why}: {remedy}")
 

@@ -142,7 +142,7 @@ def check_validate_every(setup: Setup, options: Options, data: Data, most: int) 
     check_in_place(setup.recipe, data)
     shards = max(1, len(data.shards))
     if isinstance(setup.recipe, ShardRecipe):
-        check_whole_visits(options, shards, "train_shard makes a whole visit by itself")
+        check_whole_visits(options, shards, "train_shard makes a whole pass by itself")
     check_for_width(options, shards, most)
 
 

@@ -246,7 +246,7 @@ class RecipeReplay:
         if self._state.ended.get(trial) == "finished":
             on_record = len(self._state.visits[trial])
         if in_checkpoint != on_record:
-            why = f"its checkpoint holds {plural(in_checkpoint, 'visit')}, the record {on_record}"
+            why = f"its checkpoint holds {plural(in_checkpoint, 'pass')}, the record {on_record}"
             return Verdict("differs", inf, why)
         start = self._state.known[trial].start
         earlier = self._earlier(trial, start[1] if start else 0)
@@ -280,7 +280,7 @@ class RecipeReplay:
                 isnan(known) and isnan(score)
             ):
                 why = (
-                    f"the score after {plural(visits, 'visit')} is {known:.6g} in the record, and "
+                    f"the score after {plural(visits, 'pass')} is {known:.6g} in the record, and "
                     f"{score:.6g} trained again"
                 )
                 return Verdict("differs", abs(known - score), why)
@@ -439,7 +439,7 @@ class _StateComparison:
         """The verdict on a trial that differs; `newest`: the visits of its newest state."""
         visits, (where, gap) = min(self.gaps.items())
         if visits < newest:
-            where = f"its checkpoint after {plural(visits, 'visit')}: {where}"
+            where = f"its checkpoint after {plural(visits, 'pass')}: {where}"
         return Verdict("differs", gap, where)
 
 

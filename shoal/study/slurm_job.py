@@ -456,7 +456,7 @@ def why_not_requeued(lines: Iterable[Line]) -> str | None:
     if len(fruitless) == FRUITLESS:
         raise StudyError(
             f"not submitted again: the last {FRUITLESS} runs were stopped by the time limit before "
-            "anything new was durable. Ask Slurm for more time, or make visits shorter, by more "
+            "anything new was durable. Ask Slurm for more time, or make passes shorter, by more "
             "shards"
         )
     return None

@@ -20,6 +20,7 @@ from shoal.engine.files import whole, write_whole
 from shoal.engine.journal import Journal, Line
 from shoal.engine.plain_files import check_plain, is_there, open_file, remove_file
 from shoal.engine.snapshot import EVERY, History, Snapshot, Snapshots, runs_in
+from shoal.reporting.format import plural
 from shoal.reporting.optuna_log import OptunaLog
 from shoal.reporting.progress import Progress
 from shoal.search import nested
@@ -86,10 +87,10 @@ def _line(entry: Entry) -> tuple[TrialId, str] | None:
             listed = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
             return trial, f"epoch {epoch:g}: {listed}"
         case Kept(trial, visits, samples, name):
-            return trial, f"kept as {name} after {visits} visits, {samples:g} samples"
+            return trial, f"kept as {name} after {plural(visits, 'pass')}, {samples:g} samples"
         case Fell(trial, visits, samples, why):
             lost = why or "newer work was lost or void"
-            return trial, f"back to visit {visits}, {samples:g} samples: {lost}"
+            return trial, f"back to pass {visits}, {samples:g} samples: {lost}"
         case Failed(trial, why):
             return trial, f"failed: {why}"
         case Finished(trial) | Retired(trial):
@@ -119,7 +120,7 @@ class DamageWarner:
     def _warn(self, entry: Fell) -> None:
         whence = "its beginning"
         if entry.visits:
-            whence = f"its former checkpoint, after {entry.visits} visits"
+            whence = f"its former checkpoint, after {plural(entry.visits, 'pass')}"
         more = ""
         if self._count == FEW:
             more = "; further ones are in log.txt only"

@@ -152,7 +152,7 @@ def replay_code(comparison: Mapping[str, Any]) -> int:
 
 def _verdict(row: Mapping[str, Any]) -> str:
     """How a trial that was trained again compares with its checkpoint."""
-    after = f"after {plural(row['visits'], 'visit')}"
+    after = f"after {plural(row['visits'], 'pass')}"
     difference = f"{row['difference']:.3g}"
     verdict = row["verdict"]
     if verdict == "equal":

@@ -212,8 +212,8 @@ def next_steps(
     if len(failed) < len(study.trials):
         if study.state.kept:
             yield (
-                f"next:    shoal replay {folder}   trains every trial again over its recorded "
-                "visits and compares the weights"
+                f"next:    shoal replay {folder}   trains every trial again as recorded, "
+                "and compares the weights"
             )
         begin = "         " if study.state.kept else "next:    "
         yield f"{begin}{_best(study, figures)} in Python"

@@ -142,7 +142,7 @@ def _happened(entry: Entry) -> Iterable[tuple[str, str, str]]:
         case Failed(trial, why):
             yield "trial", f"failed ({why or 'no reason given'}):", str(trial)
         case Fell(trial, visits, _):
-            yield "trial", f"back to visit {visits}:", str(trial)
+            yield "trial", f"back to pass {visits}:", str(trial)
         case Ended(gang, why) if why:
             yield "slots", f"ended ({why}):", _gang(gang)
         case Joined(slots):

@@ -201,7 +201,7 @@ def test_copies_train_on_from_where_the_other_stood():
 def test_a_start_must_be_durable():
     view = told(FOUR | {"t003": (2, [0.4], "")})
     parent = view.known[TrialId("t003")]
-    with pytest.raises(ValueError, match="starts from nobody after 1 visits"):
+    with pytest.raises(ValueError, match="starts from nobody after 1 passes"):
         fold(State(), [Submitted(replace(parent, id="child", start=("nobody", 1)))])
     with pytest.raises(ValueError, match="cannot start from itself"):
         replace(parent, start=(parent.id, 1))

@@ -311,9 +311,9 @@ class AtStart(shoal.Callback):
         (
             TakesModels(),
             {"validate_every": 0.5},
-            "asks for evaluations within a visit .*TakesModels names `model`.*multiple of 0.333",
+            "asks for evaluations within a pass .*TakesModels names `model`.*multiple of 0.333",
         ),
-        (TakesModels(), {"validate_every": "3 steps"}, "within a visit"),
+        (TakesModels(), {"validate_every": "3 steps"}, "within a pass"),
     ],
 )
 def test_where_there_is_no_model_it_is_refused_before_any_work(
@@ -350,5 +350,5 @@ def test_a_state_that_cannot_be_had_is_said_with_the_remedy(tmp_path: Path, blob
         """Evaluated within visits."""
 
     study = made(tmp_path / "s", blobs())
-    with pytest.warns(UserWarning, match="within a visit to a shard.*validate_every=1"):
+    with pytest.warns(UserWarning, match="within a pass over a shard.*validate_every=1"):
         study.optimize(validate_every=0.1, callbacks=[Within()], policy="fifo", progress=False)

@@ -293,7 +293,7 @@ def test_each_fault_is_found(tmp_path: Path, company: str) -> None:
             assert rows["t001"]["verdict"] == "differs", (recipe, name, rows)
             assert rows["t001"]["why"]
             if name == "last visit":
-                assert "holds 4 visits, the record 5" in rows["t001"]["why"]
+                assert "holds 4 passes, the record 5" in rows["t001"]["why"]
             others = {row["verdict"] for trial, row in rows.items() if trial != "t001"}
             assert others <= {"equal", "agrees"}
             put(study, sound)
@@ -325,7 +325,7 @@ def test_an_earlier_state_that_is_another_one_is_found(tmp_path: Path, company: 
     assert rows["t001"]["verdict"] == "differs"
     assert f"model.{name}" in rows["t001"]["why"]
     if company in ("alone", "interleaved"):
-        assert "its checkpoint after 1 visit: " in rows["t001"]["why"]
+        assert "its checkpoint after 1 pass: " in rows["t001"]["why"]
     assert {rows[each]["verdict"] for each in ("t000", "t002")} <= {"equal", "agrees"}
 
 
@@ -464,7 +464,7 @@ def test_a_score_that_was_altered_in_the_journal_is_found(tmp_path: Path, form: 
     rows = {row["trial"]: row for row in shoal.load_study(study.folder.path).replay()}
     assert rows["t000"]["verdict"] == rows["t002"]["verdict"] == "equal"
     assert rows["t001"]["verdict"] == "differs"
-    why = r"the score after 6 visits is 0.999 in the record, and 0\.\d+ trained again"
+    why = r"the score after 6 passes is 0.999 in the record, and 0\.\d+ trained again"
     assert re.fullmatch(why, rows["t001"]["why"])
 
 
@@ -547,7 +547,7 @@ def test_a_finished_trial_whose_checkpoint_is_older_than_the_journal_differs(
     vault(study).save("old.pt", again(study, 3))
     rows = replay.replayed(study.setup, state)
     assert [row["verdict"] for row in rows] == ["equal", "differs", "equal"]
-    assert "checkpoint holds 3 visits, the record 5" in rows[1]["why"]
+    assert "checkpoint holds 3 passes, the record 5" in rows[1]["why"]
 
 
 def test_other_code_that_makes_another_model_is_one_error(tmp_path: Path) -> None:

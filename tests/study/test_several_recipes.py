@@ -238,7 +238,7 @@ def test_where_wide_trials_are_evaluated_is_checked_for_each_recipe(tmp_path: Pa
     """Half an epoch is three of all six shards, but ends within a visit of each recipe."""
     several = {"a": Lines(), "b": Lines()}
     options = {"validate_every": 0.5, "widths": (1, 2), "slots": 2, "backend": "ray"}
-    with pytest.raises(StudyError, match="within a visit.* use a multiple of 0.333"):
+    with pytest.raises(StudyError, match="within a pass.* use a multiple of 0.333"):
         trained(several, tmp_path / "s", **options)
 
 

@@ -226,7 +226,7 @@ class NodeShards:
             slot_node = process.ready_slot.node
             lacks = sorted(wanted - process.ready_slot.shards)
             raise PlanError(
-                f"a gang of {', '.join(gang.trials)} on {slot} is to read {', '.join(lacks[:5])}, "
+                f"the group {', '.join(gang.trials)} on {slot} is to read {', '.join(lacks[:5])}, "
                 f"which {slot_node} does not hold: data that stays at its nodes needs a "
                 'policy that hops, such as policy="hop"'
             )

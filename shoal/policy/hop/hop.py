@@ -63,7 +63,7 @@ class HopRule:
 # All rules. `hop-NAME` is short for hop(rule=NAME).
 RULES: Mapping[str, HopRule] = {
     "rotation": HopRule(
-        "the trial with the fewest visits whose next shard lies here; each trial's order of shards "
+        "the trial with the fewest passes whose next shard lies here; each trial's order of shards "
         "is fixed when it is first seen, so an interrupted run equals the undisturbed one",
         lambda view, slots, trials, memory, _: by_rotation(view, slots, trials, memory),
         prepare=seat,

@@ -58,7 +58,7 @@ def graph_key(lane: TrainingLane) -> str:
     """
     if lane.hooks.per_trial:
         raise ValueError(
-            "a step takes the configuration, the epoch or the step, which differ between lanes"
+            "a step takes the configuration, the epoch or the step, which differ between models"
         )
     if isinstance(lane.recipe, Adapted):
         why = lane.recipe.obstacle(lane.model)

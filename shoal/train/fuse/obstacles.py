@@ -50,7 +50,7 @@ def check(lanes: Lanes) -> str:
     """
     first = lanes[0]
     if any(lane.recipe is not first.recipe for lane in lanes):
-        raise Unfusable("the lanes are of several recipes")
+        raise Unfusable("the models are of several recipes")
     for lane in lanes:
         for why in _obstacles(lane):
             raise Unfusable(why)
@@ -58,7 +58,7 @@ def check(lanes: Lanes) -> str:
         raise Unfusable(why)
     key = graph_key(first)
     if any(graph_key(lane) != key for lane in lanes[1:]):
-        raise Unfusable("the lanes are not of one graph")
+        raise Unfusable("the models are not of one graph")
     check_groups(lanes)
     return key
 
@@ -70,7 +70,7 @@ def check_groups(lanes: Lanes) -> None:
         Unfusable: some have more than others.
     """
     if len({(lane.batches, lane.grouped) for lane in lanes}) > 1:
-        raise Unfusable("the lanes are not at the same batch of a group")
+        raise Unfusable("the models are not at the same batch of those whose gradients are summed")
 
 
 def _obstacles(lane: TrainingLane) -> Iterator[str]:  # noqa: PLR0912 - one for each

@@ -26,8 +26,8 @@ from shoal.train.wide.lane import Adrift, WideLane
 from shoal.train.wide.step import AnyReader
 
 WITHIN_ON_ONE_SLOT = (
-    "validate_every asks for evaluations within a visit to a shard, which a trial on several slots "
-    "cannot have: give whole epochs, or widths=(1, 1)"
+    "validate_every asks for evaluations within a pass over a shard, which a trial on several "
+    "slots cannot have: give whole epochs, or widths=(1, 1)"
 )
 
 

@@ -1,8 +1,8 @@
 """The lanes that stay at a slot between their units, within a limit of memory.
 
-What a lane is between two units, and who changes that (docs/slot.md has the table): `ready` brings
-a lane to the state before a unit; the unit's begin makes it stale, and `settle` current again;
-`keep` and saved states make it durable; only `drop` takes it away.
+What a lane is between two units, and who changes that (docs/architecture.md has the table):
+`ready` brings a lane to the state before a unit; the unit's begin makes it stale, and `settle`
+current again; `keep` and saved states make it durable; only `drop` takes it away.
 """
 
 from __future__ import annotations

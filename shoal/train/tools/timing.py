@@ -113,7 +113,7 @@ def _answer(timed: Timed, kind: str, arguments: Sequence[Any]) -> Request:
     except TrialError as error:
         return "failed", error.why
     except Adrift as error:
-        return "failed", f"another process of its lane was lost: {error}"
+        return "failed", f"another process of its trial was lost: {error}"
 
 
 class Timed:

@@ -280,7 +280,7 @@ def _near(
         size_text = f"its norm is {size:.2g}"
         if group == "model":
             enough = min(enough, RESOLVED * moved)
-            size_text += f"; a visit moves it by {moved:.2g}"
+            size_text += f"; a pass over a shard moves it by {moved:.2g}"
         if not most <= enough:  # also of NaN
             return Verdict(
                 "not comparable",

@@ -168,7 +168,7 @@ def take(lane: TrainingLane, sent: Mapping[str, Any]) -> None:
         state = sent["whole"]
         if state.get("found", lane.found_size) != lane.found_size:
             raise ValueError(
-                "a lane's slots found different largest batches: "
+                "the slots of a trial found different largest batches: "
                 'say a number instead of batch_size="max"'
             )
         lane.load(state)

@@ -207,7 +207,7 @@ def test_trials_can_be_ranked_by_what_training_returns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("every", [0.25, "2 steps"])
 def test_within_a_visit_nothing_is_evaluated(tmp_path: Path, every: Any) -> None:
     study = shoal.create_study(Line(), storage=tmp_path / "s")
-    with pytest.raises(StudyError, match="train_shard makes a whole visit by itself"):
+    with pytest.raises(StudyError, match="train_shard makes a whole pass by itself"):
         study.optimize(validate_every=every, progress=False)
     study.optimize(validate_every=1 / 3, progress=False)
     first = [epoch for epoch, _ in study.trials[0].scores][:3]
