@@ -2,10 +2,13 @@
 
 import json
 import re
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +16,7 @@ import typer
 from shoal import reporting
 from shoal.core.check import PlanError
 from shoal.core.errors import StudyError, warn
+from shoal.engine.files import current_folder
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
 from shoal.harvest.head import HeadError
@@ -132,10 +136,34 @@ def teller(as_json: bool) -> Callable[[str], None]:
 
 def echo(text: str) -> None:
     """Print it; nothing if nobody reads any more, as after `| head -1`."""
+    text = printable(text)
+    if sys.stdout.isatty():
+        text = folded(text, shutil.get_terminal_size().columns)
     try:
-        typer.echo(printable(text))
+        typer.echo(text)
     except BrokenPipeError:
         into_nothing(sys.stdout)
+
+
+def folded(text: str, columns: int) -> str:
+    """The text with lines that a terminal would cut inside of words broken between them.
+
+    What goes on in the next line begins below what stands after the label.
+    """
+    lines = []
+    for line in text.split("\n"):
+        label = re.match(r"\S+\s{2,}|\s*", line)
+        indent = min(label.end() if label else 0, columns // 2)
+        lines += textwrap.wrap(
+            line,
+            columns,
+            subsequent_indent=" " * indent,
+            expand_tabs=False,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [line]
+    return "\n".join(lines)
 
 
 @contextmanager
@@ -152,6 +180,8 @@ def concluded(study: "Study", as_json: bool, command: str | None = None) -> Iter
         yield
     since, lines = study.folder.snapshots.recent()
     figures = reporting.summary(lines, since=since) | {"report": _report_of(study)}
+    if not as_json and sys.stdout.isatty():
+        echo("")  # the display of the run stands above
     show(figures, as_json, reporting.status_lines)
     trials = study.trials
     failed = [trial.id for trial in trials if trial.status.startswith("failed")]
@@ -177,9 +207,16 @@ def _report_of(study: "Study") -> str | None:
         return None
 
 
+def as_seen_from_here(path: str | Path) -> str:
+    """The path from the current folder, where it lies below that; else as it is."""
+    here = current_folder()
+    below = bool(here) and Path(path).is_relative_to(here)
+    return str(Path(path).relative_to(here) if below else path)
+
+
 def _best(study: "Study", figures: Mapping[str, Any]) -> str:
     """The call in Python that gives what the best trial has learnt."""
-    load = f"shoal.load_study({str(study.folder.path)!r})"
+    load = f"shoal.load_study({as_seen_from_here(study.folder.path)!r})"
     best = figures["best"]
     if "best_by_recipe" in figures:
         return f"{load}.best_by_recipe   gives the best trial of each recipe"
@@ -199,12 +236,13 @@ def next_steps(
     study: "Study", figures: Mapping[str, Any], failed: Sequence[str], command: str | None = None
 ) -> Iterator[str]:
     """Where the report is, and what to do next; `command`: as of `concluded`."""
-    folder = study.folder.path
+    folder = as_seen_from_here(study.folder.path)
     if command is None:
         command = f"shoal resume {folder}"
-    yield f"\nreport:  {figures['report'] or 'not written'}"
+    report = figures["report"]
+    yield f"\nreport:  {as_seen_from_here(report) if report else 'not written'}"
     if failed:
-        text = folder / "trials" / failed[0] / "error.txt"
+        text = Path(folder, "trials", failed[0], "error.txt")
         which = "its traceback" if len(failed) == 1 else "the traceback of the first of them"
         yield f"failed:  {text} has {which}"
         remain = "it stays" if len(failed) == 1 else f"the {plural(len(failed), 'trial')} stay"
