@@ -9,7 +9,7 @@ TESTS := $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow all nightly slurm faults soak soak-all lint house mutants bench gpu papers docs fuzz audit clean
+.PHONY: demo test quick slow all nightly slurm faults soak soak-all lint house mutants bench gpu papers docs pictures fuzz audit clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -89,6 +89,9 @@ docs: $(VENV)/.docs  ## the site, in site/; fails when a page has other figures 
 	$(BIN)/python tools/figures.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python tools/check_site.py
+
+pictures: $(VENV)/.dev  ## of README and the site, from real runs; needs Chromium. Look at them
+	$(BIN)/python tools/pictures.py
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info

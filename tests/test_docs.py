@@ -83,7 +83,7 @@ def test_every_command_and_option_is_documented_and_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_shown_exist(page: Path) -> None:
-    """In every page, also those of the README's table."""
+    """In every page."""
     there = options_of("", typer.main.get_command(app))
     there["slurm script"] |= there["run"]  # which it passes on
     whole_lines = re.findall(r"^\s*shoal ([^\n#]*)$", "\n".join(blocks(page, "")), flags=re.M)
@@ -109,7 +109,40 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 
 OUTPUT = ("python", "")  # a block of code, and right behind it what it prints
-RUN = [ROOT / "README.md"]
+README = ROOT / "README.md"
+SOURCE = "https://github.com/shoal-train/shoal/"
+FILES = "https://raw.githubusercontent.com/shoal-train/shoal/"
+SITE = "https://shoal-train.github.io/shoal/"
+
+
+def source_of(link: str) -> Path | None:
+    """What a link to our own files or pages shows; None: the link goes elsewhere."""
+    for begin in (f"{SOURCE}blob/main/", f"{SOURCE}tree/main/", f"{FILES}main/"):
+        if link.startswith(begin):
+            return ROOT / link.removeprefix(begin)
+    if link.startswith(SITE):
+        page = link.removeprefix(SITE).partition("#")[0] or "index.html"
+        return DOCS / f"{page.removesuffix('.html')}.md"
+    return DOCS / "nothing of ours has such an address" if "shoal-train" in link else None
+
+
+def test_a_package_page_can_show_the_readme() -> None:
+    """Without the repository: each link and picture is absolute, and leads somewhere."""
+    links = re.findall(r"\]\(([^)\s]+)\)", without_fences(README.read_text()))
+    assert len(links) > 20
+    assert not [link for link in links if not link.startswith("https://")]
+    lost = [link for link in links if (ours := source_of(link)) and not ours.exists()]
+    assert not lost
+    assert "<img" not in README.read_text(), "a picture that this test does not see"
+
+
+def test_pictures_are_small() -> None:
+    pictures = [path for path in (DOCS / "assets").iterdir() if path.suffix in {".png", ".svg"}]
+    assert {"run.svg", "report.png", "live.png"} <= {path.name for path in pictures}
+    assert not [path.name for path in pictures if path.stat().st_size > 300_000]
+
+
+RUN = [README]
 RUN += [DOCS / f"{page}.md" for page in ("data", "extending", "functions", "shards", "tables")]
 RUN += [DOCS / "tutorial.md"]
 

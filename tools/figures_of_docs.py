@@ -17,25 +17,52 @@ PAGE = "docs/benchmarks.md"
 
 
 def readme() -> list[Sentence]:
-    seconds = {
-        name: row("tune_grid", variant=name)["wall_s"]
+    seconds = [
+        row("tune_grid", variant=name)["wall_s"]
         for name in ("local", "tune_default", "tune_reuse", "loop")
+    ]
+    four = {"format": "images", "models": 4, "workers": 1}
+    fed = [row("feed", side=side, **four)["samples/s"] for side in ("shoal", "loaders at once")]
+    step = row("step", net="CNN")
+    pause = {
+        name: max(each["seconds"] for each in rows("rescale", **{"with": name}))
+        for name in ("shoal", "torchrun", "ray train")
     }
-    ours = [each["seconds"] for each in rows("rescale", **{"with": "shoal"})]
-    others = [each["seconds"] for each in benchmark("rescale")["rows"] if each["with"] != "shoal"]
+    trial = [
+        row("many", way=way, trials=10_000)["ms_a_trial"]
+        for way in ("shoal", "optuna, in memory", "optuna, journal")
+    ]
+    page = "README.md"
     return [
         sentence(
-            "README.md",
-            "a grid of 16 small networks took {:.1f} s against {:.1f} s (Ray Tune as it comes), "
-            "{:.1f} s (with reused actors) and {:.1f} s (a plain loop)",
-            *seconds.values(),
+            page,
+            "seconds | **{:.1f}** | Ray Tune {:.1f} as it comes, {:.1f} with reused actors; "
+            "a plain loop {:.1f} |",
+            *seconds,
         ),
         sentence(
-            "README.md",
-            "changing the number of processes of a running job took {:.1f} s at most against "
-            "{:.0f} s and more",
-            max(ours),
-            min(others),
+            page,
+            "Four models over {:_} JPEG files, one worker a loader, samples a second | **{:_}** | "
+            "four PyTorch DataLoaders at once {:_} |",
+            ratio("feed", "files"),
+            *(round(each) for each in fed),
+        ),
+        sentence(
+            page,
+            "milliseconds a step | **{:.2f}** | Lightning {:.2f}; a plain loop {:.2f}, with "
+            "Adam's fused kernel {:.2f} |",
+            *(step[f"{way}_ms"] for way in ("shoal", "lightning", "plain", "plain_fused")),
+        ),
+        sentence(
+            page,
+            "longest pause, seconds | **{:.1f}** | torchrun {:.1f}; Ray Train {:.1f} |",
+            *pause.values(),
+        ),
+        sentence(
+            page,
+            "milliseconds a trial | {:.1f} | **Optuna {:.1f}** around a plain loop, {:.1f} with "
+            "its journal in a file |",
+            *trial,
         ),
     ]
 
