@@ -66,7 +66,7 @@ def main() -> None:
             rows.append(seconds(browser, folder, trials))
         browser.close()
     ratios = {f"page_ready_s_{row['trials']}": row["ready_s"] for row in rows}
-    write("page", rows, ratios, ("plotly", "starlette", "uvicorn"))
+    write("page", rows, ratios, ("starlette", "uvicorn"))
 
 
 if __name__ == "__main__":

@@ -273,9 +273,9 @@ PathFinder.find_spec = classmethod(find_spec)
     ("hidden", "device", "says"),
     [
         (
-            ("msgspec", "plotly"),
+            ("filelock", "msgspec"),
             "cpu",
-            r"Python 3\.\d+ at \S+ lacks msgspec, plotly; docs/gpu.md says how .*",
+            r"Python 3\.\d+ at \S+ lacks filelock, msgspec; docs/gpu.md says how .*",
         ),
         ((), "cuda", "device 'cuda' does not work: .*"),
     ],

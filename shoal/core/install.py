@@ -8,7 +8,6 @@ NEEDED = (
     "jinja2",
     "msgspec",
     "numpy",
-    "plotly",
     "rich",
     "scipy",
     "torch",

@@ -1,6 +1,6 @@
 """What a journal tells, for people: pure functions of its lines.
 
-plotly and rich are imported when they are needed.
+rich is imported when it is needed.
 """
 
 from importlib import import_module

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal import reporting
 from shoal.core.errors import StudyError
+from shoal.core.install import install
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
@@ -682,7 +683,7 @@ def _frame(rows: Sequence[Mapping[str, Any]], method: str) -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise StudyError(f"{method}() needs pandas: pip install pandas") from error
+        raise StudyError(f"{method}() needs pandas: {install('pandas')}") from error
     return pandas.DataFrame(rows)
 
 

@@ -37,7 +37,6 @@ def application(shelf: Shelf, ends: Callable[[], bool]) -> Starlette:
     `ends`: whether the server is about to end, so that nobody waits for news any more.
     """
     pages = Pages(shelf, ends)
-    _file("plotly.js")  # importing plotly takes a while: before anybody waits for it
     routes = [
         Route("/", shell),
         Route("/frame", pages.frame),
