@@ -87,7 +87,7 @@ papers: $(VENV)/.dev  ## the five papers' experiments, with their goals; needs t
 
 docs: $(VENV)/.docs  ## the site, in site/; fails when a page has other figures than the results, or is broken
 	$(BIN)/python tools/figures.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/zensical build --config-file mkdocs.yml --clean --strict
 	$(BIN)/python tools/check_site.py
 
 pictures: $(VENV)/.dev  ## of README and the site, from real runs; needs Chromium. Look at them

@@ -2,7 +2,7 @@
 
     python tools/check_site.py [FOLDER]
 
-FOLDER: where `mkdocs build` wrote it, by default site/. Each link and picture leads somewhere, to
+FOLDER: where `make docs` wrote it, by default site/. Each link and picture leads somewhere, to
 the very anchor; no page asks another host for anything. In Chromium, where there is one: at a width
 of 1400 pixels no page has tables of more than 3000 pixels in all (what lies in a fold does not
 count); at 420 pixels no page is wider than the screen; axe-core finds no serious fault, light or
