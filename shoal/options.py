@@ -42,6 +42,11 @@ POOL = "pool:"
 _ON_RAY = 'leave it out, or give backend="ray"'
 
 
+def one_of(*words: str) -> Rule:
+    """The rule of a text that is one of these."""
+    return " or ".join(f'"{word}"' for word in words), lambda value: value in words
+
+
 def at_least(least: float) -> Rule:
     """The rule of a lower bound."""
     return f">= {least}", lambda value: not value < least
@@ -135,21 +140,56 @@ def _make_plain(options: Any) -> None:
 class Options:
     """How a study runs.
 
-    What a trial learns over its visits depends on `device`, `threads` and `fuse` by rounding only.
+    What a trial learns over its passes depends on `device`, `threads` and `fuse` by rounding only.
     There are two exceptions: ReduceLROnPlateau follows `validate_every`, and batch_size="max"
-    follows the memory. The order of visits may depend on `backend`, `slots` and `copies`.
+    follows the memory. The order of passes may depend on `backend`, `slots` and `copies`.
+
+    Args:
+        backend: "local": this process; "ray": a Ray cluster.
+        slots: how many. None: one for each GPU, else one for each CPU. More than four for each GPU
+            or CPU of this machine are refused, unless a cluster is at `address`.
+        threads: CPU threads of each slot.
+        workers: processes that read, prepare and augment data. "auto": as many as cores are left
+            over; they start only where making data takes longer than starting them.
+        device: "cpu", "cuda" or "mps". "auto": a GPU if there is one.
+        address: of a running Ray cluster, or "pool:DIR" of a pool that several studies share. None:
+            one is started on this machine.
+        copies: slots that hold each shard. With more than one, states become durable after every
+            unit.
+        validate_every: epochs between two evaluations of a trial, perhaps a fraction; or "200
+            steps", so many optimizer steps. A trial's end is always evaluated.
+        checkpoint_every: seconds of a trial's training between two durable states. 0: after every
+            unit.
+        max_checkpoint_gb: GiB, the limit for all checkpoints of the study. Final weights, the
+            newest states of running trials and the best trial's weights always stay. None: no
+            limit.
+        data_memory_gb: GiB of prepared shards that each slot keeps in memory.
+        hang_after: seconds without an answer, after which a slot counts as hung and is started
+            again. inf: none does.
+        stuck_after: seconds that one call of the recipe's code may take, such as a few steps,
+            before its trial fails. None: far longer than such calls took so far.
+        state_memory_gb: GiB of models at rest in each slot's memory; those that are training always
+            stay. None: a quarter of the memory, shared by the slots.
+        slot_memory_gb: GiB that a slot may take in all. None: all of its GPU; no limit on a CPU.
+        fuse: packed trials of one graph may train in one step, equal to rounding. False: bit for
+            bit as alone.
+        feeders: processes of each node that prepare chunks once for all its slots. "auto": none at
+            first, and more where preparing once saves time.
+        stream_memory_gb: GiB of prepared chunks that a node's feeders keep for slots that come
+            later.
+        stream_samples: samples that feeders prepare before a slot asks for them.
+        stop_before: in an allocation of Slurm, seconds before its end at which the run stops. None:
+            60, or more where passes over shards take longer.
 
     Raises:
         StudyError: a value is out of its range.
     """
 
-    backend: str = option("local", TEXT, "local (this process) or ray")
-    # Of the ray backend: how many slots. By default one for each GPU, else one for each CPU.
+    backend: str = option(
+        "local", TEXT, "local (this process) or ray", rules=[one_of("local", "ray")]
+    )
     slots: int | None = option(None, WHOLE, "slots of the ray backend", rules=[at_least(1)])
-    # CPU threads of each slot.
     threads: int = option(1, WHOLE, "threads of each slot", rules=[at_least(1)])
-    # Of the local backend: processes that read, prepare and augment data. "auto": as many as cores
-    # are left over; they start only where making data takes longer than starting them.
     workers: int | Literal["auto"] = option(
         "auto",
         None,
@@ -159,7 +199,6 @@ class Options:
         backend="local",
         instead="use feeders=",
     )
-    # Of the local backend: cpu, cuda or mps; auto takes a GPU if there is one.
     device: str = option(
         "auto",
         TEXT,
@@ -167,7 +206,6 @@ class Options:
         backend="local",
         instead="leave it out; a slot has a GPU where the cluster has any",
     )
-    # Of a running Ray cluster; None starts one on this machine.
     address: str | None = option(
         None,
         TEXT,
@@ -175,11 +213,9 @@ class Options:
         backend="ray",
         instead=_ON_RAY,
     )
-    # Slots that hold each shard.
     copies: int = option(
         1, WHOLE, "slots that hold each shard", rules=[at_least(1)], backend="ray", instead=_ON_RAY
     )
-    # Epochs between two evaluations, perhaps a fraction; or "200 steps": optimizer steps.
     validate_every: float | str = option(
         1,
         None,
@@ -187,46 +223,34 @@ class Options:
         "[default: the recipe's, or 1]",
         typed=number_in,
     )
-    # Seconds of a trial's training between two durable states; 0: after every unit.
     checkpoint_every: float = option(
         30.0,
         NUMBER,
         "seconds of training between durable states; 0: every unit",
         rules=[at_least(0)],
     )
-    # The limit for all checkpoints of the study.
     max_checkpoint_gb: float | None = option(
         None, NUMBER, "limit for all checkpoints", rules=[at_least(0)]
     )
-    # Prepared shards that each slot keeps in memory.
     data_memory_gb: float = option(2.0, NUMBER, rules=[at_least(0)])
-    # Of the ray backend: seconds without an answer after which a slot counts as hung and is started
-    # again; inf: none does.
     hang_after: float = option(
         30.0, NUMBER, rules=[at_least(0), above_zero("seconds > 0, or inf for no limit")]
     )
-    # Seconds that one call of the recipe's code may take, such as a few steps, before its trial
-    # fails. None: far longer than such calls took so far.
     stuck_after: float | None = option(
         None,
         NUMBER,
         rules=[at_least(0), above_zero("seconds > 0, or None for what such calls took")],
     )
-    # Models that rest in each slot's memory. None: a quarter of that memory.
     state_memory_gb: float | None = option(None, NUMBER, rules=[at_least(0)])
-    # What a slot may take in all. By default all of its GPU; without a limit on a CPU.
     slot_memory_gb: float | None = option(
         None,
         NUMBER,
         "limit for what a slot takes",
         rules=[at_least(0), above_zero("> 0, or None for no limit")],
     )
-    # Packed trials of one graph may train in one step, equal to rounding. False: bit for bit
-    # as alone.
     fuse: bool = option(
         True, FLAG, "packed trials may train in one step; --no-fuse: bit for bit as alone"
     )
-    # Of the ray backend: processes of each node that prepare chunks once for all its slots.
     feeders: int | Literal["auto"] = option(
         "auto",
         None,
@@ -236,14 +260,10 @@ class Options:
         backend="ray",
         instead="use workers=",
     )
-    # Prepared chunks that a node's feeders keep for slots that come later.
     stream_memory_gb: float = option(
         1.0, NUMBER, rules=[at_least(0)], backend="ray", instead=_ON_RAY
     )
-    # Samples that feeders prepare before a slot asks for them.
     stream_samples: int = option(2048, WHOLE, rules=[at_least(0)], backend="ray", instead=_ON_RAY)
-    # In an allocation of Slurm: seconds before its end at which the run stops. None: a minute, or
-    # more where passes over shards take longer.
     stop_before: float | None = option(
         None,
         None,
@@ -275,8 +295,6 @@ class Options:
 
     def __post_init__(self) -> None:
         _make_plain(self)
-        if self.backend not in ("local", "ray"):
-            raise StudyError(f'backend must be "local" or "ray"; got {self.backend!r}')
         if self.backend == "local" and self.slots not in (None, 1):
             raise StudyError(
                 f"the local backend has one slot; got slots={self.slots}: "

@@ -96,7 +96,7 @@ def with_block(page: str, rule: Block) -> tuple[str, list[str]]:
     if not (mark and end):
         raise LookupError(f"{rule.page} has no place <!-- {rule.name} --> … <!-- end of … -->")
     new = f"\n{rule.content}\n"
-    differences = [] if old == new else [f"the tables of {rule.name} are not those of the results"]
+    differences = [] if old == new else [f"the tables of {rule.name} are out of date"]
     return before + mark + new + end + after, differences
 
 

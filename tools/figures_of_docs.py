@@ -10,6 +10,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from choice_page import choices
 from figure_rules import Block, Rule, Sentence, sentence
 from packing_page import four_markdown, gpu_markdown, markdown
+from reference import options_table
 from results import Row, benchmark, ratio, row, rows
 from selection_tables import markdown as selection_markdown
 
@@ -32,7 +33,7 @@ def readme() -> list[Sentence]:
         row("many", way=way, trials=10_000)["ms_a_trial"]
         for way in ("shoal", "optuna, in memory", "optuna, journal")
     ]
-    page, script = "README.md", "(https://github.com/shoal-train/shoal/blob/main/benchmarks/{}.py)"
+    page = "README.md"
     return [
         sentence(
             page,
@@ -42,18 +43,14 @@ def readme() -> list[Sentence]:
         ),
         sentence(
             page,
-            "[Four models over {:_} JPEG files]" + script.format("feed") + " in {} passes, one "
-            "worker a loader, thousand samples a second | **{:.1f}** | four PyTorch DataLoaders at "
-            "once {:.1f} |",
+            "Four models over {:_} JPEG files, one worker a loader, samples a second | **{:_}** | "
+            "four PyTorch DataLoaders at once {:_} |",
             ratio("feed", "files"),
-            ratio("feed", "epochs"),
-            *(each / 1000 for each in fed),
+            *(round(each) for each in fed),
         ),
         sentence(
             page,
-            "[A step of one small CNN]"
-            + script.format("step")
-            + ", milliseconds | **{:.2f}** | Lightning {:.2f}; a plain loop {:.2f}, with "
+            "milliseconds a step | **{:.2f}** | Lightning {:.2f}; a plain loop {:.2f}, with "
             "Adam's fused kernel {:.2f} |",
             *(step[f"{way}_ms"] for way in ("shoal", "lightning", "plain", "plain_fused")),
         ),
@@ -739,4 +736,5 @@ RULES: list[Rule] = [
     *divided(),
     *packing(),
     *choices(),
+    Block("docs/reference/options.md", "options", options_table()),
 ]

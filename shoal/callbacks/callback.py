@@ -22,16 +22,42 @@ class Callback:
     """
 
     def on_start(self, study: Any) -> None:
-        """A run of the study begins, the first one or one that goes on."""
+        """A run of the study begins, the first one or one that goes on.
+
+        Args:
+            study: the `Study`.
+        """
 
     def on_trial_start(self, study: Any, trial: Any) -> None:
-        """The trial begins to train, or goes on in this run, or after its former end."""
+        """The trial begins to train, or goes on in this run, or after its former end.
+
+        Args:
+            study: the `Study`.
+            trial: its `TrialResult` as of now.
+        """
 
     def on_epoch(self, study: Any, trial: Any, epoch: float, values: Mapping[str, float]) -> None:
-        """The trial was evaluated after so many epochs; `values`: its scores."""
+        """The trial was evaluated.
+
+        Args:
+            study: the `Study`.
+            trial: its `TrialResult` as of now.
+            epoch: after how many epochs, perhaps a fraction.
+            values: its scores, by name.
+        """
 
     def on_trial_end(self, study: Any, trial: Any) -> None:
-        """The trial ended; `trial.status` says how: "finished", "retired" or "failed: why"."""
+        """The trial ended.
+
+        Args:
+            study: the `Study`.
+            trial: its `TrialResult`; `trial.status` says how it ended: "finished", "retired" or
+                "failed: why".
+        """
 
     def on_end(self, study: Any) -> None:
-        """The run is over: all is done, or it was stopped, or it raised an error."""
+        """The run is over: all is done, or it was stopped, or it raised an error.
+
+        Args:
+            study: the `Study`.
+        """

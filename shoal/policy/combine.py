@@ -130,15 +130,30 @@ def _if_work(view: View, time: Seconds) -> Seconds | None:
 
 
 def admit(most: int, policy: Policy[Any]) -> Admit:
-    """The policy, over the first so many trials with work left."""
+    """The policy, over the first so many trials with work left.
+
+    Args:
+        most: how many.
+        policy: the policy.
+    """
     return Admit(most, policy)
 
 
 def fallback(policy: Policy[Any], other: Policy[Any]) -> Fallback:
-    """The policy, and another one for what it leaves over."""
+    """The policy, and another one for what it leaves over.
+
+    Args:
+        policy: the first one.
+        other: the other one.
+    """
     return Fallback(policy, other)
 
 
 def every(seconds: Seconds, policy: Policy[Any]) -> Every:
-    """The policy, asked at intervals only."""
+    """The policy, asked at intervals only.
+
+    Args:
+        seconds: between two decisions.
+        policy: the policy.
+    """
     return Every(seconds, policy)

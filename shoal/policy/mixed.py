@@ -41,10 +41,15 @@ class Sides(NamedTuple):
 class Mixed:
     """The longest trials are wide, as under `WaterFill`; the others are packed, as under `Pack`.
 
-    Both sides end at about the same time. A trial becomes wide if all trials then end earlier by
-    more than `gain` of the time left. It stays wide until it has nothing left to train. A trial in
-    a pack leaves the pack for that. Where packing gains nothing, the trials of that side have a
-    slot each, one after the other. `most`, `fuse`: as for `Pack`.
+    Both sides end at about the same time. A wide trial stays wide until it has nothing left to
+    train. A trial in a pack leaves the pack for that. Where packing gains nothing, the trials of
+    that side have a slot each, one after the other.
+
+    Args:
+        gain: a trial becomes wide if all trials then end earlier by more than this part of the time
+            left.
+        most: trials in a pack.
+        fuse: trials of one graph may train in one step, equal to rounding.
 
     Raises:
         ValueError: gain below 0, or packs of less than one.

@@ -21,9 +21,14 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value
 class PackCost:
     """The seconds that a step of k models with batches b takes.
 
-    It takes `fixed` + `moving` max b + `compute` sum b + `joint` k. `compute` is per sample,
-    `fixed` per step whatever is in it, `moving` per sample of the largest batch, `joint` per model.
-    `repack`: seconds to take a model out of a pack, or to put one in.
+    It takes `fixed` + `moving` max b + `compute` sum b + `joint` k.
+
+    Args:
+        compute: seconds for each sample.
+        fixed: seconds of a step, whatever is in it.
+        moving: seconds for each sample of the largest batch.
+        joint: seconds for each model.
+        repack: seconds to take a model out of a pack, or to put one in.
 
     Raises:
         ValueError: a figure is below 0, or computing costs nothing.
@@ -87,9 +92,12 @@ class PackCost:
 class Packing:
     """How a kind of trial behaves in a pack.
 
-    `cost`: of its steps. `usual`: the batch size of trials whose configuration has no `batch`, and
-    the one at which the rates beside it were measured. `batch`: the configuration's key with the
-    batch size. `per_sample`: GiB that each sample of a batch takes beside the trial's memory.
+    Args:
+        cost: of its steps.
+        usual: the batch size of trials whose configuration has no `batch`, and the one at which the
+            rates beside it were measured.
+        batch: the configuration's key with the batch size.
+        per_sample: GiB that each sample of a batch takes beside the trial's memory.
 
     Raises:
         ValueError: the batch is below 1, or the memory below 0.

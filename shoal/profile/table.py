@@ -24,10 +24,18 @@ MOST = 10**6  # slots: rates are given for fewer
 class Row:
     """Figures of all trials whose configuration has these values (no values: of every trial).
 
-    `rates`: samples/s at widths 1, 2, …; wider goes no faster than the last. `switch`: seconds to
-    load a state at another slot. `up`, `down`: seconds that a trial stands still when it gets more
-    slots, or fewer (None: `switch`). `packing`: what trials that share a slot have in common (None:
-    they take turns). The others are as in `core.profile.Cost`.
+    Args:
+        rates: samples/s at widths 1, 2, …; wider goes no faster than the last.
+        config: the values.
+        memory: GiB that a trial takes of its slot.
+        build: seconds to build a model.
+        evaluate: seconds of an evaluation.
+        save: seconds to write a state.
+        switch: seconds to load a state at another slot.
+        first: seconds that building takes longer if the slot has built no other model before.
+        up: seconds that a trial stands still when it gets more slots. None: `switch`.
+        down: the same when it gets fewer.
+        packing: what trials that share a slot have in common. None: they take turns.
 
     Raises:
         ValueError: there is no rate, one is not positive and finite, or a cost is below 0.
@@ -76,9 +84,13 @@ class Row:
 class Table:
     """Figures by configuration: a trial has those of the first row that its configuration matches.
 
-    `speeds`: how fast each slot is against the others (1 if not listed); a lane keeps the pace of
-    its slowest slot. `known`: the trials that it is asked about; `of` and `believe` make tables for
-    other ones. A trial that is not known has the figures of the first row without a configuration.
+    A trial that is not known has the figures of the first row without a configuration.
+
+    Args:
+        rows: the rows.
+        speeds: how fast each slot is against the others, 1 if it is not listed; a trial on several
+            slots keeps the pace of the slowest.
+        known: the trials that it is asked about; `of` and `believe` make tables for other ones.
 
     Raises:
         ValueError: there are no rows, or a speed is not positive.

@@ -53,19 +53,33 @@ def _stages(epochs: float, factor: float, end: float) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True)
 class ASHA:
-    """`num_samples` trials in all, compared at rungs of epochs, each rung `reduction_factor` later.
+    """Trials compared at rungs, numbers of epochs; the best go on, and none waits for others.
 
-    The first rung is at `grace_period` epochs, the last at `max_epochs`. By promotion (the paper's
-    Algorithm 2) a trial stops at each rung, and goes on while it is among the best 1/factor of
-    those that came there. Where none may go on, a new trial begins. Where too few come for one to
-    reach the end, the best one goes there.
+    By promotion (the paper's Algorithm 2) a trial stops at each rung, and goes on while it is among
+    the best 1/`reduction_factor` of those that came there. Where none may go on, a new trial
+    begins. Where too few come for one to reach the end, the best one goes there.
 
-    `stopping`: a trial trains on unless it is not among the best when it comes to a rung, or before
-    its next evaluation, much as Ray Tune does it. A stopped trial never goes on.
-    `max_concurrent`: trials under way; None: as many as slots, or `per_slot` times as many for
-    packs. `widths`: the fewest and most slots of each trial (None: one); where a trial needs
-    several, fewer are under way. A trial without a finite score goes no further; ties go to the
-    first. What is None is the study's.
+    A trial without a finite score goes no further; ties go to the first. What is None is the
+    study's.
+
+    Args:
+        space: the dimensions, by name.
+        num_samples: trials in all.
+        max_epochs: epochs of the last rung.
+        grace_period: epochs of the first rung.
+        reduction_factor: each rung is at so many times the epochs of the one before, and one trial
+            in so many goes on.
+        metric: the score to compare by.
+        mode: "min" or "max".
+        seed: of the draws, 0 or more.
+        stopping: a trial trains on unless it is not among the best when it comes to a rung, or
+            before its next evaluation, much as Ray Tune does it. A stopped trial never goes on.
+            False: by promotion.
+        max_concurrent: trials under way. None: `per_slot` for each slot.
+        per_slot: trials under way for each slot. None: one, and more for policies that pack; where
+            a trial needs several slots, so many for as many slots.
+        widths: the fewest and most slots of each trial. None: one.
+        sampling: "sobol" spreads the first draws over the space. None: each draw is by itself.
 
     Raises:
         ValueError: a number is out of range.

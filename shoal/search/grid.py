@@ -25,11 +25,17 @@ from shoal.search.space import (
 class Grid:
     """Every combination of the space's `grid` (or `choice`) dimensions, the last running fastest.
 
-    `max_epochs`: how long each trial trains. `max_concurrent`: how many have work left at any time
-    (None: all). `widths`: the fewest and most slots of each (None: one). `priority`: of each
-    (None: 1). `first`: configurations that come before the others, as in a study that goes on with
-    a larger grid. What else is None is the study's; without a study, there is nothing to choose
-    from, and a trial trains for one epoch. The memory is how many trials were submitted.
+    What is None is the study's; without a study, there is nothing to choose from, and a trial
+    trains for one epoch. The memory is how many trials were submitted.
+
+    Args:
+        space: the dimensions, by name, all of them finite.
+        max_epochs: epochs that each trial trains.
+        max_concurrent: trials that have work left at any time. None: all.
+        widths: the fewest and most slots of each trial. None: one.
+        priority: of each trial, for policies that look at it. None: 1.
+        first: configurations that come before the others, as in a study that goes on with a larger
+            grid.
 
     Raises:
         ValueError: a dimension is not finite, or a number is not positive.

@@ -97,13 +97,23 @@ def _bracket(s: int, largest: int, max_epochs: float, factor: float, most: int |
 
 @dataclass(frozen=True, slots=True)
 class SuccessiveHalving:
-    """`num_samples` trials for `grace_period` epochs; the best of them go on, and so on.
+    """Trials that train for a few epochs; the best of them go on, and so on.
 
-    One trial in `reduction_factor` goes on, and trains `reduction_factor` times longer. A trial
-    that failed, or has no finite score, goes no further and keeps no other waiting; ties go to the
-    first. Trial i's configuration is a function of (seed, i), as for `Random`. `widths`: the fewest
-    and most slots of each trial (None: one); as rungs thin out, a policy may widen who is left.
-    What is None is the study's.
+    A trial that failed, or has no finite score, goes no further and keeps no other waiting; ties go
+    to the first. Trial i's configuration is a function of (seed, i), as for `Random`. As rungs thin
+    out, a policy may widen who is left. What is None is the study's.
+
+    Args:
+        space: the dimensions, by name.
+        num_samples: trials that begin.
+        max_epochs: epochs at which the last trials end.
+        grace_period: epochs of the first rung, that is before trials are first compared.
+        reduction_factor: one trial in so many goes on, and trains so many times longer.
+        metric: the score to compare by.
+        mode: "min" or "max".
+        seed: of the draws, 0 or more.
+        widths: the fewest and most slots of each trial. None: one.
+        sampling: "sobol" spreads the first draws over the space. None: each draw is by itself.
 
     Raises:
         ValueError: a number is out of range.
@@ -149,10 +159,20 @@ class SuccessiveHalving:
 class Hyperband:
     """Brackets of successive halving, from many trials trained shortly to few trained long.
 
-    `max_epochs` is the paper's R. `concurrent`: all brackets at once, so that a slot finds work,
-    and packs find company, while one bracket waits for a rung to end; else one after the other, as
-    in the paper. `num_samples`: so many trials in all, the brackets being gone through again and
-    again; None: once. The rest is as for `SuccessiveHalving`.
+    Each bracket is as `SuccessiveHalving`. What is None is the study's.
+
+    Args:
+        space: the dimensions, by name.
+        max_epochs: epochs at which the best trials of each bracket end, the paper's R.
+        reduction_factor: one trial in so many goes on, and trains so many times longer.
+        metric: the score to compare by.
+        mode: "min" or "max".
+        seed: of the draws, 0 or more.
+        concurrent: all brackets at once, so that a slot finds work, and packs find company, while
+            one bracket waits for a rung to end. False: one after the other, as in the paper.
+        num_samples: trials in all, the brackets being gone through again and again. None: once.
+        widths: the fewest and most slots of each trial. None: one.
+        sampling: "sobol" spreads the first draws over the space. None: each draw is by itself.
 
     Raises:
         ValueError: a number is out of range.

@@ -39,15 +39,26 @@ KEEPING = ("CmaEsSampler", "NSGAIISampler", "NSGAIIISampler", "QMCSampler", "Gri
 
 @dataclass(frozen=True, slots=True)
 class Optuna:
-    """`num_samples` trials, each configuration asked of an Optuna sampler when there is room.
-
-    `sampler`: "tpe", "gp", "random", or "module:Class" of one that takes `seed` and learns from
-    trials alone. CMA-ES, NSGA-II and the like keep notes of their own in Optuna's storage, which a
-    rebuilt study does not have. `options`: the sampler's other arguments.
+    """Trials whose configurations are asked of an Optuna sampler, each when there is room for it.
 
     A trial's value is its last score. The sampler learns of trials under way, too; a retired trial
-    counts as pruned. Grid dimensions are sampled like choices. `max_concurrent`, `widths`: as for
-    `ASHA`. What is None is the study's.
+    counts as pruned. Grid dimensions are sampled like choices. What is None is the study's.
+
+    Args:
+        sampler: "tpe", "gp", "random", or "module:Class" of one that takes `seed` and learns from
+            trials alone. CMA-ES, NSGA-II and the like keep notes of their own in Optuna's storage,
+            which a rebuilt study does not have.
+        space: the dimensions, by name.
+        num_samples: trials in all.
+        max_epochs: epochs that each trial trains.
+        options: the sampler's other arguments.
+        metric: the score to learn from.
+        mode: "min" or "max".
+        seed: of the samplers, 0 or more: each trial's is seeded by it and the trial's number.
+        max_concurrent: trials under way. None: `per_slot` for each slot.
+        per_slot: trials under way for each slot. None: one, and more for policies that pack; where
+            a trial needs several slots, so many for as many slots.
+        widths: the fewest and most slots of each trial. None: one.
 
     Raises:
         ValueError: a number is out of range, there is no such sampler, or Optuna is not installed.

@@ -54,17 +54,31 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class PBT:
-    """`num_samples` places, trained to `max_epochs`; copies of the best replace the worst.
+    """A population of trials; copies of the best, with changed hyper-parameters, replace the worst.
 
-    `quantile_fraction`: how many are best, and how many worst. Failed trials and those without a
-    finite score are always among the worst. `mutate`: names of what copies change (None: whatever
-    is `uniform` or `loguniform`): drawn anew with `resample_probability`, else multiplied by 0.8 or
-    1.2, or replaced by a neighbour of a `choice`. Model shapes must not change.
+    Failed trials and those without a finite score are always among the worst. What is None is the
+    study's.
 
-    `asynchronous`: a trial that comes to an interval's end is compared at once, with what the
-    others scored there or later. One of the worst gives way to a copy of one of the best that is at
-    least as far, from its newest durable state. `widths`: the fewest and most slots of each trial
-    (None: one). What is None is the study's.
+    Args:
+        space: the dimensions, by name.
+        num_samples: places in the population.
+        max_epochs: epochs to which each place is trained.
+        perturbation_interval: epochs between two comparisons, a whole number.
+        quantile_fraction: the part of the trials that are best, and the part that are worst, above
+            0 and at most 0.5.
+        resample_probability: how often a changed value is drawn anew, 0 to 1. Else it is multiplied
+            by 0.8 or 1.2, or replaced by a neighbour of a `choice`.
+        mutate: names of what copies change; model shapes must not change. None: whatever is
+            `uniform` or `loguniform`.
+        asynchronous: a trial that comes to an interval's end is compared at once, with what the
+            others scored there or later. One of the worst gives way to a copy of one of the best
+            that is at least as far, from its newest durable state. False: all wait for the
+            interval's end.
+        metric: the score to compare by.
+        mode: "min" or "max".
+        seed: of the draws, 0 or more.
+        widths: the fewest and most slots of each trial. None: one.
+        sampling: "sobol" spreads the first draws over the space. None: each draw is by itself.
 
     Raises:
         ValueError: a number is out of range.

@@ -11,11 +11,20 @@ from shoal.search.space import Config, Space
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """`num_samples` draws from the space; with `grid` dimensions, so many of every combination.
+    """Draws from the space; with `grid` dimensions, so many of every combination.
 
-    Trial i's configuration is a function of (seed, i). `max_epochs`, `max_concurrent`, `widths`
-    and `priority` are as for `Grid`. What is None is the study's; without a study it is one sample
-    for one epoch from seed 0. The memory is how many trials were submitted.
+    Trial i's configuration is a function of (seed, i). What is None is the study's; without a study
+    it is one sample for one epoch from seed 0. The memory is how many trials were submitted.
+
+    Args:
+        space: the dimensions, by name.
+        num_samples: trials, for each combination of the grids.
+        max_epochs: epochs that each trial trains.
+        seed: of the draws, 0 or more.
+        max_concurrent: trials that have work left at any time. None: all.
+        widths: the fewest and most slots of each trial. None: one.
+        priority: of each trial, for policies that look at it. None: 1.
+        sampling: "sobol" spreads the first draws over the space. None: each draw is by itself.
 
     Raises:
         ValueError: a number is not positive, or the seed is below 0.

@@ -123,12 +123,24 @@ class GridDomain:
 
 
 def uniform(low: float, high: float) -> Uniform:
-    """Floats in [low, high). Raises ValueError unless both are finite and low < high."""
+    """Floats in [low, high), each as likely.
+
+    Args:
+        low: the least.
+        high: above the largest.
+
+    Raises:
+        ValueError: the bounds are not finite, or not low < high.
+    """
     return Uniform(low, high)
 
 
 def loguniform(low: float, high: float) -> LogUniform:
     """Floats in [low, high), even in their logarithm.
+
+    Args:
+        low: the least, above 0.
+        high: above the largest.
 
     Raises:
         ValueError: the bounds are not finite, or not 0 < low < high.
@@ -137,14 +149,24 @@ def loguniform(low: float, high: float) -> LogUniform:
 
 
 def randint(low: int, high: int) -> RandInt:
-    """Integers from low to high - 1. Raises ValueError unless low < high."""
+    """Whole numbers from low to high - 1, each as likely.
+
+    Args:
+        low: the least.
+        high: one more than the largest.
+
+    Raises:
+        ValueError: the bounds are no whole numbers, not low < high, or beyond 2**63.
+    """
     return RandInt(low, high)
 
 
 def choice(values: Iterable[Value] | Mapping[Any, Space | None]) -> Choice:
-    """One of these values, or one of a dict's keys together with the dimensions that belong to it.
+    """One of these values, each as likely.
 
-    A dict looks like {"sgd": {"momentum": uniform(0, 1)}, "adam": {}}.
+    Args:
+        values: the values; or a dict of values, each with the dimensions that belong to it, as
+            {"sgd": {"momentum": uniform(0, 1)}, "adam": {}}.
 
     Raises:
         ValueError: there are no values, or JSON cannot hold one of them.
@@ -153,7 +175,11 @@ def choice(values: Iterable[Value] | Mapping[Any, Space | None]) -> Choice:
 
 
 def grid(values: Iterable[Value] | Mapping[Any, Space | None]) -> GridDomain:
-    """Each of these values; or each of a dict's keys with its dimensions, as for `choice`.
+    """Each of these values, combined with every value of the other grids.
+
+    Args:
+        values: the values; or a dict of values, each with the dimensions that belong to it, as for
+            `choice`.
 
     Raises:
         ValueError: there are no values, or JSON cannot hold one of them.

@@ -23,13 +23,19 @@ from shoal.search.rank import EPOCH, Mode, check_scores, cost, scored
 
 @dataclass(frozen=True, slots=True)
 class MedianStopping:
-    """What `inner` proposes; trials below the median of the others stop.
+    """Another searcher's trials, of which those below the median of the others stop.
 
     A trial stops if its best score is worse than the median of the others' averages up to the same
-    epoch. The others are those that came at least as far, `min_trials` or more. (Vizier counts
-    finished ones; where all advance together there are none until the end.) Nothing stops before
-    `grace_period` epochs. A trial without a finite score counts as the worst. `inner`: None is what
-    the study would take without a searcher; what else is None is the study's.
+    epoch. The others are those that came at least as far. (Vizier counts finished ones; where all
+    advance together there are none until the end.) A trial without a finite score counts as the
+    worst. What is None is the study's.
+
+    Args:
+        inner: the other searcher. None: what the study would take without a searcher.
+        metric: the score to compare by.
+        mode: "min" or "max".
+        grace_period: epochs before which nothing stops.
+        min_trials: others that there must be.
 
     Raises:
         ValueError: a number is out of range.
@@ -108,11 +114,18 @@ def _median_without(ranked: Sequence[float], one: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What `inner` proposes; a trial stops once its metric has not improved for `epochs` epochs.
+    """Another searcher's trials, each of which stops once its metric does not improve any more.
 
-    An improvement is one by more than `min_delta`. Nothing stops before `grace_period` epochs.
-    Scores that are not finite are no improvement. `inner`: None is what the study would take
-    without a searcher; what else is None is the study's. Nothing is remembered: the scores tell.
+    Scores that are not finite are no improvement. What is None is the study's. Nothing is
+    remembered: the scores tell.
+
+    Args:
+        inner: the other searcher. None: what the study would take without a searcher.
+        epochs: a trial stops after so many epochs without an improvement.
+        min_delta: an improvement is one by more than this, in the metric's own unit.
+        metric: the score to look at.
+        mode: "min" or "max".
+        grace_period: epochs before which nothing stops.
 
     Raises:
         ValueError: a number is out of range.

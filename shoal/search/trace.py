@@ -21,9 +21,14 @@ Arrivals = Sequence[Sequence[Any]]  # as they are given
 class Trace:
     """Trials that arrive at given seconds of the study.
 
-    `arrivals`: each is (time, config) or (time, config, samples); they are put in order of time.
-    `max_epochs`: how long a trial trains whose samples are not given (None: as the study says,
-    else 1). `widths`: fewest and most slots of each (None: one). The memory is how many arrived.
+    The memory is how many arrived.
+
+    Args:
+        arrivals: each is (seconds, config) or (seconds, config, samples); they are put in order of
+            time.
+        max_epochs: epochs that a trial trains whose samples are not given. None: as the study says,
+            else 1.
+        widths: the fewest and most slots of each trial. None: one.
 
     Raises:
         ValueError: there are no arrivals, one has another form, or a time is below 0.

@@ -50,13 +50,16 @@ def simulate(
     Returns the data, {"specs": [{"spec", "title", "policies": {label: figures}}]}, and lines of
     text with one table for each spec.
 
-    `policies`: labels of the spec's [policies], or policies by name, as "explore(seconds=60)". If
-    there are none, all that the spec has, or "fifo". `out`: a folder for pages: one for each spec
-    with all its policies ("page" in the data), and the journal and the report of each simulated
-    study ("report" in its figures).
+    Args:
+        specs: the paths of the specs.
+        policies: labels of the spec's [policies], or policies by name, as "explore(seconds=60)". If
+            there are none, all that the spec has, or "fifo".
+        out: a folder for pages: one for each spec with all its policies ("page" in the data), and
+            the journal and the report of each simulated study ("report" in its figures).
 
     Raises:
-        SpecError, TraceError: as `load_spec`; or no policy has such a name.
+        SpecError: as for `load_spec`; or no policy has such a name.
+        TraceError: as for `load_spec`.
     """
     summaries: list[Figures] = []
     lines: list[str] = []

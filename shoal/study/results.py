@@ -48,14 +48,21 @@ CURVE_COLUMNS = ("trial", "epoch", "name", "value", "split")
 class TrialResult:
     """What came of one trial.
 
-    `value` is its last score of the study's metric, `best_value` the best over its epochs; both
-    are nan without a score. Where several recipes have unlike metrics, it is that of its recipe.
-    `scores` are (epoch, {metric: value}), oldest first.
+    Attributes:
+        id: its name, as "t003".
+        config: its configuration, by name.
+        status: "running", "finished", "retired" or "failed: why".
+        epochs: passes over its data that it has trained, with fractions.
+        samples: training samples that it has trained on.
+        value: its last score of the study's metric, nan without one. Where several recipes have
+            unlike metrics, of its recipe's.
+        best_value: the best score over its epochs, nan without one.
+        scores: (epoch, {metric: value}), oldest first.
     """
 
     id: TrialId
     config: Mapping[str, Value]
-    status: str  # "running", "finished", "retired" or "failed: why"
+    status: str
     epochs: float
     samples: Samples
     value: float

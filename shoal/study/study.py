@@ -80,8 +80,11 @@ SPACE_FIRST = (
 class Study:
     """A search: a recipe, where it is stored, and what is to be optimized.
 
-    Made by `create_study` or `load_study`. `searcher`: what `optimize` and `ask` use if they are
-    given none.
+    Made by `create_study` or `load_study`.
+
+    Args:
+        setup: the recipe, the folder, the metric and the search space.
+        searcher: what `optimize` and `ask` use if they are given none.
     """
 
     def __init__(self, setup: Setup, searcher: Searcher[Any] | str | None = None) -> None:
@@ -155,22 +158,36 @@ class Study:
     ) -> None:
         """Train until every trial is done, going on where a former call or process stopped.
 
-        `searcher`, `policy`: an object, or its name, as "hyperband(reduction_factor=4)", "fifo" or
-        "auto:fifo,hop-lrw". By default a grid if the search space is one, else random; and the
-        policy that is quickest in a simulation. What a searcher leaves open (None) is the study's,
-        or given here. A study without a recipe takes a function in the searcher's place, and then a
-        searcher or the number of trials in the policy's.
+        A study without a recipe takes a function in the searcher's place, and then a searcher or
+        the number of trials in the policy's.
 
-        `max_concurrent`: trials under way at once. `widths`: the fewest and most slots of each
-        trial. `priority`: of each trial, for grid and random search.
-        `timeout`: seconds, after which the study stops at the end of the units under way; call
-        again to go on. `profile`: given speeds and costs, a Table or a TOML file (what it leaves
-        open is measured). `optuna_log`: also write Optuna's journal; True: to optuna.log in the
-        study's folder. `callbacks`: objects with some methods of `shoal.Callback`, or functions
-        f(study, trial) to call when a trial ends. `loggers`: names ("csv", "tensorboard", "mlflow",
-        "wandb"), perhaps with a place as "csv:logs", or objects. `retry_failed`: failed
-        trials go on from their newest durable state, or begin again. `options`: the fields of
-        `shoal.options.Options`.
+        Args:
+            searcher: which trials there are: an object, or its name, as "asha" or
+                "hyperband(reduction_factor=4)". None: `Grid` if the search space consists of grids,
+                else `Random`. What a searcher leaves open (None) is the study's, or given here.
+            policy: where and when they train: an object, or its name, as "fifo" or
+                "auto:fifo,hop-lrw". "auto" simulates several and takes the quickest.
+            num_samples: trials in all. With grids in the space, so many for each combination of
+                their values; `Grid` needs none.
+            n_trials: `num_samples`, as Optuna calls it.
+            max_epochs: epochs of each trial. None: the recipe's.
+            max_concurrent: trials with work left at any time. None: the searcher's own number.
+            widths: the fewest and most slots of each trial, as (1, 4). None: one.
+            priority: of each trial against others, for policies that look at it, by `Grid` and
+                `Random`. None: 1.
+            timeout: seconds after which the study stops, at the end of the units under way; call
+                again to go on. None: no limit.
+            profile: given speeds and costs, a Table or the path of a TOML file. What it leaves open
+                is measured.
+            progress: print how it goes.
+            optuna_log: also write Optuna's journal, for optuna-dashboard. True: to optuna.log in
+                the study's folder; or a path.
+            callbacks: objects with some methods of `shoal.Callback`, or functions f(study, trial)
+                to call when a trial ends.
+            loggers: names ("csv", "tensorboard", "mlflow", "wandb"), perhaps with a place as
+                "csv:logs", or objects.
+            retry_failed: failed trials go on from their newest durable state, or begin again.
+            **options: how the study runs: the fields of `shoal.options.Options`.
 
         Raises:
             StudyError: the study is open elsewhere, its data changed, an argument or the recipe is
@@ -216,12 +233,16 @@ class Study:
     ) -> None:
         """Go on as the last run was set up: same searcher, policy, backend and options.
 
-        Callbacks are not kept: give them again. `loggers`: None: those that the last run had by
-        name. `retry_failed`: as for `optimize`.
+        Args:
+            timeout: seconds after which the study stops, as for `optimize`.
+            progress: print how it goes.
+            callbacks: as for `optimize`. They are not kept: give them again.
+            loggers: as for `optimize`. None: those that the last run had by name.
+            retry_failed: failed trials go on from their newest durable state, or begin again.
 
         Raises:
-            StudyError: nothing was run yet, or it was set up with the user's own searcher or
-                policy objects.
+            StudyError: nothing was run yet, or it was set up with the user's own searcher or policy
+                objects.
         """
         former = self.folder.head()
         if not former:
@@ -293,9 +314,13 @@ class Study:
         """The next trial of a loop of your own, with its `config`; `tell` what came of it.
 
         Trials that were enqueued come first, then the searcher's. Trials that were asked for and
-        not told before a crash stay open: with `open_first` they come before all others; or tell
-        them by number. Until all trials that were asked for are told, no other process can open
-        the study. A `space` and `others` are errors that say what to write.
+        not told before a crash stay open. Until all trials that were asked for are told, no other
+        process can open the study.
+
+        Args:
+            space: not taken: the study has its space before it is asked. An error says so.
+            open_first: trials that stayed open come before all others. False: tell them by number.
+            **others: not taken: an error names them.
 
         Raises:
             StudyError: the study trains a recipe or `train(config)`, it is open elsewhere, the
@@ -312,8 +337,11 @@ class Study:
     ) -> None:
         """What came of a trial: its final value, or several by name; it has ended.
 
-        `trial`: as `ask` gave it, or its name or number. `state`: "complete", "pruned" or "fail",
-        or Optuna's TrialState; a trial that is pruned or failed needs no value.
+        Args:
+            trial: as `ask` gave it, or its name or number.
+            values: its value of the study's metric, or {name: value}. None: only if it was pruned
+                or failed.
+            state: "complete", "pruned" or "fail", or Optuna's TrialState. None: complete.
 
         Raises:
             StudyError: there is no such trial, it was told already, it has no value of the study's
@@ -346,7 +374,11 @@ class Study:
         return results.results_of(self.setup, self.state)
 
     def get_trials(self, *others: Any, **keywords: Any) -> list[TrialResult]:
-        """`trials`, as Optuna calls it. There are no arguments: they are errors.
+        """`trials`, as Optuna calls it.
+
+        Args:
+            *others: not taken: an error says what to write.
+            **keywords: not taken, either.
 
         Raises:
             StudyError: there are some.
@@ -415,9 +447,12 @@ class Study:
     def report(self, path: str | Path | None = None, *, whole: bool = False) -> Path:
         """Write the report, one HTML file made from the journal alone; returns its path.
 
-        By default it goes into the study's folder. Of a journal of more than 100 000 entries the
-        use of slots is that of the newest of them, and of more than 10 000 trials a sample is
-        drawn; the page says so. `whole`: the use of slots of the whole journal, which takes longer.
+        Of a journal of more than 100 000 entries the use of slots is that of the newest of them,
+        and of more than 10 000 trials a sample is drawn; the page says so.
+
+        Args:
+            path: the file. None: report.html in the study's folder.
+            whole: show the use of slots of the whole journal, which takes longer.
 
         Raises:
             StudyError: the study has not begun.
@@ -436,9 +471,12 @@ class Study:
     # -- models and data ---------------------------------------------------------------------------
 
     def load_model(self, trial: TrialResult | TrialId | str, which: str = "last") -> "nn.Module":
-        """A trial's model in evaluation mode, with its newest durable weights.
+        """A trial's model in evaluation mode, with durable weights.
 
-        `which`: "best" takes the best of the weights that were kept instead.
+        Args:
+            trial: its name, or a result of `trials`.
+            which: "last": the newest durable weights. "best": the best of the weights that were
+                kept.
 
         Raises:
             StudyError: there is no such trial, or nothing durable of it.
@@ -446,11 +484,25 @@ class Study:
         return results.load_model(self.setup, self.state, id_of(trial), which)
 
     def best_model(self, which: str = "last") -> "nn.Module":
-        """The best trial's model in evaluation mode; `which`: as of `load_model`."""
+        """The best trial's model in evaluation mode.
+
+        Args:
+            which: "last" or "best", as for `load_model`.
+
+        Raises:
+            StudyError: as for `best_trial` and `load_model`.
+        """
         return self.load_model(self.best_trial, which)
 
     def models(self, top: int) -> list["nn.Module"]:
-        """The models of the best `top` trials, best first."""
+        """The models of the best trials, best first, in evaluation mode.
+
+        Args:
+            top: how many, 0 or more.
+
+        Raises:
+            StudyError: `top` is no such number, or as for `best_trial` and `load_model`.
+        """
         if not is_whole(top) or top < 0:
             raise StudyError(f"top must be a number of trials >= 0; got {shown(top)}")
         return [self.load_model(trial) for trial in results.ranked(self.setup, self.state)[:top]]
@@ -458,7 +510,9 @@ class Study:
     def checkpoint(self, trial: TrialResult | TrialId | str, which: str = "last") -> Any:
         """What a function's trial gave as its newest checkpoint; of a path, the path of a copy.
 
-        `which`: as of `load_model`.
+        Args:
+            trial: its name, or a result of `trials`.
+            which: "last", or "best" for the best of those that were kept.
 
         Raises:
             StudyError: the study's trials are no functions, there is no such trial, or it gave
@@ -480,10 +534,6 @@ class Study:
     ) -> list[dict[str, Any]]:
         """Train trials again, alone, over their recorded visits, and compare with what was kept.
 
-        `trials`: by default all that have durable weights. `address`: of the Ray cluster whose
-        nodes hold the shards (`Data.shards`): trials are trained at one of these nodes, and the
-        others read for it.
-
         Returns a row a trial: trial, visits, verdict, why (of the last three verdicts), equal (the
         verdict is "equal"), agrees (it is one of the first two), difference (the largest absolute
         one), fused (trained in a fused pack), wide (it had several slots), elsewhere (of one that
@@ -493,10 +543,15 @@ class Study:
         - "equal": to the last bit;
         - "agrees": of a fused or wide trial; what is exact is equal (visits, samples, steps,
           schedules, random states, integers), and numbers are as near as rounding leaves them;
-        - "not comparable": what is exact is equal, but rounding moves the numbers too far, or
-          other random numbers were drawn;
+        - "not comparable": what is exact is equal, but rounding moves the numbers too far, or other
+          random numbers were drawn;
         - "differs";
         - "missing": its checkpoint is not there, or damaged.
+
+        Args:
+            trials: their names. None: all that have durable weights.
+            address: of the Ray cluster whose nodes hold the shards (`Data.shards`). Trials are
+                trained at one of these nodes, and the others read for it.
 
         Raises:
             StudyError: there is nothing durable of a trial, or this process trains already.
@@ -522,12 +577,18 @@ class Study:
         priority: float = 1.0,
         skip_if_exists: bool = False,
     ) -> TrialId:
-        """Add a trial of one's own, which is trained beside the searcher's; returns its name.
+        """Add a trial of your own, which is trained beside the searcher's; returns its name.
 
-        `skip_if_exists`: not if there is a trial of this configuration; then returns its name.
-        `widths`: its fewest and most slots (default: one). `priority`: against others, for
-        policies that look at it. While the study runs, here or in another process, the run takes
-        the trial in within about a second; else the next run does.
+        While the study runs, here or in another process, the run takes the trial in within about a
+        second; else the next run does.
+
+        Args:
+            config: its configuration.
+            max_epochs: epochs that it trains. None: the recipe's.
+            widths: its fewest and most slots. None: one.
+            priority: against others, for policies that look at it.
+            skip_if_exists: add none if there is a trial of this configuration; then returns its
+                name.
 
         Raises:
             StudyError: the study has not begun, no slots could have these widths, or the
@@ -545,9 +606,14 @@ class Study:
     ) -> TrialId:
         """Add a copy of a trial with some of its configuration changed; returns its name.
 
-        With `warm_start` it goes on from the trial's newest durable state. `max_epochs`: in all,
-        those of the state included; None: as long as the trial itself. It works while the study
-        runs, as `enqueue` does.
+        It works while the study runs, as `enqueue` does.
+
+        Args:
+            trial: its name, or a result of `trials`.
+            modify: what to change of its configuration, by name.
+            warm_start: go on from the trial's newest durable state. False: begin anew.
+            max_epochs: epochs in all, those of the state included. None: as long as the trial
+                itself.
 
         Raises:
             StudyError: there is no such trial or no such state, nothing would be left to train, or
@@ -556,7 +622,13 @@ class Study:
         return control.clone(self.setup, id_of(trial), modify or {}, warm_start, max_epochs)
 
     def extend(self, trial: TrialResult | TrialId | str, max_epochs: float) -> None:
-        """Have a trial train for so many epochs in all, from its newest state; as `enqueue`.
+        """Have a trial train longer, from its newest state.
+
+        It works while the study runs, as `enqueue` does.
+
+        Args:
+            trial: its name, or a result of `trials`.
+            max_epochs: epochs in all.
 
         Raises:
             StudyError: there is no such trial, it failed or was taken out, or its state is gone.
@@ -564,9 +636,12 @@ class Study:
         control.extend(self.setup, id_of(trial), max_epochs)
 
     def stop(self, trial: TrialResult | TrialId | str | None = None) -> None:
-        """Take a trial out before its end; None: end the run, as Ctrl-C does.
+        """Take a trial out before its end, or end the run, as Ctrl-C does.
 
         Nothing happens to a trial that has ended.
+
+        Args:
+            trial: its name, or a result of `trials`. None: the run.
 
         Raises:
             StudyError: there is no such trial, nobody runs the study, or as for `enqueue`.
@@ -580,6 +655,11 @@ class Study:
 
         A slot that is to go completes its visit first, and what only it holds becomes durable. It
         holds for this run; from now on nodes that join bring no more slots than that.
+
+        Args:
+            add: so many more.
+            remove: so many fewer.
+            count: so many in all.
 
         Raises:
             StudyError: nobody runs the study, its backend has one slot, a pool lends its slots, no
@@ -606,18 +686,24 @@ def create_study(
 ) -> Study:
     """A study of this recipe or function, in a new folder.
 
-    With `load_if_exists` it goes on in a folder that holds one. Without a recipe, `optimize` gets
-    a function or an objective, or `ask` gives trials to a loop of your own. `command`: a command
-    line to train in place of a recipe, with {names} of the search space in it, as
-    "python train.py --lr {lr}".
-
-    `storage`: the study's folder; by default runs/<study_name or the recipe's name>.
-    `checkpoints`: another place for the weights, any fsspec URL. `metric`, `mode` ("min" or "max")
-    and `search_space`: by default the recipe's attributes. `direction` is another name of `mode`,
-    and "minimize" and "maximize" other words for its values, as Optuna has them. `searcher`: what
-    `optimize` and `ask` use if they are given none.
-
-    There are no `others`: names that other tools have are errors that say what to use.
+    Args:
+        recipe: what to train: a `Recipe`, a function, or an objective. None: `optimize` gets the
+            function, `ask` gives trials to a loop of your own, or there is a `command`.
+        command: a command line to train in place of a recipe, with {names} of the search space in
+            it, as "python train.py --lr {lr}".
+        storage: the study's folder. None: runs/NAME, with the study's name.
+        study_name: names the folder in runs/; it has no effect if `storage` is given. None: the
+            recipe's name in small letters.
+        metric: the name of the score to rank by. None: the recipe's.
+        mode: "min" or "max". None: the recipe's, or "min".
+        direction: another name of `mode`. Both also take "minimize" and "maximize", as Optuna has
+            them.
+        search_space: the dimensions to search, by name. None: the recipe's.
+        checkpoints: another place for the weights, any fsspec URL. None: the folder.
+        searcher: what `optimize` and `ask` use if they are given none.
+        load_if_exists: go on in a folder that holds a study. False: that is an error.
+        seed: of first weights, of the order of samples and of all random choices.
+        **others: not taken: names that other tools have are errors that say what to use.
 
     Raises:
         StudyError: the folder holds a study already, cannot be written to, or an argument is wrong.
@@ -652,10 +738,14 @@ def load_study(
 ) -> Study:
     """The study in that folder, as its last run left it.
 
-    Results need no recipe. What trains or gives a model loads it, which runs its code: only if you
-    stored it yourself, or say `trust=True` once, after you have looked at the folder's `recipe`.
-    `checkpoints`: where the weights lie, if that is another place than the last run of yours used,
-    or you have moved the folder.
+    Results need no recipe. What trains or gives a model loads it, which runs its code.
+
+    Args:
+        storage: the study's folder.
+        trust: load the recipe although it is not your own. Say so once, after you have looked at
+            the folder's `recipe`. False: only if you stored it yourself.
+        checkpoints: where the weights lie, if that is another place than the last run of yours
+            used, or you have moved the folder.
 
     Raises:
         StudyError: there is none; and of what needs the recipe: it is not there, or not your own.

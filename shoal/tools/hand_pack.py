@@ -42,12 +42,19 @@ UNTOLD = 1e12
 class HandPack:
     """Models of one recipe that train together on one device.
 
-    Each model learns what it would learn alone, in a study as here.
+    Each model learns what it would learn alone, in a study as here. Models that have no room
+    together are trained in smaller packs, one after the other.
 
-    `fuse`: models of one graph may train in one step where that is measured to be faster (equal to
-    rounding); otherwise each model is equal to the last bit. `metric`: of the validation that ends
-    each epoch, as in a study, where a recipe's scheduler is ReduceLROnPlateau (default: the
-    recipe's). Models that have no room together are trained in smaller packs, one after the other.
+    Args:
+        recipe: what to train; its data is `shoal.Data`.
+        seed: of first weights, of the order of samples and of all random choices, 0 or more.
+        fuse: models of one graph may train in one step where that is measured to be faster, equal
+            to rounding. False: each model is equal to the last bit.
+        device: "auto", "cpu", "cuda" or "mps". "auto" takes a GPU if there is one.
+        threads: CPU threads.
+        metric: the score of the validation that ends each epoch, as in a study, where a recipe's
+            scheduler is ReduceLROnPlateau. None: the recipe's.
+        data_memory_gb: GiB of prepared shards that are kept in memory.
 
     Raises:
         StudyError: not a recipe, or its data is not `shoal.Data`.
@@ -98,8 +105,10 @@ class HandPack:
     ) -> str:
         """Add a model of this configuration, and return its name.
 
-        `state`: what `free` or `state` returned; by default the model is new. `name`: by default
-        "m0", "m1" …
+        Args:
+            config: the configuration.
+            state: what `free` or `state` returned. None: the model is new.
+            name: None: "m0", "m1" …
 
         Raises:
             StudyError: the name is in use.
@@ -121,11 +130,13 @@ class HandPack:
         return f"m{self._number}"
 
     def train(self, epochs: int = 1) -> dict[str, dict[str, float]]:
-        """Train all models so many epochs more.
+        """Train all models; returns each one's means of training values over its last epoch.
 
-        Returns the means of each model's training values over its last epoch, by name.
         A model that raises or diverges is freed, and noted in `failed`. If training ends early, as
         by Ctrl-C or data that cannot be read, the other models are as before the call.
+
+        Args:
+            epochs: so many more.
         """
         before = self._models.states()
         try:
@@ -150,6 +161,9 @@ class HandPack:
 
         This is the model, its optimizer, its random states and so on.
 
+        Args:
+            name: the model's.
+
         Raises:
             StudyError: no such model.
             TrialError: it was not built yet, and its recipe raised.
@@ -165,6 +179,9 @@ class HandPack:
     def model(self, name: str) -> nn.Module:
         """A copy of the model, in evaluation mode.
 
+        Args:
+            name: the model's.
+
         Raises:
             StudyError: no such model.
         """
@@ -175,6 +192,9 @@ class HandPack:
 
     def free(self, name: str) -> Tree:
         """Take the model out, and give its memory back. `load` goes on with the state returned.
+
+        Args:
+            name: the model's.
 
         Raises:
             StudyError: no such model.
@@ -204,11 +224,21 @@ class HandPack:
 
 
 def pack(recipe: Recipe, configs: Iterable[Mapping[str, Any]], **options: Any) -> HandPack:
-    """A `HandPack` with a model of each configuration loaded; `options`: its own.
+    """A `HandPack` with a model of each configuration loaded.
 
     >>> models = shoal.pack(MyRecipe(), [{"lr": 0.1}, {"lr": 0.01}])
     >>> models.train(epochs=3)
     >>> models.evaluate()
+
+    Args:
+        recipe: what to train.
+        configs: the configurations.
+        **options: the other arguments of `HandPack`: seed, fuse, device, threads, metric,
+            data_memory_gb.
+
+    Raises:
+        StudyError: as for `HandPack`.
+        ValueError: as for `HandPack`.
     """
     models = HandPack(recipe, **options)
     for config in configs:

@@ -133,18 +133,24 @@ class RowCache:
 class Elastic:
     """As many slots for each trial as gain most within `horizon` seconds, less what changing costs.
 
-    `horizon`: "learned" for the mean time between departures of slots, as far as they were seen.
-    `up`, `down`: seconds that a trial's slots stand still when it grows or shrinks; as the profile
-    says if not given. A slot of which the end is known counts only for the time that it has left.
-    `admit`: at most so many trials at a time, first come first served.
-    `objective`: "throughput" in samples/s; "efficiency", that over the trial's rate on one slot;
-    "priority", the latter times the trial's priority; or a function of a trial and its rates at 1,
-    2, … slots, which gives what it is worth per second at each. `placement`: "index", the free
-    slots in the order in which they joined; "spatial", those likely to leave together for one
-    trial; or a `Spatial`. `hysteresis`: a trial gives up slots only if that gains more than this
-    part of what it makes within the horizon. So measured speeds may be off by half of it without
-    equal trials exchanging slots. `placed`: data stays at nodes, so that each slot of a trial reads
-    a shard that lies there, and counts change between units; see `joint_plan`.
+    A slot of which the end is known counts only for the time that it has left.
+
+    Args:
+        horizon: seconds. "learned": the mean time between departures of slots, as far as they were
+            seen.
+        up: seconds that a trial's slots stand still when it grows. None: as the profile says.
+        down: the same when it shrinks.
+        admit: at most so many trials at a time, first come first served. None: any number.
+        objective: "throughput" in samples/s; "efficiency", that over the trial's rate on one slot;
+            "priority", the latter times the trial's priority; or a function of a trial and its
+            rates at 1, 2, … slots, which gives what it is worth per second at each.
+        placement: "index": the free slots in the order in which they joined. "spatial": those
+            likely to leave together for one trial; or a `Spatial`.
+        hysteresis: a trial gives up slots only if that gains more than this part of what it makes
+            within the horizon. So measured speeds may be off by half of it without equal trials
+            exchanging slots.
+        placed: data stays at nodes, so that each slot of a trial reads a shard that lies there, and
+            counts change between units; see `joint_plan`.
 
     Raises:
         ValueError: a horizon, cost, admit, objective, placement or hysteresis that cannot be.

@@ -53,10 +53,12 @@ def _row_number(text: str) -> int:
 class Spatial:
     """How likely two nodes are to leave together.
 
-    `chance`: p at one rack; it falls by e every `reach` racks.
-    `table`: measured instead, as rising (from so many racks on, p if they joined apart, p if they
-    joined together). `position`: where a node's rack stands, in racks; read from its name by
-    default.
+    Args:
+        chance: at one rack, 0 to 1; it falls by e every `reach` racks.
+        reach: racks.
+        table: measured instead, as rising (from so many racks on, the chance if they joined apart,
+            the chance if they joined together).
+        position: a function of a node's name: where its rack stands, in racks.
 
     Raises:
         ValueError: a chance not within 0 … 1, a reach not positive, or a table whose distances do

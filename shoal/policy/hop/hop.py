@@ -104,9 +104,13 @@ ELSEWHERE = (
 class Hop:
     """Each idle slot takes one pass of an idle trial over a shard that lies at the slot.
 
-    `rule` says which trial: a name in `RULES`, where each says what it does. `seed`: of `random`.
-    `barrier`: no trial begins an epoch before all others with work left have ended the one before.
     Trials whose data is not divided run whole, on slots that no unit wants.
+
+    Args:
+        rule: which trial: "rotation", "lrw", "early", "random" or "quick4", as `RULES` says.
+        seed: of the rule "random".
+        barrier: no trial begins an epoch before all others with work left have ended the one
+            before.
 
     Raises:
         ValueError: no such rule.

@@ -51,6 +51,9 @@ class Hybrid:
     trial's data is not divided.
 
     Trials that need several slots run whole, on slots that no hop wants.
+
+    Args:
+        policy: how it hops.
     """
 
     policy: Hop = field(default_factory=Hop)

@@ -68,22 +68,28 @@ class _Cache:
 class Pack:
     """A free slot takes a pack of waiting trials that fit its memory together.
 
-    `grouping`: "contiguous" is the cheapest by the profile, and packs only what gains by it;
-    "nearest" (kNN), "random" and "batch_size" are the paper's, and fill the memory. `most`: trials
-    in a pack. `same`: names in the configuration that make the model's graph; trials that differ in
-    one are not packed. `batch`: the name of the batch size. `refill`: a trial that waits joins a
-    running pack that has room, where the profile says that all together then go faster. `fuse`:
-    lanes of one graph may train in one step (equal to rounding). `levels`, of "nearest": the values
-    that each name may have in the search space, by which distances are counted (what it leaves
-    out: the values that the study has); `within`: members are no further from the one drawn (None:
-    as far as the memory reaches).
-
     The pack that takes longest goes first. Packs are no larger than it takes to give every idle
     slot one, and no longer than all slots are at work anyway. Trials that were measured to take
     next to nothing are packed with others of the same figures also where they gain nothing by it,
     until their slot has something to do. Where a slot is idle and nobody waits, the running pack
-    that takes longest gives it some of its trials, if all then end earlier.
-    A trial that brought two slots down runs alone.
+    that takes longest gives it some of its trials, if all then end earlier. A trial that brought
+    two slots down runs alone.
+
+    Args:
+        grouping: "contiguous" is the cheapest by the profile, and packs only what gains by it;
+            "nearest" (kNN), "random" and "batch_size" are the paper's, and fill the memory.
+        most: trials in a pack.
+        same: names in the configuration that make the model's graph; trials that differ in one are
+            not packed.
+        batch: the name of the batch size in the configuration.
+        refill: a trial that waits joins a running pack that has room, where the profile says that
+            all together then go faster.
+        fuse: trials of one graph may train in one step, equal to rounding.
+        seed: of "nearest" and "random".
+        levels: of "nearest": the values that each name may have in the search space, by which
+            distances are counted. A name that is left out has the values of the study's trials.
+        within: of "nearest": members are no further from the one drawn. None: as far as the memory
+            reaches.
 
     Raises:
         ValueError: no such grouping, or packs of less than one.

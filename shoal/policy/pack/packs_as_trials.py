@@ -43,15 +43,18 @@ Trials = Sequence[TrialId]
 class PacksAsTrials:
     """The policy, over packs of trials at the same visits that go faster together.
 
-    `most`: trials in a pack; packs are small enough that every slot has one. `fuse`: lanes of one
-    graph may train in one step. A pack stays together until its trials end or differ in their
-    visits, or they turn out not to go faster, or to need more memory than a slot has, or slots
-    would be idle.
+    A pack stays together until its trials end or differ in their visits, or they turn out not to go
+    faster, or to need more memory than a slot has, or slots would be idle.
 
     Where the policy fixes each trial's order of shards (`Hop.order`), all of a pack have that of
     its first trial from then on. So an interrupted run equals the undisturbed one, whichever trial
     is the first later. Of very many trials the policy sees the first ones only, the others as these
     end.
+
+    Args:
+        policy: the policy.
+        most: trials in a pack; packs are small enough that every slot has one.
+        fuse: trials of one graph may train in one step, equal to rounding.
 
     Raises:
         ValueError: packs of less than one.

@@ -44,8 +44,11 @@ from shoal.policy.width.place import place
 class Fixed:
     """Each trial on its slot, over the whole data set; trials of one slot in the order listed.
 
-    `assignment`: slot of each trial. A slot that is away keeps its trials waiting; a trial that has
-    not been submitted yet is passed over; trials that are not listed never run.
+    A slot that is away keeps its trials waiting; a trial that has not been submitted yet is passed
+    over; trials that are not listed never run.
+
+    Args:
+        assignment: {trial: slot}.
 
     Raises:
         ValueError: nothing is assigned.
@@ -83,6 +86,9 @@ class Width:
 
     A trial that does not allow this width has the nearest one that it allows.
 
+    Args:
+        slots: of each trial, 1 or more.
+
     Raises:
         ValueError: width below 1.
     """
@@ -112,12 +118,13 @@ class Width:
 class Killable:
     """Each trial on exactly `width` slots, or the nearest width that it can have.
 
-    Trials are served in the order in which they came.
-    A trial that lost a slot is stopped and waits for as many again. A trial that finds too few free
-    slots lets the next ones pass. When all slots together are too few, and nothing else runs, the
-    first trial takes what there is, if it can.
+    Trials are served in the order in which they came. A trial that lost a slot is stopped and waits
+    for as many again. A trial that finds too few free slots lets the next ones pass. When all slots
+    together are too few, and nothing else runs, the first trial takes what there is, if it can.
 
-    `admit`: at most so many trials at a time.
+    Args:
+        width: slots of each trial, 1 or more.
+        admit: at most so many trials at a time. None: any number.
 
     Raises:
         ValueError: width or admit below 1.
@@ -339,8 +346,12 @@ def _fill(order: Sequence[Ask], rungs: Rung, free: int) -> None:
 class Wrate:
     """Greatest sum of speed-ups, in which short trials count more.
 
-    `beta`: how much more (0: all alike; 0.25 is a good value). `hysteresis`: how much more a step
-    counts that the trial already has; 0.1 and more where a change of width costs a minute or more.
+    Args:
+        beta: how much more. 0: all alike; 0.25 is a good value.
+        hysteresis: how much more a step counts that the trial already has; 0.1 and more where a
+            change of width costs a minute or more.
+        every: seconds between two decisions, as for `Doubling`.
+        foretell: as for `Doubling`.
 
     Raises:
         ValueError: beta or hysteresis below 0.
@@ -371,6 +382,11 @@ class Wrate:
 class HeSrpt:
     """Shares that fall with what is left, for speed-ups of about width^p.
 
+    Args:
+        p: the power, between 0 and 1.
+        every: seconds between two decisions, as for `Doubling`.
+        foretell: as for `Doubling`.
+
     Raises:
         ValueError: p is not between 0 and 1.
     """
@@ -400,6 +416,11 @@ class HeSrpt:
 class SrptK:
     """The trials with least left, each on so many slots.
 
+    Args:
+        slots: of each trial, 1 or more.
+        every: seconds between two decisions, as for `Doubling`.
+        foretell: as for `Doubling`.
+
     Raises:
         ValueError: slots below 1.
     """
@@ -428,7 +449,11 @@ class Rounds:
     """As many trials as there are slots, drawn by lot, on their fewest slots.
 
     The next ones start when all of them are through (Pittman et al., SC'18, as FLEET's section 6
-    describes it). `together`: as in `Flotilla`.
+    describes it).
+
+    Args:
+        seed: of the lots.
+        together: as for `Flotilla`.
     """
 
     seed: int = 0

@@ -240,10 +240,20 @@ UNBOUNDED = Effort()
 class NodeMilp:
     """`Elastic` by the paper's program; the better of its solution and what runs now (section 3.6).
 
-    Each solve ends at `nodes` branch-and-bound nodes, or within `gap` of the optimum. `limit`:
-    seconds, for benchmarks only: journals are then no longer repeatable. `bigm`: "paper" for the
-    program as printed. `objective`, `hysteresis`: as of `Elastic`. The program as printed charges
-    `down` alone for shrinking: that is hysteresis=0, but for a thousandth of the horizon.
+    The program as printed charges `down` alone for shrinking: that is hysteresis=0, but for a
+    thousandth of the horizon.
+
+    Args:
+        horizon: seconds.
+        up: seconds that a trial's slots stand still when it grows. None: as the profile says.
+        down: the same when it shrinks.
+        admit: at most so many trials at a time. None: any number.
+        nodes: branch-and-bound nodes at which each solve ends. None: no limit.
+        gap: each solve ends within this part of the optimum.
+        limit: seconds of each solve, for benchmarks only: journals are then no longer repeatable.
+        bigm: "repaired", or "paper" for the program as printed.
+        objective: as of `Elastic`.
+        hysteresis: as of `Elastic`.
 
     Raises:
         ValueError: an objective or hysteresis that cannot be.

@@ -102,11 +102,14 @@ class Doubling:
     """All trials run, and their widths follow what one slot more would save.
 
     If there are more trials than slots, the first to come run. Widths change when trials or slots
-    come and go, or are measured, and where that gains enough: see `hysteresis`. `rule`: "doubling"
-    (the paper's precomputed strategy), "plus-one" (Optimus) or "exact". `every`: decide also after
-    so many seconds, since the gains change while trials train; None: then only. `foretell`: a
-    metric, from whose scores so far what trials have left is foretold; None: as much as they were
-    asked to train.
+    come and go, or are measured, and where that gains enough: see `hysteresis`.
+
+    Args:
+        rule: "doubling" (the paper's precomputed strategy), "plus-one" (Optimus) or "exact".
+        every: decide also after so many seconds, since the gains change while trials train. None:
+            only as trials or slots come, go or are measured.
+        foretell: a metric, from whose scores so far what trials have left is foretold. None: as
+            much as they were asked to train.
 
     Raises:
         ValueError: no such rule, or an interval that is not positive.

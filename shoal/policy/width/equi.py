@@ -55,7 +55,12 @@ def equal_shares(wanting: Sequence[Ask], capacity: int) -> dict[TrialId, int]:
 
 @dataclass(frozen=True, slots=True)
 class Equi:
-    """Equal shares, in powers of two. `every`, `foretell`: as in `Doubling`."""
+    """Equal shares, in powers of two.
+
+    Args:
+        every: seconds between two decisions, as for `Doubling`.
+        foretell: as for `Doubling`.
+    """
 
     every: Seconds | None = None
     foretell: str | None = None

@@ -28,16 +28,18 @@ class Explore:
     """Each new trial explores its widths; the others share what is left.
 
     New trials go first, in the order in which they came. All the while a trial explores, it holds
-    the slots of its greatest width.
-    The others share what is left by `doubling.climb`, at the rates seen. Where slots join later,
-    the widths that they allow are explored then. A trial for which there is no room to go on
-    exploring shares at the widths that it has explored.
+    the slots of its greatest width. The others share what is left by `doubling.climb`, at the rates
+    seen. Where slots join later, the widths that they allow are explored then. A trial for which
+    there is no room to go on exploring shares at the widths that it has explored.
 
     A width at which trials of its kind were measured is not explored, and the time at a width ends
-    once that is measured.
+    once that is measured. The memory has the times and samples at which each trial began each
+    width.
 
-    `seconds`: for all widths together. `most`: greatest width to explore. `foretell`: as in
-    `Doubling`. Its memory has the times and samples at which each trial began each width.
+    Args:
+        seconds: of exploring, for all widths together.
+        most: the greatest width to explore, in slots.
+        foretell: as for `Doubling`.
 
     Raises:
         ValueError: seconds not positive, or most below 1.

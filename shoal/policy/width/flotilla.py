@@ -133,20 +133,26 @@ def _left_over(members: Sequence[Ask], rungs: Rung, free: int, guard: bool) -> N
 class Flotilla:
     """Measures how fast trials go, forms flotillas, and keeps each until its trials end.
 
-    `scope` "global": a new flotilla of all that is left whenever fewer than `alpha` of the slots
-    are busy (algorithm 1), and when a pace turns out to be another than the flotillas were formed
-    by and all are through sooner with new ones (see `until_through`). "local": slots that come
-    free get a flotilla of the trials that wait, and nothing is stopped.
+    Slots that the guard, or the trials' widths, leave over go to further flotillas. The memory are
+    the paces that the flotillas were formed by (None: none was formed since trials were measured),
+    what was tried at which width, and the rates reported.
 
-    `delta`, `guard`: as in `create_flotilla`. Slots that the guard, or the trials' widths, leave
-    over go to further flotillas. `profile`: what is measured of each kind of trial before the first
-    flotilla, see `missing`. "alone": its rate on its fewest slots; other widths are measured as
-    they come up. "printed": all widths up to the paper's M_t. "never": trials that nobody measured
-    count as the mean of the others. `together`: all trials of a flotilla advance at the pace of the
-    slowest, over one stream; else each keeps its own pace, as in the paper.
-
-    Its memory are the paces that the flotillas were formed by (None: none was formed since trials
-    were measured), what was tried at which width, and the rates reported.
+    Args:
+        scope: "global": a new flotilla of all that is left whenever fewer than `alpha` of the slots
+            are busy (algorithm 1), and when a pace turns out to be another than the flotillas were
+            formed by and all are through sooner with new ones (see `until_through`). "local": slots
+            that come free get a flotilla of the trials that wait, and nothing is stopped.
+        alpha: the part of the slots that is to be busy, 0 to 1.
+        delta: samples/s by which the paces of a flotilla may differ. None: the paper's share of the
+            fastest one.
+        guard: slots that are left over go to the slowest trial only where one more makes it faster.
+            False: in any case, as printed.
+        profile: what is measured of each kind of trial before the first flotilla, see `missing`.
+            "alone": its rate on its fewest slots; other widths are measured as they come up.
+            "printed": all widths up to the paper's M_t. "never": trials that nobody measured count
+            as the mean of the others.
+        together: all trials of a flotilla advance at the pace of the slowest, over one stream.
+            False: each keeps its own pace, as in the paper.
 
     Raises:
         ValueError: no such scope or profile, alpha not in 0..1, or delta below 0.

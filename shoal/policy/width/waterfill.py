@@ -129,12 +129,16 @@ class WaterFill:
 
     More trials than slots: each trial has its fewest slots, the longest trials go first, and a
     trial makes room for another one at ticks only. Fewer trials: widths that even out their ends.
-    They change only if the last end comes earlier by more than `gain` of it and the change's cost.
 
-    `expect`: samples that a trial is taken to need where its own number cannot be trusted, since
-    trials stop when they converge. What is left is then `expect` minus what the trial did, but a
-    quarter of it at least. `foretell`: a metric, from whose scores so far the samples that are
-    left are foretold, as in `Doubling`. `every`: seconds between ticks.
+    Args:
+        gain: widths change only if the last end comes earlier by more than this part of it and the
+            change's cost.
+        expect: samples that a trial is taken to need where its own number cannot be trusted, since
+            trials stop when they converge. What is left is then `expect` minus what the trial did,
+            but a quarter of it at least. None: its own number.
+        every: seconds between ticks. None: no ticks.
+        foretell: a metric, from whose scores so far the samples that are left are foretold, as for
+            `Doubling`.
 
     Raises:
         ValueError: gain below 0, expect or every not positive, or both expect and foretell.

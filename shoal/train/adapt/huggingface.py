@@ -59,20 +59,24 @@ def huggingface(
 ) -> HuggingFaceRecipe:
     """A recipe of a Hugging Face model, from what a Trainer gets.
 
-    `model_init`: a function of the configuration, or of nothing, that returns a new model whose
-    output has a `loss`. `train`, `valid`: lists of dicts, torch Datasets or datasets.Dataset;
-    `valid` may be a fraction of `train`. `collator`: makes a batch, a dict, of a list of items.
-
-    `args`: a TrainingArguments, or a dict of its fields; a configuration's keys learning_rate,
-    weight_decay and so on come first. The schedule ends after `num_train_epochs`.
-    `compute_metrics`: gets an EvalPrediction of the whole validation set.
-    `preprocess_logits_for_metrics`: gets the predictions and labels of a batch, and returns what
-    is to be kept of the predictions. `shards`: as for `Data.dataset`. `attributes`: those of a
-    recipe, by name: search_space, metric, mode, and so on.
+    Args:
+        model_init: a function of the configuration, or of nothing, that returns a new model whose
+            output has a `loss`.
+        train: a list of dicts, a torch Dataset or a datasets.Dataset.
+        valid: the same to validate on, or a fraction of `train`.
+        collator: makes a batch, a dict, of a list of items. None: as the Trainer does.
+        args: a TrainingArguments, or a dict of its fields; a configuration's keys learning_rate,
+            weight_decay and so on come first. The schedule ends after `num_train_epochs`.
+        compute_metrics: gets an EvalPrediction of the whole validation set, and returns scores by
+            name.
+        preprocess_logits_for_metrics: gets the predictions and labels of a batch, and returns what
+            is to be kept of the predictions.
+        shards: how many, as for `Data.dataset`.
+        **attributes: those of a `Recipe`, by name: search_space, metric, mode, and so on.
 
     Raises:
-        TypeError, ValueError: `model_init` is no function, `train` is no data set, `args` has a
-            field that Shoal does not follow, or an attribute is unknown.
+        TypeError: `model_init` is no function, `train` is no data set, or an attribute is unknown.
+        ValueError: `args` has a field that Shoal does not follow, or an attribute is out of range.
     """
     for name in MEANT.keys() & attributes.keys():
         raise TypeError(f"shoal.huggingface takes no {name}: give {MEANT[name]}")

@@ -68,24 +68,28 @@ def lightning(
 ) -> LightningRecipe:
     """A recipe of a LightningModule, whose code stays as it is.
 
-    `module`: the class, which is built for each trial with those keys of the configuration that its
-    __init__ takes; or a function that gets the configuration and returns a module.
-
-    `datamodule`: a LightningDataModule, its class, or a function that returns one. Or `train` and
-    `valid`: DataLoaders, Datasets, or functions that return them. Left out, the module's own
-    train_dataloader and val_dataloader are called. `validation`: the fraction of the training data
-    to validate on, where there is no other validation data. `shards`: as for `Data.dataset`.
-    `samples`: of an endless IterableDataset, how many are read.
-
-    `max_epochs`: as in the Trainer; `self.trainer.max_epochs` and `estimated_stepping_batches` tell
-    it, or the study's where it is left out. No trial of a module that asks for these trains longer.
-    `automatic_optimization`: as the module has it, where its class does not show that.
-    `attributes`: those of a recipe, by name: batch_size, accumulate_grad_batches,
-    gradient_clip_val, precision, search_space, metric, mode, and so on.
+    Args:
+        module: the class, which is built for each trial with those keys of the configuration that
+            its __init__ takes; or a function that gets the configuration and returns a module.
+        datamodule: a LightningDataModule, its class, or a function that returns one.
+        train: instead, a DataLoader, a Dataset, or a function that returns one. None, as
+            `datamodule`: the module's own train_dataloader is called.
+        valid: the same to validate on. None: the module's own val_dataloader is called.
+        validation: the fraction of the training data to validate on, where there is no other
+            validation data.
+        shards: how many, as for `Data.dataset`.
+        samples: of an endless IterableDataset, how many are read.
+        max_epochs: epochs, as in the Trainer; `self.trainer.max_epochs` and
+            `estimated_stepping_batches` tell it. No trial of a module that asks for these trains
+            longer. None: the study's.
+        automatic_optimization: as the module has it, where its class does not show that.
+        gradient_clip_algorithm: "norm" or "value": what `gradient_clip_val` limits.
+        **attributes: those of a `Recipe`, by name: batch_size, accumulate_grad_batches,
+            gradient_clip_val, precision, search_space, metric, mode, and so on.
 
     Raises:
-        TypeError, ValueError: the module is none, an attribute is unknown, or the class has a hook
-            that Shoal cannot call.
+        TypeError: the module is none, or an attribute is unknown.
+        ValueError: an attribute is out of range, or the class has a hook that Shoal cannot call.
     """
     check_module(module)
     recipe_class = LightningRecipe

@@ -70,10 +70,16 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Data:
     """Training shards in their order, and validation parts.
 
-    docs/data.md lists the ways to build it. `shards`: the training shards. `sizes`:
-    samples in each. `validation`: the validation parts, perhaps none. `chunk`: samples to a chunk,
-    a function of the data alone. `fingerprint`: changes when the data or its division does.
-    `serial`: the data must not be read while trials train.
+    Made by one of the methods below, from `arrays` to `files`.
+
+    Attributes:
+        shards: the training shards, by name.
+        sizes: samples in each.
+        validation: the validation parts, perhaps none.
+        chunk: samples to a chunk, a function of the data alone.
+        fingerprint: changes when the data or its division does.
+        serial: the data must not be read while trials train.
+        names: the texts or classes behind a column's numbers, by column.
 
     Raises:
         DataError: no shard, or an empty one.
@@ -152,14 +158,19 @@ class Data:
 
         A batch of columns given by position is a tuple; given by name, a dict.
 
-        `shards`: their number; None: as few as keep a shard within 256 MB. `shard_weights`: the
-        sizes of the shards in proportion to each other. If they are the speeds of the slots at
-        which the shards will lie, each slot takes equally long for a pass.
-
-        `validation`: the fraction set aside at random, the columns themselves in the same order (or
-        under the same names), or None. `stratify`: the column whose values keep their shares in the
-        fraction. `order`: "sequential" keeps the samples in their order, and sets the last ones
-        aside.
+        Args:
+            *columns: the columns by position.
+            shards: their number. None: as few as keep a shard within 256 MB.
+            validation: the fraction set aside at random, the columns themselves in the same order
+                (or under the same names), or None.
+            stratify: the column, by place or name, whose values keep their shares in the fraction.
+            seed: of the division.
+            shard_weights: the sizes of the shards in proportion to each other. If they are the
+                speeds of the slots at which the shards will lie, each slot takes equally long for a
+                pass.
+            order: "random", or "sequential": the samples keep their order, and the last ones are
+                set aside.
+            **named: the columns by name.
 
         Raises:
             DataError: no columns, unequal lengths, text, nothing left to train or validate on, more
@@ -174,10 +185,15 @@ class Data:
     ) -> Data:
         """One long sequence, as of a language model; batches are (inputs, targets).
 
-        Each sample is a window of `window` steps. Targets are the values that follow the inputs.
-        With a step that takes `state`, row i of each batch continues row i of the batch before: the
-        sequence is cut in as many streams as a batch has rows. `values`: (n, …), the first axis
-        steps. `validation`: another sequence, the fraction at the end, or None.
+        Targets are the values that follow the inputs. With a step that takes `state`, row i of each
+        batch continues row i of the batch before: the sequence is cut in as many streams as a batch
+        has rows.
+
+        Args:
+            values: (n, …), the first axis steps.
+            window: steps in each sample.
+            validation: another sequence, the fraction at the end, or None.
+            shards: as for `arrays`.
 
         Raises:
             DataError: not a window of values, or as `arrays`.
@@ -200,17 +216,24 @@ class Data:
 
         Items of equal shapes are kept as columns, and batches are slices of them. Items that hold
         arrays of unequal shapes, text, images or nested containers are kept as they are, and become
-        a batch by `collate`: a function of a list of items, or None for torch's default collate.
-        `collate` may draw random numbers; they depend on the seed and the place in the pass.
+        a batch by `collate`.
 
         Items that were read are kept; those beyond `data_memory_gb` are read again. Items that draw
         random numbers are read anew in each training pass, under seeds of the pass; those to
-        validate on are drawn once. An IterableDataset is read once from its beginning to its end,
-        or its first `samples` items are. `order`: "sequential" keeps the
-        items in their order, and sets the last ones aside. A DataLoader: as `loader`.
+        validate on are drawn once. An IterableDataset is read once from its beginning to its end.
 
-        `validation`: another such dataset, a DataLoader, the fraction set aside at random, or None.
-        `shards`, `shard_weights`: as for `arrays`.
+        Args:
+            dataset: the dataset, or a DataLoader, as for `loader`.
+            validation: another such dataset, a DataLoader, the fraction set aside at random, or
+                None.
+            shards: as for `arrays`.
+            seed: of the division.
+            shard_weights: as for `arrays`.
+            collate: a function of a list of items, which may draw random numbers; they depend on
+                the seed and the place in the pass. None: torch's default collate.
+            order: "random", or "sequential": the items keep their order, and the last ones are set
+                aside.
+            samples: of an IterableDataset, how many are read. None: all.
 
         Raises:
             DataError: no items, items of unequal forms, nothing left to train or validate on.
@@ -244,8 +267,14 @@ class Data:
         SubsetRandomSampler keep their meaning. The order of any other sampler or batch sampler is
         drawn in each pass, under the study's seed; the data has one shard then. `num_workers`
         becomes the study's `workers`, where that is "auto". A loader's own generator and
-        `worker_init_fn` are not used. `valid`: another DataLoader or dataset, a fraction, or None.
-        `samples`: of an endless IterableDataset, how many are read.
+        `worker_init_fn` are not used.
+
+        Args:
+            train: the DataLoader to train on.
+            valid: another DataLoader or dataset, a fraction, or None.
+            shards: as for `arrays`.
+            seed: of the division.
+            samples: of an endless IterableDataset, how many are read.
 
         Raises:
             DataError: a loader that makes batches in another way, or as `dataset`.
@@ -271,8 +300,14 @@ class Data:
         """A folder of .npz files: each is a shard, in the order of their names.
 
         The arrays in a file are its columns. Arrays saved by name make dict batches; arrays saved
-        by position (arr_0, …) make tuples. `validation`: the fraction of the files set aside at
-        random, another folder of such files, or None.
+        by position (arr_0, …) make tuples.
+
+        Args:
+            path: the folder.
+            pattern: which of its files.
+            validation: the fraction of the files set aside at random, another folder of such files,
+                or None.
+            seed: of the choice of these files.
 
         Raises:
             DataError: no files, files of unlike arrays, nothing left to train or validate on.
@@ -291,9 +326,16 @@ class Data:
     ) -> Data:
         """Files in the format of MNIST (IDX), gzipped or not.
 
-        Batches are (images as stored, labels as int64). `validation`: (images, labels) files, the
-        fraction set aside at random (with `stratify=1` labels keep their shares), or None.
-        `shards`, `shard_weights`: as for `arrays`.
+        Batches are (images as stored, labels as int64).
+
+        Args:
+            images: the file of images.
+            labels: the file of their labels.
+            shards: as for `arrays`.
+            validation: (images, labels) files, the fraction set aside at random, or None.
+            stratify: 1: labels keep their shares in the fraction.
+            seed: of the division.
+            shard_weights: as for `arrays`.
 
         Raises:
             DataError: not an IDX file, cut short, or as for `arrays`.
@@ -323,18 +365,26 @@ class Data:
 
         With `label` a batch is (all other columns as float32 (n, k), the label); without it a dict
         of columns. Whole numbers are int64, others float32. What parts the values (comma,
-        semicolon, tab or bar) is seen from the header line.
+        semicolon, tab or bar) is seen from the header line. All rows are held in memory.
 
-        `columns`: those to read; None: all. `drop`: columns to leave out. `encode`: {column:
-        "onehot", "ordinal", "hash", or a function}, of text and dates; the texts by number are in
-        `names`. A function gets the list of the column's values in the training part, and returns a
-        function of such a list. `fill`: what takes the place of missing values: a number, "mean" or
-        "median" (of the training part) for all columns of numbers but the label, or {column:
-        value}. `dropna`: columns; rows that lack a value there are left out. `na_values`: texts
-        that mean a missing value. `decimal`: what parts the whole from the fraction. `encoding`: of
-        the files, such as "latin-1"; None: UTF-8. `validation`: a fraction, other files, or
-        None. `stratify`: the column whose values keep their shares in the fraction; it may be text.
-        `shards`: as for `arrays`. All rows are held in memory.
+        Args:
+            paths: the files.
+            label: the column to predict.
+            columns: those to read. None: all.
+            drop: columns to leave out.
+            encode: {column: "onehot", "ordinal", "hash", or a function}, of text and dates; the
+                texts by number are in `names`. A function gets the list of the column's values in
+                the training part, and returns a function of such a list.
+            fill: what takes the place of missing values: a number, "mean" or "median" (of the
+                training part) for all columns of numbers but the label, or {column: value}.
+            dropna: columns; rows that lack a value there are left out.
+            na_values: texts that mean a missing value.
+            decimal: what parts the whole from the fraction.
+            encoding: of the files, such as "latin-1". None: UTF-8.
+            validation: a fraction, other files, or None.
+            stratify: the column whose values keep their shares in the fraction; it may be text.
+            shards: as for `arrays`.
+            seed: of the division.
 
         Raises:
             DataError: no such file or column, text without `encode`, missing values without `fill`.
@@ -360,7 +410,24 @@ class Data:
         shards: int | None = None,
         seed: int = 0,
     ) -> Data:
-        """Rows of Parquet files; for the arguments see `csv`."""
+        """Rows of Parquet files, as `csv` reads those of CSV files.
+
+        Args:
+            paths: one file, a folder, a pattern ("*.parquet") or a list.
+            label: as for `csv`, as all that follow.
+            columns: those to read. None: all.
+            drop: columns to leave out.
+            encode: how text and dates become numbers.
+            fill: what takes the place of missing values.
+            dropna: columns; rows that lack a value there are left out.
+            validation: a fraction, other files, or None.
+            stratify: the column whose values keep their shares in the fraction.
+            shards: as for `arrays`.
+            seed: of the division.
+
+        Raises:
+            DataError: as for `csv`.
+        """
         tables = reader("tables", "Data.parquet", "pyarrow")
         setup = tables.TableSetup(label, columns, encode, fill, stratify, drop, dropna)
         how = Division(seed, shards)
@@ -383,8 +450,20 @@ class Data:
     ) -> Data:
         """Rows of a frame: of pandas, Polars or pyarrow, or what scikit-learn loads as one.
 
-        For the arguments see `csv`; `validation` may be another frame. The index is left out; NaN
-        is a missing value. `encode` of this data takes frames, too.
+        The index is left out; NaN is a missing value. `encode` of this data takes frames, too.
+
+        Args:
+            frame: the frame.
+            label: as for `csv`, as all that follow.
+            columns: those to take. None: all.
+            drop: columns to leave out.
+            encode: how text and dates become numbers.
+            fill: what takes the place of missing values.
+            dropna: columns; rows that lack a value there are left out.
+            validation: a fraction, another frame, or None.
+            stratify: the column whose values keep their shares in the fraction.
+            shards: as for `arrays`.
+            seed: of the division.
 
         Raises:
             DataError: no frame; or as `csv`.
@@ -401,9 +480,12 @@ class Data:
 
         Text is encoded and gaps are filled as in this data; nothing is fitted anew. Data with a
         label gives the other columns as float32 (n, k), and the files need no label. Data without
-        gives {column: values}. `columns`: these columns alone, by name, the label perhaps among
-        them. Rows keep their order; columns that this data does not have are left out. A warning
-        names texts that "onehot" does not know: their rows are all 0.
+        gives {column: values}. Rows keep their order; columns that this data does not have are left
+        out. A warning names texts that "onehot" does not know: their rows are all 0.
+
+        Args:
+            paths: the files, or the frame.
+            columns: these columns alone, by name, the label perhaps among them. None: all.
 
         Raises:
             DataError: the data is no table's, a column is missing or of another kind, or "ordinal"
@@ -431,10 +513,17 @@ class Data:
     ) -> Data:
         """A Hugging Face `datasets.Dataset`, or Arrow files; rows stay in the files until read.
 
-        A batch is a dict of columns. Lists of equal lengths become axes. Pictures of `datasets`
-        are decoded. `decode`: {column: function of a value}, for all else that is no number.
-        `columns`: those to read; None: all. `validation`: a fraction, another dataset, or None.
-        `stratify`: the column whose values keep their shares in the fraction; it may be text.
+        A batch is a dict of columns. Lists of equal lengths become axes. Pictures of `datasets` are
+        decoded.
+
+        Args:
+            source: the dataset, or the files.
+            columns: those to read. None: all.
+            decode: {column: function of a value}, for all else that is no number.
+            validation: a fraction, another dataset, or None.
+            stratify: the column whose values keep their shares in the fraction; it may be text.
+            shards: as for `arrays`.
+            seed: of the division.
 
         Raises:
             DataError: rows that are in no file, no such column, values that are no numbers.
@@ -456,9 +545,16 @@ class Data:
         """A folder with a folder of pictures (jpg, png) for each class.
 
         A batch is (pictures uint8 (n, 3, height, width), class numbers int64); the class names are
-        `data.names["1"]`. `size`: a side or (height, width) to which pictures are resized; None:
-        all have one size. `validation`: a fraction (each class keeps its share, unless `stratify`
-        is False), another such folder, or None.
+        `data.names["1"]`.
+
+        Args:
+            root: the folder.
+            size: a side or (height, width), in pixels, to which pictures are resized. None: all
+                have one size.
+            validation: a fraction, another such folder, or None.
+            stratify: each class keeps its share in the fraction.
+            shards: as for `arrays`.
+            seed: of the division.
 
         Raises:
             DataError: no such folder, no pictures, pictures of several sizes.
@@ -479,10 +575,16 @@ class Data:
     ) -> Data:
         """Tar files in webdataset's layout: each is a shard; a sample's members share a name.
 
-        Members jpg, png, npy, cls and json (numbers) are decoded by their ending. `decode`:
-        {ending: function of the bytes}, for others, such as txt. `columns`: the endings to read:
-        then a batch is a tuple; None: all of the first sample's, and a batch is a dict. `size`: of
-        pictures, as for `images`. `validation`: a fraction of the files, other files, or None.
+        Members jpg, png, npy, cls and json (numbers) are decoded by their ending.
+
+        Args:
+            paths: one file, a folder, a pattern or a list.
+            columns: the endings to read: then a batch is a tuple. None: all of the first sample's,
+                and a batch is a dict.
+            decode: {ending: function of the bytes}, for others, such as txt.
+            size: of pictures, as for `images`.
+            validation: a fraction of the files, other files, or None.
+            seed: of the choice of these files.
 
         Raises:
             DataError: no such file, a packed tar file, a sample that lacks a member.
@@ -494,11 +596,16 @@ class Data:
     def files(
         paths: Paths, read: Callable[[Path], Any], *, validation: Any = None, seed: int = 0
     ) -> Data:
-        """Files of any format: each is a shard; `read(path)` gives its columns.
+        """Files of any format: each is a shard.
 
-        The columns are arrays of equal length, as a tuple or a dict. Each file is read once when
-        the data is made, to see how many samples it has. `validation`: a fraction of the files,
-        other files, or None.
+        Each file is read once when the data is made, to see how many samples it has.
+
+        Args:
+            paths: one file, a folder, a pattern or a list.
+            read: a function of a path, which returns the file's columns: arrays of equal length, as
+                a tuple or a dict.
+            validation: a fraction of the files, other files, or None.
+            seed: of the choice of these files.
 
         Raises:
             DataError: no such file, or files whose columns differ.
@@ -525,17 +632,29 @@ class Data:
     ) -> dict[str, Any]:
         """Shuffle the rows of files once, write them as shards, and a catalogue of these.
 
-        `source`: CSV, Parquet, Arrow, .npz, .npy or tar files, a folder of such, or a folder of
-        pictures by class. `folder`: a new one. Each shard is an uncompressed .npz file, or
-        `replicas` copies of it, at `nodes` in turn: `folder/node/s000.npz`. `speeds`: of the nodes;
-        shards are as large as the mean speed of the nodes that hold them. `validation`: a
-        fraction, other files, or None; it is divided in as many shards. `label`, `drop`: columns
-        of CSV and Parquet files; with a label rows are (inputs float32, label). `numeric_only`:
-        columns of these files that hold text or times are left out. `size`: of pictures.
-        `memory_gb`: what is held in memory at most, about; the disk holds the rows twice
-        meanwhile. Equal arguments give equal files.
+        Each shard is an uncompressed .npz file, as `folder/node/s000.npz`. Equal arguments give
+        equal files.
 
         Returns {"catalogue": the path of shards.toml, "rows": by shard, "bytes": written}.
+
+        Args:
+            source: CSV, Parquet, Arrow, .npz, .npy or tar files, a folder of such, or a folder of
+                pictures by class.
+            folder: a new one.
+            shards: how many.
+            seed: of the shuffle.
+            replicas: copies of each shard.
+            nodes: where they lie, in turn.
+            speeds: of the nodes; shards are as large as the mean speed of the nodes that hold them.
+                None: all are equal.
+            validation: a fraction, other files, or None; it is divided in as many shards.
+            label: of CSV and Parquet files: the column to predict; rows are (inputs float32, label)
+                then.
+            drop: columns of these files to leave out.
+            numeric_only: leave out columns of these files that hold text or times.
+            size: of pictures, as for `images`.
+            memory_gb: GiB that are held in memory at most, about; the disk holds the rows twice
+                meanwhile.
 
         Raises:
             DataError: no such files, rows that are no numbers, a folder that is not empty, more
@@ -614,6 +733,9 @@ class Data:
     def read(self, part: ShardId) -> Columns:
         """All samples of a training shard or validation part.
 
+        Args:
+            part: its name, of `shards` or `validation`.
+
         Raises:
             DataError: it cannot be read (any more), or it has another size than before.
         """
@@ -626,6 +748,10 @@ class Data:
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of a training shard or validation part, in this order.
+
+        Args:
+            part: its name, of `shards` or `validation`.
+            index: the numbers of the samples in it.
 
         Raises:
             DataError: they cannot be read (any more).
@@ -673,9 +799,11 @@ class Data:
     def weighted(self, weights: Any) -> Data:
         """The data, whose samples are drawn with replacement in each pass, by their weights.
 
-        `weights`: one number >= 0 for each sample, in the order of the data as it was given; those
-        set aside for validation have one, too. A pass over a shard draws as many samples as the
-        shard has, from (seed, shard, turn).
+        A pass over a shard draws as many samples as the shard has, from (seed, shard, turn).
+
+        Args:
+            weights: one number >= 0 for each sample, in the order of the data as it was given;
+                those set aside for validation have one, too.
 
         Raises:
             DataError: another number of weights, or one that is no such number.
@@ -689,8 +817,10 @@ class Data:
     def balanced(self, by: str | int) -> Data:
         """The data, of which each pass draws samples of all labels equally often.
 
-        `by`: the name or place of the column of labels; of a table the label's name. All labels
-        are read once.
+        All labels are read once.
+
+        Args:
+            by: the name or place of the column of labels; of a table the label's name.
 
         Raises:
             DataError: there is no such column, or it has several values per sample.
@@ -704,9 +834,12 @@ class Data:
         """The data, whose batches have samples of similar lengths.
 
         Each chunk is sorted by length and cut in groups of four batches of the recipe's
-        `batch_size`, which come in a random order. `by`: the name or place of a column, whose
-        values' first axes count (of text, its bytes), or a function of an item that gives a
-        number. They see items as `prepare` leaves them.
+        `batch_size`, which come in a random order.
+
+        Args:
+            by: the name or place of a column, whose values' first axes count (of text, its bytes),
+                or a function of an item that gives a number. They see items as `prepare` leaves
+                them.
         """
         label = by if isinstance(by, str | int) else getattr(by, "__qualname__", "function")
         return self._arranged(f"buckets {label}", buckets=by)
@@ -716,8 +849,13 @@ class Data:
 
         Search over it with {"fold": shoal.grid(range(count)), …}. Each sample is validated on in
         one fold. Trials of one fold share their stream of data. Where folds differ by a sample, one
-        is left out of training, so that shards have one size in all folds. `stratify`: the column
-        whose values keep their shares in each fold; of a table the label's name.
+        is left out of training, so that shards have one size in all folds.
+
+        Args:
+            count: how many, 2 or more.
+            seed: of the division.
+            stratify: the column whose values keep their shares in each fold; of a table the label's
+                name.
 
         Raises:
             DataError: fewer than two folds, more than samples, or data that has a validation part
@@ -745,6 +883,9 @@ class Data:
 
         The first epoch trains on the shards as they are. Which samples a shard holds later is a
         function of the study's seed and the epoch; shards keep their sizes.
+
+        Args:
+            how: "across" shards, the only way there is.
 
         Raises:
             DataError: `how` is not "across", or the data cannot be dealt: in weights, folds or its

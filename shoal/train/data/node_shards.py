@@ -80,19 +80,24 @@ class FromShards(Generic[D]):
     ) -> D:
         """Shards that stay at the nodes where they lie: {shard id: {node: path}}.
 
-        A shard may lie at several nodes, as equal copies. Only these nodes read it; where the
-        study runs on other machines, not even the process that runs it. `train`: such a dict, or a
-        TOML file with tables [train.ID] and [valid.ID]. `valid`: the validation parts. The node
-        "*" stands for every node. See docs/shards.md for what nodes are called.
+        A shard may lie at several nodes, as equal copies. Only these nodes read it; where the study
+        runs on other machines, not even the process that runs it. The node "*" stands for every
+        node. See docs/shards.md for what nodes are called.
 
         Each shard is a file: .npz, .npy, .csv, .parquet, .arrow, .tar, a folder of pictures by
-        class; or any that the recipe's method `read(path)` reads. Paths may be URLs of fsspec:
-        each holder fetches the file once, and keeps up to `cache_gb` GiB in the folder `cache` (by
-        default in the temporary folder). With `stage` it does so with the paths of "*", too: for
-        a shared folder that is slower than a node's own disk.
+        class; or any that the recipe's method `read(path)` reads. Paths may be URLs of fsspec: each
+        holder fetches the file once, and keeps it in the folder `cache`.
 
         Before any work each holder looks at its files: how large they are, a checksum, and the
         first holder how many samples of which columns there are.
+
+        Args:
+            train: such a dict, or a TOML file with tables [train.ID] and [valid.ID].
+            valid: the validation parts, as such a dict.
+            cache_gb: GiB of fetched files that each node keeps.
+            cache: the folder of these files. None: in the temporary folder.
+            stage: fetch the paths of "*", too: for a shared folder that is slower than a node's own
+                disk.
 
         Raises:
             DataError: no catalogue, a shard without a holder, a file that is missing, copies that

@@ -98,13 +98,17 @@ def talking(session: Session) -> Iterator[None]:
 def report(values: Mapping[str, Any] | float, *, checkpoint: Any = None) -> None:
     """Report a trial's scores: the end of an epoch. It returns when the trial is to go on.
 
-    `values`: {name: number}, or the number of the study's metric. `checkpoint`: what `restore` is
-    to give when the trial is started again: a tree of dicts and lists that holds tensors, arrays,
-    numbers, texts and bytes (as a state_dict does), or the path of a file or folder, whose
-    contents are kept. Outside of a trial the values are checked, and nothing else happens.
+    Outside of a trial the values are checked, and nothing else happens.
+
+    Args:
+        values: {name: number}, or the number of the study's metric.
+        checkpoint: what `restore` is to give when the trial is started again: a tree of dicts and
+            lists that holds tensors, arrays, numbers, texts and bytes (as a state_dict does), or
+            the path of a file or folder, whose contents are kept. None: nothing new is kept.
 
     Raises:
-        TypeError, ValueError: the values are not numbers, or the checkpoint cannot be kept.
+        TypeError: the values are no numbers, or the checkpoint holds what cannot be kept.
+        ValueError: a value or a name cannot be written down exactly, or there is no such file.
         TrialStopped: the trial goes no further. It is no `Exception`; let it pass.
     """
     if _open:

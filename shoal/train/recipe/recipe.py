@@ -27,44 +27,60 @@ Samples = Any
 class Recipe:
     """How to train one model, given a configuration; subclass it.
 
-    All trials share the recipe: `configure_*` and steps may not set its attributes.
-    The attributes are defaults: a key of the same name in a trial's config takes precedence.
-    Methods get the trial's `config`. A batch is a tuple of tensors, or a dict if the data's columns
-    have names; the first axis is samples.
+    All trials share the recipe: `configure_*` and steps may not set its attributes. The attributes
+    are defaults: a key of the same name in a trial's config takes precedence. Methods get the
+    trial's `config`. A batch is a tuple of tensors, or a dict if the data's columns have names; the
+    first axis is samples.
 
     `configure_*` run under the trial's seed: `config["seed"]`, otherwise the study's. All methods
     of a trial run under random states of its own: draw from torch, NumPy or `random` as if the
     trial were alone.
+
+    Attributes:
+        batch_size: samples. "max": the largest power of two that fits, found out before a trial
+            begins.
+        shuffle: "once": a fixed random order; "each": another one in each pass; "sequential": that
+            of the data.
+        drop_last: leave out the smaller batch at the end of a shard's pass.
+        gradient_clip_val: the largest 2-norm of the whole gradient. None: any.
+        accumulate_grad_batches: batches to a step; the gradient is the mean over all their samples.
+        precision: "32", or "bf16" for autocast.
+        nan_patience: steps in a row whose loss may be infinite or NaN before the trial is set
+            aside.
+        fuse_random: fused packs may draw other random numbers (dropout masks): equal in
+            distribution only.
+        batch_per_slot: a batch is `batch_size` for each slot of a wide trial, so that it grows with
+            the slots.
+        lr_rule: how the learning rate grows with such a batch: "linear", "sqrt", "none", or a
+            method lr_rule(self, width) that returns the factor.
+        data_keys: keys of the configuration that `prepare`, `augment` and `features` get by name,
+            too.
+        data_folds: how many folds the data has; set by the data.
+        recipe_name: the recipe's name in a study of several; set by the study.
+        search_space: the dimensions to search, where `create_study` is not told.
+        metric: the score to rank by, where `create_study` is not told.
+        mode: "min" or "max", where `create_study` is not told.
+        max_epochs: epochs of each trial, where `optimize` is not told.
+        num_samples: trials in all, on the command line where it does not say.
+        validate_every: epochs, or optimizer steps as "200 steps", between evaluations, where
+            `optimize` is not told.
     """
 
-    # samples; "max": the largest power of two that fits, found out before a trial begins
     batch_size: int | Literal["max"] = 32
-    # "once": a fixed random order; "each": another one in each pass; "sequential": that of the data
     shuffle: Shuffle = "once"
-    # leave out the smaller batch at the end of a shard's pass
     drop_last: bool = False
-    # largest 2-norm of the whole gradient
     gradient_clip_val: float | None = None
-    # batches to a step; the gradient is the mean over all their samples
     accumulate_grad_batches: int = 1
-    # "bf16": autocast
     precision: Precision = "32"
-    # steps in a row whose loss may be infinite or NaN before the trial is set aside
     nan_patience: int = 10
-    # fused packs may draw other random numbers (dropout masks): equal in distribution only
     fuse_random: bool = False
-    # a batch is `batch_size` for each slot of a wide lane, so that it grows with the lane
     batch_per_slot: bool = False
-    # then the learning rate grows by this rule, or by a method lr_rule(self, width) -> factor
     lr_rule: LRRule = "linear"
-    # keys of the configuration that `prepare`, `augment` and `features` get by name, too
     data_keys: tuple[str, ...] = ()
-    # set by data in folds: their number
     data_folds: int = 0
-    # set where a study has several recipes: the name of this one
     recipe_name: str = ""
 
-    # what `optimize` takes where it is not told; these are for the command line, too
+    # for `create_study`, `optimize` and the command line, where they are not told
     search_space: ClassVar[Mapping[str, Any] | None] = None
     metric: ClassVar[str | None] = None
     mode: ClassVar[Literal["min", "max"] | None] = None
@@ -89,11 +105,18 @@ class Recipe:
 
         For `Data.shards`. Without this the usual formats are read. The whole file is read whenever
         a pass over the shard begins.
+
+        Args:
+            path: the file.
         """
         return read_whole(path, None, ShardId(path.name))
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        """A new model; Shoal moves it to its device."""
+        """A new model; Shoal moves it to its device.
+
+        Args:
+            config: the trial's configuration.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method configure_model(self, config) -> torch.nn.Module"
         )
@@ -106,6 +129,10 @@ class Recipe:
         The scheduler is an `LRSchedule` or one of torch's. Torch's are stepped at the end of each
         epoch (ReduceLROnPlateau with the study's metric); OneCycleLR and CyclicLR, and
         {"scheduler": …, "interval": "step"}, after each optimizer step.
+
+        Args:
+            model: as `configure_model` returned it, on its device.
+            config: the trial's configuration.
         """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method "
@@ -125,6 +152,10 @@ class Recipe:
 
         A step that names `optimizers` gets them as a tuple. It calls backward, step and zero_grad
         by itself, and returns the numbers to note.
+
+        Args:
+            model: in training mode.
+            batch: a tuple of tensors, or a dict of them, on the model's device.
         """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method training_step(self, model, batch) -> loss"
@@ -133,18 +164,25 @@ class Recipe:
     def validation_step(self, model: nn.Module, batch: Any) -> Tensor | Mapping[str, Any]:
         """{name: values of shape (n,), one for each of the n samples}; Shoal averages them.
 
-        One number instead of n values is the batch's mean, and weighted by n; a tensor alone is
-        the loss. Runs without gradients, with the model in evaluation mode. Not defined: nothing
-        is validated. For scores that are no means see `validation_epoch` and `configure_metrics`.
+        One number instead of n values is the batch's mean, and weighted by n; a tensor alone is the
+        loss. Runs without gradients. Not defined: nothing is validated. For scores that are no
+        means see `validation_epoch` and `configure_metrics`.
+
+        Args:
+            model: in evaluation mode.
+            batch: as for `training_step`.
         """
         return {}
 
     def validation_epoch(self, outputs: dict[str, Tensor]) -> Mapping[str, float | Tensor]:
         """{name: score} of the whole validation set: F1, AUC, perplexity and the like.
 
-        `outputs`: what `validation_step` returned, by name: tensors in main memory, whose first
-        axis is all validation samples, in their order. Where this is defined, the values of
-        `validation_step` are not averaged: the scores are what this returns.
+        Where this is defined, the values of `validation_step` are not averaged: the scores are what
+        this returns.
+
+        Args:
+            outputs: what `validation_step` returned, by name: tensors in main memory, whose first
+                axis is all validation samples, in their order.
         """
         return {}
 
@@ -153,6 +191,9 @@ class Recipe:
 
         For each, `validation_step` returns {name: (predictions, targets)}, the arguments of
         `update`. A metric is reset before each evaluation, and is no part of the trial's state.
+
+        Args:
+            config: the trial's configuration.
         """
         return {}
 
@@ -160,27 +201,34 @@ class Recipe:
         """The columns as trials are to train on them.
 
         The result is kept, so that it must depend on the argument alone.
+
+        Args:
+            samples: columns of a chunk of samples, as NumPy arrays.
         """
         return samples
 
     def augment(self, samples: Samples, rng: np.random.Generator) -> Samples:
         """Prepared columns, varied at random in each pass; the result is not kept.
 
-        Draw from `rng` only.
+        Args:
+            samples: as `prepare` returned them.
+            rng: draw from it only.
         """
         return samples
 
     def features(self, samples: Any) -> Any:
         """What steps are to see instead of these columns: the output of a frozen featurizer.
 
-        That may be a pretrained network. `features` gets tensors on the device, prepared and
-        augmented, some hundreds of samples at a time. The result takes their place in
-        `training_step` and `validation_step`.
+        That may be a pretrained network. It runs without gradients, once for each chunk that trials
+        share. The result takes the columns' place in `training_step` and `validation_step`. It must
+        depend on the argument alone; if nothing is augmented, it is kept.
 
-        It runs without gradients, once for each chunk that trials share. The result must depend on
-        the argument alone; if nothing is augmented, it is kept. Build the model at the first call,
-        which runs under the study's seed, and keep it in the recipe, in evaluation mode, on the
-        samples' device. Draw random numbers only to build it.
+        Build the model at the first call, which runs under the study's seed, and keep it in the
+        recipe, in evaluation mode, on the samples' device. Draw random numbers only to build it.
+
+        Args:
+            samples: tensors on the device, prepared and augmented, some hundreds of samples at a
+                time.
         """
         return samples
 
@@ -194,8 +242,12 @@ def overrides(recipe: Recipe, method: str) -> bool:
 class LRSchedule:
     """The learning rate as a function of progress alone: base * factor(progress).
 
-    It is set before every step. Progress is in epochs (with fractions) or in samples, so that a
-    schedule holds for every batch size.
+    It is set before every step. Progress is in epochs or samples, so a schedule holds for every
+    batch size.
+
+    Args:
+        factor: the function of the progress, from 0 on.
+        unit: of the progress: "epochs" (with fractions) or "samples".
 
     Raises:
         ValueError: a unit other than those two.

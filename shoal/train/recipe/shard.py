@@ -57,7 +57,11 @@ class ShardRecipe(Recipe):
     """
 
     def init(self, config: Mapping[str, Any]) -> Any:
-        """A new state; random numbers come from the trial's seed."""
+        """A new state; random numbers come from the trial's seed.
+
+        Args:
+            config: the trial's configuration.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method init(self, config) -> state"
         )
@@ -68,6 +72,11 @@ class ShardRecipe(Recipe):
         """Train the state on the batches of one pass over a shard.
 
         Returns {name: (sum, count)}; Shoal records sum / count.
+
+        Args:
+            state: the trial's, to be changed in place.
+            batches: tuples of NumPy arrays, or dicts of them.
+            config: the trial's configuration.
         """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method "
@@ -81,17 +90,31 @@ class ShardRecipe(Recipe):
 
         Shoal calls it for one piece of the data after another, and adds up what it returns. Not
         defined: nothing is validated.
+
+        Args:
+            state: the trial's.
+            batches: as for `train_shard`.
+            config: the trial's configuration.
         """
         return {}
 
     def save(self, state: Any) -> Any:
-        """The state as bytes, or as nested dicts and lists of NumPy arrays and plain values."""
+        """The state as bytes, or as nested dicts and lists of NumPy arrays and plain values.
+
+        Args:
+            state: the trial's.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method save(self, state) -> bytes or arrays"
         )
 
     def load(self, config: Mapping[str, Any], saved: Any) -> Any:
-        """The state that was saved. Learning rates and the like are to be those of `config`."""
+        """The state that was saved. Learning rates and the like are to be those of `config`.
+
+        Args:
+            config: the trial's configuration.
+            saved: what `save` returned.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method load(self, config, saved) -> state"
         )
