@@ -265,7 +265,7 @@ def test_a_mistake_is_one_error_before_any_trial_trains(tmp_path: Path, name: st
 def test_the_page_names_these_mistakes_and_what_is_said() -> None:
     parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
     shown = {part.split("\n", 1)[0]: " ".join(part.split()) for part in parts}
-    assert list(shown) == ["The rehearsal", *MISTAKES, "A model for a recipe"]
+    assert list(shown) == [*MISTAKES, "A model for a recipe", "The rehearsal"]
     for name, mistake in MISTAKES.items():
         assert mistake.said in shown[name], name
         assert "Instead:" in shown[name], name

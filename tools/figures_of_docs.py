@@ -33,7 +33,7 @@ def readme() -> list[Sentence]:
         row("many", way=way, trials=10_000)["ms_a_trial"]
         for way in ("shoal", "optuna, in memory", "optuna, journal")
     ]
-    page = "README.md"
+    page, script = "README.md", "(https://github.com/shoal-train/shoal/blob/main/benchmarks/{}.py)"
     return [
         sentence(
             page,
@@ -43,14 +43,18 @@ def readme() -> list[Sentence]:
         ),
         sentence(
             page,
-            "Four models over {:_} JPEG files, one worker a loader, samples a second | **{:_}** | "
-            "four PyTorch DataLoaders at once {:_} |",
+            "[Four models over {:_} JPEG files]" + script.format("feed") + " in {} passes, one "
+            "worker a loader, thousand samples a second | **{:.1f}** | four PyTorch DataLoaders at "
+            "once {:.1f} |",
             ratio("feed", "files"),
-            *(round(each) for each in fed),
+            ratio("feed", "epochs"),
+            *(each / 1000 for each in fed),
         ),
         sentence(
             page,
-            "milliseconds a step | **{:.2f}** | Lightning {:.2f}; a plain loop {:.2f}, with "
+            "[A step of one small CNN]"
+            + script.format("step")
+            + ", milliseconds | **{:.2f}** | Lightning {:.2f}; a plain loop {:.2f}, with "
             "Adam's fused kernel {:.2f} |",
             *(step[f"{way}_ms"] for way in ("shoal", "lightning", "plain", "plain_fused")),
         ),

@@ -240,15 +240,14 @@ def photographed(address: str, name: str, folder: Path, ready: str) -> None:
                 }""",
                 [str(folder), "~/digits"],
             )
-            kept(f"{name}{end}.png", few_colours(page.screenshot()))
+            kept(f"{name}{end}.png", packed(page.screenshot()))
             window.close()
 
 
-def few_colours(png: bytes) -> bytes:
-    """The same picture with a palette: a third of the size."""
+def packed(png: bytes) -> bytes:
+    """The same picture in less room."""
     small = BytesIO()
-    picture = Image.open(BytesIO(png)).convert("RGB")
-    picture.quantize(160, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    Image.open(BytesIO(png)).convert("RGB").save(small, "PNG", optimize=True)
     return small.getvalue()
 
 
