@@ -62,7 +62,7 @@ class _Panel:
 def page(title: str, heads: Sequence[str], sides: Sequence[Side], remark: str = "") -> str:
     """The whole page. `heads`: of the table, the first for the labels."""
     rows = [[Cell(side.label, side.label, "link", side.link or ""), *side.cells] for side in sides]
-    figures = [table(heads, rows, sortable=True)]
+    figures = [table("side by side", heads, rows, sortable=True)]
     if remark:
         figures.append(note(remark))
     drawings = {}

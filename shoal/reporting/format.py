@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite, log10
 from typing import Any
 
@@ -169,10 +169,24 @@ def value(item: Any) -> str:
     return str(item)
 
 
-def config(values: Mapping[str, Any], limit: int | None = None) -> str:
-    """A configuration in one line, cut to so many characters; secrets are masked."""
-    shown = masked_config(values)
-    text = ", ".join(f"{name}={value(item)}" for name, item in shown.items())
+def exact(item: Any) -> str:
+    """A configuration's value as text, with all the digits of its numbers."""
+    if isinstance(item, str):
+        return without_passwords(item)
+    if isinstance(item, (list, tuple)):
+        return "[" + ", ".join(exact(part) for part in item) + "]"
+    return str(item)
+
+
+def config(
+    values: Mapping[str, Any], limit: int | None = None, shown: Callable[[Any], str] = value
+) -> str:
+    """A configuration in one line, cut to so many characters; secrets are masked.
+
+    `shown`: how each value is written: `value` or `exact`.
+    """
+    masked = masked_config(values)
+    text = ", ".join(f"{name}={shown(item)}" for name, item in masked.items())
     if limit is None or len(text) <= limit:
         return text
     return text[: limit - 1] + "…"

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -30,6 +31,10 @@ POLICY = (  # nothing is loaded from or sent to anywhere, and no text becomes a 
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; form-action 'none'; base-uri 'none'"
 )
+
+
+LONG = 44  # characters of a cell: of more the beginning is shown
+BARE = re.compile(r"[^\s\"'`=<>]+")  # values of attributes that need no quotes
 
 
 def write(
@@ -135,7 +140,7 @@ def document(name: str, top: Markup, parts: Sequence[Section], drawings: Mapping
             sections=parts,
             policy=POLICY,
             style=Markup(asset("page.css")),
-            script=Markup(asset("page.js")),
+            script=Markup(asset("tables.js") + asset("page.js")),
             drawings=Markup(embedded(drawings)),
             plotly=Markup(plotly_source() if drawings else ""),
         )
@@ -163,7 +168,8 @@ def environment() -> "Environment":
     templates.filters |= {
         "lines": _lines,
         "exact": lambda text: Markup(html.escape(text)),  # a value that a page sends back
-        "cell": lambda cell: Markup(_cell(cell)),
+        "cells": _cells,
+        "plain": lambda cell: Markup(_looked(cell, escape(cell.text))),
     }
     templates.globals["listed"] = LISTED
     return templates
@@ -197,41 +203,69 @@ def _lines(rows: Rows) -> Markup:
     for row in rows.rows:
         lines.append("<tr>")
         for cell, side in zip(row, sides, strict=True):
-            lines.append(f"<td{side}{_sort_key(cell)}>{_cell(cell)}")
+            lines.append(f"<td{side}{_keys(cell)}>{_cell(cell)}")
     return Markup("".join(lines))
 
 
+def _cells(row: Sequence[Cell], numeric: Sequence[bool]) -> Markup:
+    """Cells of a line whose attributes no script needs."""
+    sides = [" class=r" if each else "" for each in numeric]
+    return Markup(
+        "".join(f"<td{side}>{_cell(cell)}" for cell, side in zip(row, sides, strict=True))
+    )
+
+
 def _cell(cell: Cell) -> str:
-    """What a cell shows, as HTML."""
+    """What a cell shows, as HTML: of a long text the beginning, until it has the focus."""
     text = escape(cell.text)
+    if len(cell.text) > LONG and cell.look != "link":
+        text = f"<span class=long tabindex=0>{text}</span>"
+    return _looked(cell, text)
+
+
+def _looked(cell: Cell, text: str) -> str:
+    """The text of a cell with the cell's look."""
     if not cell.look:
         return text
     match cell.look:
         case "code":
             return f"<code>{text}</code>"
         case "dot":
-            return f'<i class="dot" style="background:{cell.extra}"></i>{text}'
+            return f"<i class=dot style={_quoted('background:' + cell.extra)}></i>{text}"
         case "chip":
-            return f'<span class="chip {cell.extra}">{text}</span>'
+            return f'<i class="chip {cell.extra}">{text}</i>'
         case "link" if cell.extra:
             return f'<a href="{html.escape(cell.extra)}">{text}</a>'
     return text
 
 
-def _sort_key(cell: Cell) -> str:
-    """The attribute that the page sorts by; none where the cell's text is the same key.
+def _keys(cell: Cell) -> str:
+    """What the page sorts by, `data-k`, and what its CSV has, `data-v`, as attributes.
 
-    Ten thousand trials are a megabyte smaller without the keys that only repeat the text.
+    Ten thousand trials are a megabyte smaller without the keys that only repeat the text, and the
+    values that only repeat the key.
     """
-    key = cell.key
-    if key is None:
-        return ' data-k=""'
-    if isinstance(key, str):
-        return "" if key == cell.text else f' data-k="{escape(key)}"'
+    key = "" if cell.key is None else str(cell.key)
+    known = _is_said(cell.text, cell.key)
+    keys = "" if known else f" data-k={_quoted(key)}"
+    if cell.exact is None or cell.exact == (cell.text if known else key):
+        return keys
+    return f"{keys} data-v={_quoted(cell.exact)}"
+
+
+def _is_said(text: str, key: Any) -> bool:
+    """Whether a cell's text says its key: the same text, or a number as large."""
+    if key is None or isinstance(key, str):
+        return bool(key == text)
     with suppress(ValueError):  # the text is no number
-        if float(cell.text) == key:
-            return ""
-    return f' data-k="{key}"'
+        return bool(float(text) == key)
+    return False
+
+
+def _quoted(text: str) -> str:
+    """An attribute's value, in quotes where it needs them."""
+    shown = escape(text)
+    return shown if BARE.fullmatch(shown) else f'"{shown}"'
 
 
 def asset(name: str) -> str:

@@ -94,30 +94,4 @@
   system.addEventListener("change", repaint);
   if (location.hash === "#dark" || location.hash === "#light") root.dataset.theme = location.hash.slice(1);
   repaint();
-
-  // -- tables: a click on a heading sorts by it, numbers as numbers, what is missing last
-  function key(cell) {
-    const text = cell.dataset.k ?? cell.textContent;  // a cell whose text is its key names no other
-    return text === "" ? null : Number.isNaN(Number(text)) ? text : Number(text);
-  }
-
-  function compare(a, b) {
-    if (typeof a === "number" && typeof b === "number") return a - b;
-    return String(a).localeCompare(String(b), undefined, { numeric: true });
-  }
-
-  function sort(head) {
-    const table = head.closest("table");
-    const column = [...head.parentNode.children].indexOf(head);
-    const up = head.getAttribute("aria-sort") !== "ascending";
-    for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const rows = [...table.tBodies[0].rows].map((row, n) => ({ row, n, key: key(row.cells[column]) }));
-    rows.sort((a, b) => {
-      if (a.key === null || b.key === null) return (a.key === null) - (b.key === null) || a.n - b.n;
-      return (up ? 1 : -1) * compare(a.key, b.key) || a.n - b.n;
-    });
-    table.tBodies[0].append(...rows.map((item) => item.row));
-  }
-  document.querySelectorAll("table.sortable th").forEach((head) => head.addEventListener("click", () => sort(head)));
 })();

@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
 from shoal.core.profile import SHARED
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, Value
 from shoal.reporting.accounting import BEST, Account, given_rows
-from shoal.reporting.charts import CAUSES, Parameter, painted_by
+from shoal.reporting.charts import CAUSES, Parameter, painted_by, parameters
 from shoal.reporting.facts import is_simulated, rescales_line
 from shoal.reporting.format import (
     DASH,
     config,
     count,
     duration,
+    exact,
     number,
     plural,
     printable,
@@ -35,11 +36,11 @@ from shoal.reporting.format import (
 )
 from shoal.reporting.gantt import waiting
 from shoal.reporting.harvest import Yield, hours
-from shoal.reporting.tally import TrialRow, first_config
+from shoal.reporting.tally import TrialRow
 
 GIB = 2**30
 LISTED = 10_000  # rows of one table: of more the page gets slow
-SHOWN = 20  # rows shown at once: of trials the best, of others all or, folded away, more
+SHOWN = 20  # rows shown at once (page.css has it, too): of trials the best, of others all or none
 CHANGES = 200  # of width that the page lists
 FUSED = "fused:"  # begins the names of figures: seconds of one common step of so many trials
 Figures = Mapping[str, float]  # measured, by name
@@ -61,12 +62,22 @@ class Cell(NamedTuple):
     """A cell of a table. `key`: what it sorts by; None comes last.
 
     `look`: code, dot (`extra`: its colour), chip (its class) or link (its address; none: no link).
+    `exact`: what the table's CSV has; None: the key. `unit`: of that, as "s".
     """
 
     text: str
     key: Any
     look: str = ""
     extra: str = ""
+    exact: str | None = None
+    unit: str = ""
+
+    @property
+    def value(self) -> str:
+        """What the table's CSV has of the cell: nothing shortened, and no unit."""
+        if self.exact is not None:
+            return self.exact
+        return "" if self.key is None else str(self.key)
 
 
 Cells = Sequence[Cell | str]
@@ -74,11 +85,19 @@ Cells = Sequence[Cell | str]
 
 @dataclass(frozen=True)
 class Rows:
-    """A table's heads and rows; a plain text is a cell that sorts by itself."""
+    """A table's heads and rows; a plain text is a cell that sorts by itself.
+
+    `title`: what the table is called where it is not seen, as in the name of its CSV file. `few`:
+    how many rows are shown until somebody asks for all; 0: all. `chosen`: whether the page lets
+    people choose its columns.
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     sortable: bool
+    title: str
+    few: int = 0
+    chosen: bool = False
 
     @cached_property
     def numeric(self) -> list[bool]:
@@ -86,11 +105,19 @@ class Rows:
         columns = range(len(self.heads))
         return [not any(isinstance(row[at].key, str) for row in self.rows) for at in columns]
 
+    @cached_property
+    def units(self) -> list[str]:
+        """For each column, the unit of the values in its CSV; empty if they have none."""
+        columns = range(len(self.heads))
+        return [next((row[at].unit for row in self.rows if row[at].unit), "") for at in columns]
 
-def table(heads: Sequence[str], rows: Iterable[Cells], sortable: bool = False) -> Block:
-    """A table, of `LISTED` rows at most."""
+
+def table(
+    title: str, heads: Sequence[str], rows: Iterable[Cells], sortable: bool = False, **more: Any
+) -> Block:
+    """A table, of `LISTED` rows at most. `title` and `more`: see `Rows`."""
     cells = [[Cell(c, c) if isinstance(c, str) else c for c in row] for row in islice(rows, LISTED)]
-    return Block("table", Rows(heads, cells, sortable))
+    return Block("table", Rows(heads, cells, sortable, title, **more))
 
 
 def note(text: str) -> Block:
@@ -120,7 +147,7 @@ def folded(title: str, whole: Block) -> Block:
 
 def of_time(seconds: Seconds | None) -> Cell:
     """A cell with a length of time."""
-    return Cell(duration(seconds), seconds)
+    return Cell(duration(seconds), seconds, unit="s")
 
 
 def of_count(things: float | None) -> Cell:
@@ -135,7 +162,18 @@ def of_number(whole: int) -> Cell:
 
 def of_share(part: float, whole: float) -> Cell:
     """A cell with a part of the whole; it sorts by the part."""
-    return Cell(share(part, whole), part)
+    return Cell(share(part, whole), part, exact=str(part / whole) if whole > 0 else "")
+
+
+def of_size(held: float | None, unit: Literal["bytes", "GiB"] = "bytes") -> Cell:
+    """A cell with an amount of memory; a dash for None."""
+    factor = GIB if unit == "GiB" else 1
+    return Cell(DASH if held is None else size(held * factor), held, unit=unit)
+
+
+def of_config(values: Mapping[str, Value]) -> Cell:
+    """A cell with a whole configuration."""
+    return Cell(*2 * (config(values),), exact=config(values, shown=exact))
 
 
 def of_code(text: str) -> Cell:
@@ -149,8 +187,8 @@ def of_code(text: str) -> Cell:
 class Column(NamedTuple):
     """A column of the table of trials.
 
-    `key`: what a trial is sorted and searched by; `text`: what is shown. `shown`: whether the
-    table of such a study has the column.
+    `key`: what a trial is sorted and searched by, in the `unit`; `text`: what is shown. `shown`:
+    whether the table of such a study has the column. `ranged`: the text says more than the key.
     """
 
     head: str
@@ -158,11 +196,14 @@ class Column(NamedTuple):
     text: Callable[[TrialRow], str]
     shown: Callable[[Account], bool] = lambda account: True
     look: str = ""
+    unit: str = ""
+    ranged: bool = False
 
     def cell(self, row: TrialRow) -> Cell:
         """The trial's cell."""
         text = self.text(row)
-        return Cell(text, self.key(row), self.look, text if self.look else "")
+        exact = text if self.ranged else None
+        return Cell(text, self.key(row), self.look, text if self.look else "", exact, self.unit)
 
 
 def _epochs(row: TrialRow) -> str:
@@ -184,18 +225,25 @@ def _has_metric(account: Account) -> bool:
     return bool(account.metric)
 
 
-SCORES = (  # beside the metric
+NAME = Column("trial", lambda row: str(row.id), lambda row: row.id)
+BEFORE = (  # the configuration; the metric comes between them
+    Column("status", lambda row: row.status, lambda row: row.status, look="chip"),
+)
+FIGURES = (
+    Column("epochs", lambda row: row.epochs, _epochs),
+    Column("training", _training, lambda row: duration(_training(row)), unit="s"),
+)
+AFTER = (
     Column("best", lambda row: row.best, lambda row: score(row.best), _has_metric),
     Column(
         "at epoch", lambda row: row.best_epoch, lambda row: number(row.best_epoch, 3), _has_metric
     ),
-)
-COLUMNS = (  # behind the configuration
     Column(
         "slots",
         lambda row: row.widths[1],
         lambda row: "–".join(map(str, dict.fromkeys(row.widths))),
         lambda account: any(row.widths != (1, 1) for row in account.trials),
+        ranged=True,
     ),
     Column(
         "priority",
@@ -203,48 +251,51 @@ COLUMNS = (  # behind the configuration
         lambda row: number(row.priority),
         lambda account: any(row.priority != 1.0 for row in account.trials),
     ),
-    Column("epochs", lambda row: row.epochs, _epochs),
-    Column("training", _training, lambda row: duration(_training(row))),
-    Column("from", lambda row: row.start, lambda row: duration(row.start)),
-    Column("status", lambda row: row.status, lambda row: row.status, look="chip"),
+    Column("from", lambda row: row.start, lambda row: duration(row.start), unit="s"),
 )
 # What trials are sorted and searched by, by the heads of the columns.
 KEYS: Mapping[str, Callable[[TrialRow], Any]] = {
-    "trial": lambda row: row.id,
-    **{column.head: column.key for column in (*SCORES, *COLUMNS)},
+    column.head: column.key for column in (NAME, *BEFORE, *FIGURES, *AFTER)
 }
 
 
 class TrialTable:
-    """A line for each trial, the best first. `names`: the parts of the configuration to show."""
+    """A line for each trial, the best first. `names`: the parts of the configuration to show.
+
+    The columns stand in the order of their worth: a page shows as many as it has room for.
+    """
 
     def __init__(self, account: Account, names: Sequence[str]) -> None:
-        self._names = names
-        self._metric = account.metric
         self._ranked = account.ranked()
         self._painted = painted_by(account)
-        self._scores = [column for column in SCORES if column.shown(account)]
-        self._last = [column for column in COLUMNS if column.shown(account)]
+        columns = [*BEFORE]
+        if account.metric:
+            columns.append(
+                Column(account.metric, lambda row: row.last, lambda row: score(row.last))
+            )
+        columns += FIGURES
+        self._before = columns
+        self._names = names
+        self._after = [column for column in AFTER if column.shown(account)]
 
-    def best(self, most: int) -> Block:
-        """The table of the best `most` trials."""
-        rows = [self.cells(row, place) for place, row in enumerate(self._ranked[:most], 1)]
-        return table(self.heads(), rows, sortable=True)
+    def whole(self, title: str = "trials", few: int = 0) -> Block:
+        """The table of all trials. `few`: rows that are shown until somebody asks for all."""
+        rows = [self.cells(row, place) for place, row in enumerate(self._ranked, 1)]
+        few = few if len(rows) > few else 0
+        return table(title, self.heads(), rows, sortable=True, few=few, chosen=True)
 
     def heads(self) -> list[str]:
         """The heads of the columns."""
-        scores = [self._metric] if self._metric else []
-        columns = [column.head for column in self._scores]
-        return ["#", "trial", *scores, *columns, *self._names, *(c.head for c in self._last)]
+        before = [column.head for column in self._before]
+        return [NAME.head, *before, *self._names, *(c.head for c in self._after), "#"]
 
     def cells(self, row: TrialRow, place: int) -> list[Cell]:
         """The line of one trial."""
-        cells = [of_number(place), Cell(row.id, str(row.id), "dot", self._painted[row.id])]
-        if self._metric:
-            cells.append(Cell(score(row.last), row.last))
-        cells += [column.cell(row) for column in self._scores]
+        cells = [Cell(row.id, str(row.id), "dot", self._painted[row.id])]
+        cells += [column.cell(row) for column in self._before]
         cells += [_config_cell(row, name) for name in self._names]
-        return cells + [column.cell(row) for column in self._last]
+        cells += [column.cell(row) for column in self._after]
+        return [*cells, of_number(place)]
 
 
 def _config_cell(row: TrialRow, name: str) -> Cell:
@@ -254,19 +305,22 @@ def _config_cell(row: TrialRow, name: str) -> Cell:
     item = row.config[name]
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return Cell(number(item), item)
-    return Cell(value(item), value(item))
+    return Cell(value(item), value(item), exact=exact(item))
 
 
 def trials(
-    account: Account, varying: Sequence[Parameter], same: Mapping[str, str], whole: str = "all"
+    account: Account,
+    varying: Sequence[Parameter],
+    same: Mapping[str, str],
+    title: str = "trials",
 ) -> list[Block]:
-    """The best trials, and all of them folded away. `whole`: instead of "all", of a sample."""
+    """The table of the trials, the best ones until somebody asks for all."""
     if not account.trials:
         return [note("No trial was submitted.")]
     if account.by_recipe:
         blocks = []
         for name, of_recipe in account.by_recipe.items():
-            blocks += [heading(name), *trials(of_recipe, varying, same, whole)]
+            blocks += [heading(name), *trials(of_recipe, *parameters(of_recipe), f"trials {name}")]
         return blocks
 
     names = [parameter.name for parameter in varying]
@@ -275,12 +329,7 @@ def trials(
         names += same
     elif same:
         blocks.append(note(f"The same in all trials: {config(same)}."))
-    rows = TrialTable(account, names)
-    blocks.append(rows.best(SHOWN))
-    total = len(account.trials)
-    if total > SHOWN:
-        blocks.append(details(f"{whole} {total:,} trials", rows.best(total)))
-    return blocks
+    return [*blocks, TrialTable(account, names).whole(title, SHOWN)]
 
 
 def since(account: Account, folder: str | None) -> list[Block]:
@@ -349,7 +398,9 @@ def _causes(account: Account) -> Block:
         for cause in CAUSES
         if used[cause.kind]
     ]
-    return details("slot time by cause", table(["cause", "slot time", "share"], rows))
+    return details(
+        "slot time by cause", table("slot time by cause", ["cause", "slot time", "share"], rows)
+    )
 
 
 HARVEST = (
@@ -381,11 +432,11 @@ def harvest(account: Account) -> list[Block]:
     if harvested is None:
         return []
     whole = harvested.whole
-    blocks = [note(HARVEST), table(HARVEST_HEADS, [_yield(whole)])]
+    blocks = [note(HARVEST), table("harvest", HARVEST_HEADS, [_yield(whole)])]
     if abs(harvested.nodes - whole.offered) > 1e-6 * whole.offered:
         blocks.append(note(f"Node-hours with slots: {number(harvested.nodes / 3600.0, 4)}."))
     length = duration(harvested.bins[0].end - harvested.bins[0].start)
-    bins = table(HARVEST_HEADS, map(_yield, harvested.bins))
+    bins = table("harvest in bins", HARVEST_HEADS, map(_yield, harvested.bins))
     return [*blocks, drawing("harvest"), folded(f"in bins of {length}", bins)]
 
 
@@ -411,7 +462,7 @@ def _slot_hours(amount: Seconds, whole: Seconds | None = None) -> Cell:
     text = f"{number(hours(amount) or 0.0, 4)} h"
     if whole:
         text += f", {share(amount, whole)}"
-    return Cell(text, amount)
+    return Cell(text, amount, unit="s")
 
 
 # -- what the policy took --------------------------------------------------------------------------
@@ -435,9 +486,9 @@ def overhead(account: Account) -> list[Block]:
     waited = waiting(account.use).items()
     waits: list[Cells] = [[str(slot), of_time(seconds)] for slot, seconds in waited]
     return [
-        table(["what", "of", "share"], shares),
+        table("what the policy took", ["what", "of", "share"], shares),
         *_idle(account),
-        details("waiting of each slot", table(["slot", "waited"], waits)),
+        details("waiting of each slot", table("waiting of each slot", ["slot", "waited"], waits)),
         *_started_together(account),
         *_rescales(account),
     ]
@@ -450,7 +501,7 @@ def _idle(account: Account) -> Iterator[Block]:
         [why, of_time(length), of_share(length, whole)] for why, length in account.idle.items()
     ]
     if rows:
-        idle = table(["idle slots", "slot time", "share"], rows)
+        idle = table("idle slots", ["idle slots", "slot time", "share"], rows)
         yield details("what idle slots waited for", idle)
 
 
@@ -462,13 +513,14 @@ def _started_together(account: Account) -> Iterator[Block]:
             of_number(len(each.trials)),
             of_number(each.slots),
             of_time(each.mean),
-            Cell(duration(each.deviation) if len(each.trials) > 1 else DASH, each.deviation),
+            of_time(each.deviation if len(each.trials) > 1 else None),
         ]
         for each in account.overhead.formed
     ]
     if not rows:
         return
-    whole = table(["started at", "trials", "slots", "ran, mean", "deviation"], rows)
+    heads = ["started at", "trials", "slots", "ran, mean", "deviation"]
+    whole = table("started together", heads, rows)
     yield heading("Started together")
     yield note(TOGETHER)
     yield whole if len(rows) <= SHOWN else details(f"all {len(rows):,} times", whole)
@@ -484,11 +536,11 @@ def _rescales(account: Account) -> Iterator[Block]:
         [
             of_time(change.time),
             change.trial,
-            Cell(f"{change.before} → {change.after}", change.after - change.before),
+            _width(change.before, change.after),
             of_time(change.stood),
             of_count(change.old_rate),
             of_count(change.new_rate),
-            Cell(signed(change.saved), change.saved),
+            Cell(signed(change.saved), change.saved, unit="s"),
         ]
         for change in most
     ]
@@ -498,7 +550,13 @@ def _rescales(account: Account) -> Iterator[Block]:
         title = f"the {len(rows)} of {title} that saved or lost most"
     yield heading("Changes of width")
     yield note(f"{rescales_line(changes)}.")
-    yield folded(title, table(heads, rows, sortable=True))
+    yield folded(title, table("changes of width", heads, rows, sortable=True))
+
+
+def _width(before: int, after: int) -> Cell:
+    """A cell with a change of width; it sorts by how many slots were gained."""
+    text = f"{before} → {after}"
+    return Cell(text, after - before, exact=text)
 
 
 # -- feeders ---------------------------------------------------------------------------------------
@@ -522,7 +580,7 @@ FEEDER_COLUMNS: Mapping[str, Callable[[Figures], Cell]] = {
     "waited": lambda row: of_time(row["waited"]),
     "processor time": lambda row: of_time(row["cpu"]),
     "ahead": lambda row: of_count(row["ahead"]),
-    "held": lambda row: Cell(size(row["bytes"]), row["bytes"]),
+    "held": lambda row: of_size(row["bytes"]),
 }
 
 
@@ -534,7 +592,8 @@ def feeders(account: Account) -> list[Block]:
     ]
     if not rows:
         return []
-    return [note(FEEDERS), table(["run", "node", *FEEDER_COLUMNS], rows, sortable=True)]
+    whole = table("feeders", ["run", "node", *FEEDER_COLUMNS], rows, sortable=True)
+    return [note(FEEDERS), whole]
 
 
 def _received(row: Figures) -> str:
@@ -585,12 +644,12 @@ def failures(account: Account) -> list[Block]:
             why[row.id],
             Cell(number(row.epochs, 3), row.epochs),
             of_time(row.end),
-            config(row.config, 90),
+            of_config(row.config),
         ]
         for row in failed
     ]
     heads = ["trial", "why", "epochs", "at", "configuration"]
-    whole = table(heads, rows, sortable=True)
+    whole = table("failed trials", heads, rows, sortable=True)
     return [Block("reasons", reasons), folded(plural(len(failed), "failed trial"), whole)]
 
 
@@ -607,7 +666,7 @@ def splits(account: Account) -> list[Block]:
     heads = ["at", "trials", "why", "each trial's memory, by signature, since"]
     return [
         note(f"{packs} had no room: split, and gone on with in smaller packs."),
-        table(heads, rows, sortable=True),
+        table("packs out of memory", heads, rows, sortable=True),
     ]
 
 
@@ -633,7 +692,7 @@ def repeated(account: Account) -> list[Block]:
         f"{plural(len(lost), 'trial')} went back to a durable state: {count(total)} samples, "
         f"{share(total, account.trained)} of all that was trained, were void."
     )
-    return [note(text), folded("by trial", table(heads, rows, sortable=True))]
+    return [note(text), folded("by trial", table("repeated work", heads, rows, sortable=True))]
 
 
 # -- packing ---------------------------------------------------------------------------------------
@@ -657,7 +716,8 @@ PACKING_HEADS = (
     "seconds a switch",
     "seconds a re-packing",
 )
-UNFUSABLE = Cell("steps cannot be fused", None)
+CANNOT = "steps cannot be fused"
+UNFUSABLE = Cell(CANNOT, None, exact=CANNOT)
 
 
 def packs(account: Account) -> list[Block]:
@@ -669,7 +729,7 @@ def packs(account: Account) -> list[Block]:
     rows: list[Cells] = []
     alike = account.by_signature()
     for signature, figures in account.figures.items():
-        first = (of_code(signature), first_config(alike.get(signature, ()), 60))
+        first = (of_code(signature), _example(alike.get(signature, ())))
         switch = figures.get("switch", figures.get("build"))
         last = (of_time(switch), of_time(figures.get("repack")))
         rows += [
@@ -677,7 +737,7 @@ def packs(account: Account) -> list[Block]:
         ]
     if not rows:
         return []
-    body = table(PACKING_HEADS, rows, sortable=True)
+    body = table("packing", PACKING_HEADS, rows, sortable=True)
     return [note(PACKING), folded(f"{plural(len(rows), 'way')} to train them", body)]
 
 
@@ -704,7 +764,7 @@ def _packed_steps(figures: Figures, shared: bool) -> Iterator[list[Cell]]:
         if step:
             saved = 1.0 - (took + wait) / (width * (step + wait))
             gain = Cell(f"{100 * saved:+.0f} %", saved)
-        yield [Cell(name, width), of_time(took + wait), gain]
+        yield [Cell(name, width, exact=name), of_time(took + wait), gain]
 
 
 # -- measured figures ------------------------------------------------------------------------------
@@ -728,14 +788,14 @@ def _given(account: Account) -> Iterator[Block]:
         return
     names = list(dict.fromkeys(name for _, figures in given for name in figures))
     rows: list[Cells] = [
-        [config(values, 60) or "any other", *_figure_cells(names, figures)]
+        [of_config(values) if values else "any other", *_figure_cells(names, figures)]
         for values, figures in given
     ]
     path = account.head.get("profile")
     by = Markup(" by <code>{}</code>").format(printable(str(path))) if path else ""
     rest = "What it leaves open was measured." if account.figures else "Nothing was measured."
     yield note(Markup("Given{}, and believed instead of what is measured. {}").format(by, rest))
-    yield table(["trials", *map(_with_unit, names)], rows)
+    yield table("given figures", ["trials", *map(_with_unit, names)], rows)
 
 
 def _measured(account: Account) -> Iterator[Block]:
@@ -747,12 +807,17 @@ def _measured(account: Account) -> Iterator[Block]:
     rows: list[Cells] = []
     for signature, figures in account.figures.items():
         of_kind = alike.get(signature, ())
-        first = (of_code(signature), of_number(len(of_kind)), first_config(of_kind, 60))
+        first = (of_code(signature), of_number(len(of_kind)), _example(of_kind))
         rows.append([*first, *_figure_cells(names, figures)])
     heads = ["signature", "trials", "for example", *map(_with_unit, names)]
-    whole = table(heads, rows, sortable=True)
+    whole = table("measured figures", heads, rows, sortable=True)
     yield note(MEASURED)
     yield whole if len(rows) <= SHOWN else details(f"all {len(rows):,} signatures", whole)
+
+
+def _example(rows: Sequence[TrialRow]) -> Cell | str:
+    """The configuration of the first of these trials."""
+    return of_config(rows[0].config) if rows else ""
 
 
 def _figure_names(account: Account) -> list[str]:
@@ -768,7 +833,7 @@ def _figure_names(account: Account) -> list[str]:
 
 def _figure_cells(names: Iterable[str], figures: Figures) -> list[Cell]:
     """One cell for each of the names."""
-    return [Cell(_figure(name, figures.get(name)), figures.get(name)) for name in names]
+    return [_figure(name, figures.get(name)) for name in names]
 
 
 def _with_unit(name: str) -> str:
@@ -777,17 +842,17 @@ def _with_unit(name: str) -> str:
     return name if unit is None else f"{name} ({unit})"
 
 
-def _figure(name: str, figure: float | None) -> str:
-    """A figure as text, in its unit; a dash for None."""
+def _figure(name: str, figure: float | None) -> Cell:
+    """A figure as a cell, in its unit; a dash for None."""
     if name == "summed" and figure is not None:
-        return f"{figure:.2f}"
-    if figure is None or name in ("batch", "batch_size") or name.partition("@")[0] in UNITS:
-        return count(figure)
+        return Cell(f"{figure:.2f}", figure)
+    if name in ("batch", "batch_size") or name.partition("@")[0] in UNITS:
+        return of_count(figure)
     if "bytes" in name:
-        return size(figure)
+        return of_size(figure)
     if name.startswith(SHARED) or name in SIZES:
-        return size(figure * GIB)
-    return duration(figure)
+        return of_size(figure, "GiB")
+    return of_time(figure)
 
 
 # -- how it was run, and what comes next -----------------------------------------------------------
@@ -816,7 +881,7 @@ def _runs(account: Account) -> Iterator[Block]:
         for run in account.runs
     ]
     if len(rows) > 1:
-        yield table(["run", "from", "to", "took", "how it ended"], rows)
+        yield table("runs", ["run", "from", "to", "took", "how it ended"], rows)
 
 
 def _choices(account: Account) -> Iterator[Block]:
@@ -826,7 +891,7 @@ def _choices(account: Account) -> Iterator[Block]:
     ]
     if rows:
         yield heading("What auto followed")
-        yield table(["from", "policy", "because"], rows)
+        yield table("what auto followed", ["from", "policy", "because"], rows)
 
 
 def _options(account: Account) -> Iterator[Block]:
@@ -904,8 +969,7 @@ class Section(NamedTuple):
 
 def _best(page: Page) -> list[Block]:
     """The table of the trials that are listed, and which these are if not all."""
-    whole = "all" if page.sample is page.account else "these"
-    listed = trials(page.sample, page.varying, page.same, whole)
+    listed = trials(page.sample, page.varying, page.same)
     return [*sampled(page.account, page.sample), *listed]
 
 

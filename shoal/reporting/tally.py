@@ -30,7 +30,6 @@ from shoal.core.plan import Gang
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value
 from shoal.core.visits import EPS
-from shoal.reporting.format import config
 
 # Ends the names of values seen while training, for validation may have values of the same names.
 TRAINING = " (training)"
@@ -497,11 +496,6 @@ def _space_names(head: Mapping[str, Any]) -> list[str]:
         return []
     pairs = [pair for pair in dimensions if isinstance(pair, (list, tuple)) and pair]
     return [pair[0] for pair in pairs if isinstance(pair[0], str)]
-
-
-def first_config(rows: Sequence[TrialRow], limit: int) -> str:
-    """The configuration of the first of these trials, cut to so many characters."""
-    return config(rows[0].config, limit) if rows else ""
 
 
 # -- runs and curves -------------------------------------------------------------------------------

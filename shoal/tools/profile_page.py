@@ -17,6 +17,7 @@ from shoal.reporting.sections import (
     drawing,
     note,
     of_code,
+    of_config,
     of_count,
     of_number,
     table,
@@ -86,6 +87,11 @@ def _kind_lines(kind: KindFigures) -> Iterator[str]:
         yield ", ".join(f"{name} {text}" for name, text in texts.items())
     if kind["failed"]:
         yield f"failed: {kind['failed']}"
+
+
+def _step(seconds: float | None) -> Cell:
+    """The time of a step as a cell, in milliseconds as the head of its column says."""
+    return Cell(_milliseconds(seconds), None if seconds is None else 1000 * seconds)
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -166,11 +172,11 @@ def write_page(figures: ProfileFigures, path: str | Path) -> Path | None:
     rows: list[Cells] = [
         [
             of_code(kind["signature"]),
-            config_text(kind["configs"][0], 60),
+            of_config(kind["configs"][0]),
             of_number(width),
             of_count(row["rate"]),
             Cell(f"{row['efficiency']:.2f}", row["efficiency"]),
-            Cell(_milliseconds(row.get("total")), row.get("total")),
+            _step(row.get("total")),
         ]
         for kind in figures["kinds"]
         for width, row in sorted(kind["widths"].items())
@@ -184,7 +190,7 @@ def write_page(figures: ProfileFigures, path: str | Path) -> Path | None:
     heading = plain_heading(title, plural(len(figures["kinds"]), "kind"))
     parts = [
         Section("rates", "Samples/s", [note(text), drawing("rates"), *remarks]),
-        Section("figures", "Figures", [table(heads, rows, sortable=True)]),
+        Section("figures", "Figures", [table("figures", heads, rows, sortable=True)]),
     ]
     target = Path(path)
     target.write_text(document(title, heading, parts, {"rates": drawn}), encoding="utf-8")

@@ -56,7 +56,7 @@ def _file(name: str) -> bytes | None:
     """A file that the page loads; None: there is none of that name."""
     if name == "plotly.js":
         return plotly_source().encode()
-    if name == "page.css":
+    if name in ("page.css", "tables.js"):
         return asset(name).encode()
     if name in ("ui.css", "ui.js"):
         return files("shoal.ui").joinpath(name).read_bytes()
@@ -158,7 +158,7 @@ class Pages:
 
     @of_study
     def trials(self, request: Request, study: LiveStudy) -> Response:
-        """A page of the table of trials."""
+        """A page of the table of trials, or the whole of it as texts for its CSV."""
         query = request.query_params
         page = query.get("page", "")[:9]
         number = 0
@@ -171,6 +171,8 @@ class Pages:
             text=query.get("text", "")[:500],
             page=number,
         )
+        if query.get("whole") == "1":
+            return JSONResponse(table.whole(study.seen(), question))
         return _json(table.answer(study.seen(), question))
 
     @of_study

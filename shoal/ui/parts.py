@@ -61,7 +61,7 @@ def decisions(study: LiveStudy, seen: Seen) -> str:
     with study.lock:
         items = list(study.feed.items)
     rows: list[Cells] = [[of_time(item.time), item.who, item.text] for item in reversed(items)]
-    newest = Block("tall", [sections.table(["at", "who", "what"], rows)])
+    newest = Block("tall", [sections.table("decisions", ["at", "who", "what"], rows)], "decisions")
     setup = sections.setup(seen.account)
     return html.shown([*setup, sections.heading("The newest first"), newest])
 
@@ -131,7 +131,7 @@ def _fields(row: TrialRow) -> Mapping[str, str | None]:
 def studies(rows: Iterable[tuple[LiveStudy, Seen, Seconds]]) -> str:
     """The table of the studies. The seconds of `rows`: since each journal last grew."""
     heads = ["study", "state", "trials", "best", "last news", "ago"]
-    return html.shown([sections.table(heads, [_study_row(*each) for each in rows])])
+    return html.shown([sections.table("studies", heads, [_study_row(*each) for each in rows])])
 
 
 def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> Cells:
@@ -147,8 +147,8 @@ def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> Cells:
         Cell(state, state, "chip", kind),
         Cell(f"{count:,}", count),
         _best(seen.account),
-        news[:120],
-        Cell(duration(max(0, round(quiet))), quiet),
+        news,
+        Cell(duration(max(0, round(quiet))), quiet, unit="s"),
     ]
 
 

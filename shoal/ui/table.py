@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.reporting.format import config, value
+from shoal.reporting.format import config, printable, value
 from shoal.reporting.gantt import natural
 from shoal.reporting.sections import KEYS, Rows, TrialTable
 from shoal.reporting.tally import TrialRow
@@ -51,6 +51,19 @@ def answer(seen: Seen, question: Question) -> dict[str, Any]:
         "page": page,
         "pages": last + 1,
     }
+
+
+def whole(seen: Seen, question: Question) -> dict[str, Any]:
+    """The texts of all trials that are asked for, as a CSV has them, with the heads' units."""
+    rows = _sorted(seen, _filtered(seen, question), question)
+    body = _rows(seen, rows)
+    heads = [
+        f"{head} ({unit})" if unit else head
+        for head, unit in zip(body.heads, body.units, strict=True)
+    ]
+    texts = [[printable(head) for head in heads]]
+    texts += [[printable(cell.value) for cell in row] for row in body.rows]
+    return {"rows": texts}
 
 
 # -- which trials ----------------------------------------------------------------------------------
@@ -150,12 +163,18 @@ def _key(item: Any) -> tuple[Any, ...]:
 
 def _html(seen: Seen, rows: Sequence[TrialRow], question: Question) -> str:
     """The table of these rows."""
+    body = _rows(seen, rows)
+    stoppable = {row.id for row in rows if row.status in OPEN}
+    ids = [row.id for row in rows]
+    return str(macros().trials(body, ids, stoppable, question.sort, question.down))
+
+
+def _rows(seen: Seen, rows: Sequence[TrialRow]) -> Rows:
+    """The cells of these rows."""
     names = [parameter.name for parameter in seen.parameters[0]]
     if len(seen.account.trials) == 1:
         names += seen.parameters[1]
     trials = TrialTable(seen.account, names)
     places = {row.id: place for place, row in enumerate(seen.ranked, 1)}
-    body = Rows(trials.heads(), [trials.cells(row, places[row.id]) for row in rows], sortable=True)
-    stoppable = {row.id for row in rows if row.status in OPEN}
-    ids = [row.id for row in rows]
-    return str(macros().trials(body, ids, stoppable, question.sort, question.down))
+    cells = [trials.cells(row, places[row.id]) for row in rows]
+    return Rows(trials.heads(), cells, sortable=True, title="trials")

@@ -77,6 +77,7 @@
     const open = [...box.querySelectorAll("details")].map((part) => part.open);
     box.innerHTML = html;  // the server has escaped all that a journal says
     shown.set(box, html);
+    tables.settle(box);
     [...box.querySelectorAll(".tall, .wide")].forEach((part, n) => {
       const [top, left, atEnd] = places[n] ?? [0, 0, true];
       part.scrollTop = atEnd && part.tagName === "PRE" ? part.scrollHeight : top;  // the end of a log stays in sight
@@ -141,7 +142,7 @@
     const page = wanted.page;
     const answer = await (await fetched("/trials", wanted)).json();
     if (wanted.page === page) wanted.page = answer.page;  // unless a click wants another one meanwhile
-    await fill(one("trials-part"), `<div class="wide">${answer.html}</div>`);
+    await fill(one("trials-part"), answer.html);
     for (const box of document.querySelectorAll("[data-tick]")) box.checked = ticked.has(box.dataset.tick);
     one("count").textContent = answer.count === answer.all ? `${count.format(answer.all)} trials`
       : `${count.format(answer.count)} of ${count.format(answer.all)} trials`;
@@ -298,6 +299,10 @@
     pause: () => act({ do: "pause" }),
     resume: () => act({ do: "resume" }),
     stop: (trial) => { dialog.close(); act({ do: "stop", trial }); },
+    csv: async () => {  // all that the filter lets through, in the order of the table
+      const { rows } = await (await fetched("/trials", { ...wanted, whole: 1 })).json();
+      tables.save("trials", rows);
+    },
   };
 
   document.addEventListener("click", (event) => {
@@ -307,8 +312,9 @@
     if (what) Promise.resolve(does[what](trial)).catch(lost);
     if (page !== undefined) { wanted.page = Number(page); trials(); }
     if (sort !== undefined) {
-      wanted.down = (wanted.sort || "#") === sort && wanted.down === "0" ? "1" : "0";
-      wanted.sort = sort;
+      const sorted = (wanted.sort || "#") === sort;  // up, down, and then by rank again
+      wanted.sort = sorted && wanted.down === "1" ? "" : sort;
+      wanted.down = sorted && wanted.down === "0" ? "1" : "0";
       wanted.page = 0;
       trials();
     }

@@ -209,14 +209,39 @@ def test_one_trial_has_its_whole_configuration(killed: list[Line]) -> None:
 
 
 def test_only_the_best_are_shown_at_first(many: list[Line]) -> None:
+    """And all once a box is ticked: they stand in one table."""
     page = reporting.page(many)
     best = page[page.index('<section id="best">') : page.index('<section id="curves">')]
-    first, rest = best.split("<details>")
-    assert first.count("<tr>") == 1 + 20
-    assert rest.count("<tr>") == 1 + 500
-    assert "all 500 trials" in rest
-    assert first.count('aria-sort="') == 0
-    assert 'class="sortable"' in first
+    assert best.count("<tr>") == 1 + 500
+    assert "all 500 rows" in best and '<table class="sortable few">' in best
+    assert best.count('aria-sort="') == 0
+
+
+def test_the_status_stands_second_and_what_is_worth_most_first(many: list[Line]) -> None:
+    page = reporting.page(many)
+    heads = re.findall(r"<button type=\"button\">(.*?)</button>", page)[:12]
+    first = ["trial", "status", "accuracy", "epochs", "training"]
+    assert heads == [*first, "dropout", "lr", "optimizer", "width", "best", "at epoch", "from"]
+
+
+def test_each_recipe_has_the_columns_of_its_own_values() -> None:
+    aims = {"cnn": ("accuracy", "max"), "rnn": ("loss", "min")}
+    head = {"aims": aims, "metric": None, "mode": None}
+    lines = [Line(0.0, Opened(1, {}, head))]
+    for n, (own, name) in enumerate((("cnn", "width"), ("cnn", "width"), ("rnn", "cells")) * 2):
+        lines.append(Line(0.0, Submitted(Trial(TrialId(f"t{n}"), 1.0, {"recipe": own, name: n}))))
+    page = reporting.page(lines)
+    tables = re.findall(r'data-title="trials (\w+)".*?</thead>', page)
+    assert tables == ["cnn", "rnn"]
+    first, last = page.split('data-title="trials rnn"')
+    assert ">width<" in first and ">width<" not in last.partition("</table>")[0]
+    assert ">cells<" in last and ">cells<" not in first
+
+
+def test_a_reason_of_many_lines_keeps_its_columns(doomed: list[Line]) -> None:
+    why = "Traceback:\n  f(x)\n    ^^"
+    lines = [*doomed[:-2], Line(1.0, Failed(TrialId("x"), why)), doomed[-1]]
+    assert f'<pre tabindex="0">{why}</pre>' in reporting.page(lines)
 
 
 def test_a_chart_of_too_many_bars_is_capped_and_says_so(many: list[Line]) -> None:
@@ -456,11 +481,16 @@ def test_cells_have_a_key_only_where_their_text_does_not_say_it() -> None:
         Cell("–", None),
         Cell("t1", "t1", "code"),
         "a & b",
+        Cell("1 → 2", 1, exact="1 → 2"),
+        Cell("[0.33]", "[0.33]", exact='["0.3\n"]'),
     ]
-    made = shown([table(["a", "b", "c", "d", "e"], [cells])])
-    found = re.findall(r"<td[^>]*>", made)
-    keys = [re.findall(r'data-k="(.*?)"', cell) for cell in found]
-    assert keys == [[], ["0.005"], [""], [], []]
+    made = shown([table("few", [*"abcdefg"], [cells])])
+    found = re.findall(r"<td( class=r)?([^>]*)>", made)
+    assert [given for _, given in found] == [
+        *("", " data-k=0.005", ' data-k=""', "", ""),
+        ' data-k=1 data-v="1 → 2"',
+        ' data-v="[&quot;0.3\n&quot;]"',
+    ]
 
 
 def test_a_trial_takes_little_room(many: list[Line]) -> None:

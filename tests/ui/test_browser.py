@@ -1,7 +1,6 @@
 """The page in a real browser: a study that runs is watched and steered."""
 
 import re
-import shutil
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 import httpx
 import preloaded
 import pytest
-from ui_kit import epoch, many, opened, serving, submitted, write
+from ui_kit import NEEDS_CHROMIUM, epoch, many, opened, serving, submitted, write
 
 from shoal import reporting
 from shoal.core.cluster import Slot, SlotId
@@ -21,53 +20,9 @@ from shoal.core.event import Joined, Submitted
 from shoal.core.trial import Trial, TrialId
 from shoal.study.folder import Folder
 
-CHROMIUM = shutil.which("chromium")
 HERE = Path(__file__).resolve().parent
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-PATIENCE = 20_000  # milliseconds that anything may take on a busy machine
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium here: apt-get install chromium"
-)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="needs playwright: pip install playwright"
-    )
-    with api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A new window; it fails the test if a script failed or anything else was asked for."""
-    window = browser.new_context(viewport={"width": 1400, "height": 900})
-    made = window.new_page()
-    made.set_default_timeout(PATIENCE)
-    wrong: list[str] = []
-    made.on("pageerror", lambda error: wrong.append(str(error)))
-    made.on("dialog", lambda dialog: wrong.append(dialog.message))
-    made.on("request", lambda asked: _check_local(asked.url, wrong))
-    yield made
-    window.close()
-    assert not wrong
-
-
-def _check_local(url: str, wrong: list[str]) -> None:
-    if not re.match(r"http://127\.0\.0\.1:\d+/|data:|blob:", url):
-        wrong.append(url)
+pytestmark = NEEDS_CHROMIUM
 
 
 @pytest.fixture
@@ -123,10 +78,10 @@ def test_a_running_study_is_watched_and_steered(page: Any, running: Path) -> Non
 
         page.click('[data-sort="lr"]')
         page.wait_for_selector('th[aria-sort="ascending"] [data-sort="lr"]')
-        assert _column(page, 7) == ["0.001", "0.003", "0.01", "0.03"]
+        assert _column(page, 6) == ["0.001", "0.003", "0.01", "0.03"]
         page.click('[data-sort="lr"]')
         page.wait_for_selector('th[aria-sort="descending"] [data-sort="lr"]')
-        assert _column(page, 7)[0] == "0.03"
+        assert _column(page, 6)[0] == "0.03"
         page.fill("#find", "lr<0.005")
         page.wait_for_selector('#count:text-is("2 of 4 trials")')
         page.fill("#find", "")
@@ -179,7 +134,7 @@ def test_a_click_counts_though_news_come_while_the_button_is_down(page: Any, run
         page.wait_for_timeout(200)
         page.mouse.up()
         page.wait_for_selector('th[aria-sort="ascending"] [data-sort="lr"]')
-        assert _column(page, 7) == ["0.001", "0.003", "0.01", "0.03"]
+        assert _column(page, 6) == ["0.001", "0.003", "0.01", "0.03"]
 
 
 @pytest.mark.slow
