@@ -61,6 +61,34 @@ def test_every_page_in_the_navigation_exists() -> None:
     assert decisions == {f"decisions/{page}" for page in re.findall(r"\]\((\d\S+)\)", index)}
 
 
+def for_users() -> list[Path]:
+    """The pages of the navigation before those about what is inside."""
+    text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\n  - Inside:")[0]
+    return [DOCS / page for page in re.findall(r"^\s*- (?:.*?: )?(\S+\.md)$", text, flags=re.M)]
+
+
+@pytest.mark.parametrize("page", for_users(), ids=lambda page: str(page.relative_to(DOCS)))
+def test_pages_for_users_say_group_model_and_pass(page: Path) -> None:
+    """Gang, lane and visit are words of the journal and the code: only as such, or explained."""
+    if page.name == "glossary.md":
+        return
+    text = re.sub(r"\]\([^)]*\)|`[^`]*`|<code>.*?</code>", "", without_fences(page.read_text()))
+    assert not re.findall(r"\b(?:gangs?|lanes?|visit(?:s|ed|ing)?)\b", text, flags=re.I)
+
+
+@pytest.mark.parametrize("page", for_users(), ids=lambda page: str(page.relative_to(DOCS)))
+def test_a_page_for_users_soon_shows_something(page: Path) -> None:
+    """After at most three sentences on what it is for: code, a table or a picture."""
+    if page.parent.name == "reference":
+        return
+    lines = page.read_text().splitlines()
+    at = next((n for n, line in enumerate(lines) if re.match(r"\s*(```|\||!\[|<|:::)", line)), 99)
+    assert at < 25, "no code, table or picture in the first 25 lines"
+    start = next(n for n, line in enumerate(lines) if line.startswith("# "))
+    first = "\n".join(lines[start + 1 :]).strip().split("\n\n")[0]
+    assert len(re.findall(r"[.!?](?=\s|$)", first)) <= 3, first
+
+
 def test_every_command_and_option_is_documented_and_exists() -> None:
     there, told = options_of("", typer.main.get_command(app)), documented()
     assert set(told) == set(there)
