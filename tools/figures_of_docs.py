@@ -72,6 +72,50 @@ def readme() -> list[Sentence]:
     ]
 
 
+def compared() -> list[Sentence]:
+    """The pages for those who come from another tool."""
+    nets = [row("step", net=name) for name in ("MLP", "CNN", "transformer")]
+    ways = ("tune_default", "tune_reuse", "local", "ray2")
+    searches = [row("hyperband", variant=name)["training_s"] for name in ("tune", "ours")]
+    changes = {
+        name: [each["seconds"] for each in rows("rescale", **{"with": name})]
+        for name in ("shoal", "ray train")
+    }
+    return [
+        sentence(
+            "docs/compare/optuna.md",
+            "An Optuna search around a plain loop takes {:.2f} of Shoal's time, and {:.2f} with "
+            "Optuna's journal in a file",
+            ratio("many", "optuna_over_shoal_10000"),
+            ratio("many", "optuna_journal_over_shoal_10000"),
+        ),
+        sentence(
+            "docs/compare/ray-tune.md",
+            "Ray Tune as it comes takes {:.1f} s, with `reuse_actors=True` {:.1f} s; Shoal takes "
+            "{:.1f} s in one process, and {:.1f} s on two slots of Ray",
+            *(row("tune_grid", variant=name)["wall_s"] for name in ways),
+        ),
+        sentence(
+            "docs/compare/ray-tune.md",
+            "{:.1f} s with Ray Tune and reused actors, {:.1f} s with Shoal",
+            *searches,
+        ),
+        sentence(
+            "docs/compare/ray-tune.md",
+            "is changed in {:.1f} s at most by Shoal, without a restart; Ray Train, stopped and "
+            "restored, takes {:.1f} s at least",
+            max(changes["shoal"]),
+            min(changes["ray train"]),
+        ),
+        sentence(
+            "docs/compare/lightning.md",
+            "A step of Lightning's Trainer takes {:.2f} times as long as Shoal's for a tiny MLP, "
+            "{:.2f} times for a CNN and {:.2f} times for a small transformer",
+            *(net["lightning_over_shoal"] for net in nets),
+        ),
+    ]
+
+
 def first_table() -> list[Sentence]:
     return [
         *simulations(),
@@ -728,6 +772,7 @@ def packing() -> list[Rule]:
 
 RULES: list[Rule] = [
     *readme(),
+    *compared(),
     *first_table(),
     *grid(),
     *stream(),
