@@ -532,16 +532,17 @@ class Study:
     def replay(
         self, trials: Sequence[str] | None = None, *, address: str | None = None
     ) -> list[dict[str, Any]]:
-        """Train trials again, alone, over their recorded visits, and compare with what was kept.
+        """Train trials again, alone, as they are recorded, and compare with what was kept.
 
-        Returns a row a trial: trial, visits, verdict, why (of the last three verdicts), equal (the
-        verdict is "equal"), agrees (it is one of the first two), difference (the largest absolute
-        one), fused (trained in a fused pack), wide (it had several slots), elsewhere (of one that
-        differs: in what the processor, the libraries or the threads are others than in the study).
+        Returns a row a trial: trial, visits (its passes over shards), verdict, why (of the last
+        three verdicts), equal (the verdict is "equal"), agrees (it is one of the first two),
+        difference (the largest absolute one), fused (trained in a fused pack), wide (it had several
+        slots), elsewhere (of one that differs: in what the processor, the libraries or the threads
+        are others than in the study).
         The verdicts are
 
         - "equal": to the last bit;
-        - "agrees": of a fused or wide trial; what is exact is equal (visits, samples, steps,
+        - "agrees": of a fused or wide trial; what is exact is equal (passes, samples, steps,
           schedules, random states, integers), and numbers are as near as rounding leaves them;
         - "not comparable": what is exact is equal, but rounding moves the numbers too far, or other
           random numbers were drawn;
@@ -653,7 +654,7 @@ class Study:
     ) -> None:
         """Have the run that is under way get more or fewer slots; give one of the three.
 
-        A slot that is to go completes its visit first, and what only it holds becomes durable. It
+        A slot that is to go completes its pass first, and what only it holds becomes durable. It
         holds for this run; from now on nodes that join bring no more slots than that.
 
         Args:

@@ -46,7 +46,7 @@ class Hybrid:
     """Hops as `policy` does; with fewer trials than slots, trials hop between groups of slots.
 
     A free group takes one trial at a time, over those shards at its slots that the trial has yet to
-    visit, all at once. There are as many groups as end the trials soonest by what the profile says
+    read, all at once. There are as many groups as end the trials soonest by what the profile says
     of widths. Where as many groups as slots are best, this is `policy`, as it also is while some
     trial's data is not divided.
 

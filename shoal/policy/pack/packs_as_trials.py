@@ -41,9 +41,9 @@ Trials = Sequence[TrialId]
 
 @dataclass(frozen=True, slots=True)
 class PacksAsTrials:
-    """The policy, over packs of trials at the same visits that go faster together.
+    """The policy, over packs of trials at the same passes that go faster together.
 
-    A pack stays together until its trials end or differ in their visits, or they turn out not to go
+    A pack stays together until its trials end or differ in their passes, or they turn out not to go
     faster, or to need more memory than a slot has, or slots would be idle.
 
     Where the policy fixes each trial's order of shards (`Hop.order`), all of a pack have that of
