@@ -2,8 +2,8 @@
 
 `python tools/plotly_bundle.py` needs npm and its registry. It takes a minute and writes two files:
 
-- `plotly.min.js`: plotly.js with the kinds of traces that Shoal draws, and no others. The programs
-  of WebGL are compiled beforehand (plotly.js calls that "strict"), so the page needs no `eval`.
+- `plotly.min.js`: plotly.js with the kinds of traces that Shoal draws, and no others. None of them
+  needs WebGL or `eval`.
 - `plotly.LICENSES.txt`: all packages in that file, with versions, licences and their texts.
 
 A new kind of trace: add it to KINDS, and run this again. A new version: VERSION, as plotly of
@@ -20,7 +20,7 @@ from typing import Any
 VERSION = "4.1.1"  # of plotly.js
 ESBUILD = "0.28.1"
 # Where each kind is; `scatter` is part of the core.
-KINDS = {"scatter": None, "bar": "lib/bar", "parcoords": "src/traces/parcoords/strict"}
+KINDS = {"scatter": None, "bar": "lib/bar"}
 VENDOR = Path(__file__).resolve().parent.parent / "shoal" / "reporting" / "vendor"
 
 BUILD = """
@@ -28,7 +28,6 @@ const fs = require('fs');
 require('esbuild').build({
   entryPoints: ['entry.js'], outfile: 'out.js', bundle: true, minify: true, format: 'iife',
   globalName: 'Plotly', target: 'es2020', legalComments: 'none', logLevel: 'error',
-  alias: { regl: '@plotly/regl' },
   define: { global: 'window', 'define.amd': 'false', 'process.env.NODE_DEBUG': 'false' },
   loader: { '.css': 'empty' },  // the style of maps
   metafile: true,

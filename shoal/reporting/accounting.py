@@ -214,20 +214,25 @@ class Account:
     by_recipe: Mapping[str, "Account"] = field(default_factory=dict)
     since: Since | None = None
 
-    def sampled(self) -> "Account":
-        """This account with no more trials than are drawn and listed."""
-        if len(self.trials) <= DRAWN:
+    def sampled(self, most: int | None = None, best: int | None = None) -> "Account":
+        """This account with the `best` trials and others, spread evenly, up to `most`.
+
+        None: as many as are drawn and listed.
+        """
+        most = DRAWN if most is None else most
+        best = BEST if best is None else best
+        if len(self.trials) <= most:
             return self
         ranked = self.ranked()
-        stride = (len(ranked) - BEST) / (DRAWN - BEST)
-        others = [ranked[BEST + int(number * stride)] for number in range(DRAWN - BEST)]
-        chosen = {row.id for row in (*ranked[:BEST], *others)}
+        stride = (len(ranked) - best) / (most - best)
+        others = [ranked[best + int(number * stride)] for number in range(most - best)]
+        chosen = {row.id for row in (*ranked[:best], *others)}
         curves = {
             name: {trial: points[trial] for trial in points.keys() & chosen}
             for name, points in self.curves.items()
         }
         trials = tuple(row for row in self.trials if row.id in chosen)
-        by_recipe = {name: each.sampled() for name, each in self.by_recipe.items()}
+        by_recipe = {name: each.sampled(most, best) for name, each in self.by_recipe.items()}
         return replace(self, trials=trials, curves=curves, by_recipe=by_recipe)
 
     @property

@@ -1,19 +1,17 @@
-"""The report's drawings of trials: learning curves, configurations.
+"""What all drawings share: colours and style; and the learning curves.
 
 A drawing is a plain plotly figure ({"data": …, "layout": …}).
 Texts that a user wrote are escaped: plotly reads a few HTML tags in them.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
-from math import isfinite, log10
-from statistics import median
-from typing import Any, NamedTuple, TypeGuard
+from math import log10
+from typing import Any, NamedTuple
 
-from shoal.core.trial import Seconds, TrialId, Value
+from shoal.core.trial import Seconds, TrialId
 from shoal.reporting.accounting import Account
-from shoal.reporting.format import DASH, config, escape, number, time_unit, value
+from shoal.reporting.format import config, escape, number, time_unit
 from shoal.reporting.tally import Point, TrialRow
 
 BASE = (
@@ -44,18 +42,18 @@ class Cause(NamedTuple):
     colour: str | None
     pattern: str
     total: str  # its colour where all trials are drawn together
-    text: str = "#ffffff"  # what reads on that
+    text: str = "#ffffff"  # what reads on that; empty: the page's ink
 
 
 CAUSES = (
-    Cause("train", "training", None, "", "#3b82d6"),
+    Cause("train", "training", None, "", "#2f6fb8"),
     Cause("evaluate", "evaluating", None, ".", "#9cc4f2", "#1c2430"),
-    Cause("save", "saving", None, "|", "#7a68e0"),
-    Cause("data", "waiting for data", "#c98a1b", "x", "#c98a1b"),
+    Cause("save", "saving", None, "|", "#6a58d0"),
+    Cause("data", "waiting for data", "#c98a1b", "x", "#c98a1b", "#1c2430"),
     Cause("switch", "switching", "#6b7280", "/", "#6b7280"),
-    Cause("lost", "cut off", "#e06a80", "\\", "#e06a80"),
+    Cause("lost", "cut off", "#e06a80", "\\", "#e06a80", "#1c2430"),
     Cause("other", "held, unreported", "#b3bac5", "", "#b3bac5", "#1c2430"),
-    Cause("idle", "idle", "rgba(139,147,161,0.20)", "", "rgba(139,147,161,0.20)", GREY),
+    Cause("idle", "idle", "rgba(139,147,161,0.20)", "", "rgba(139,147,161,0.20)", ""),
 )
 
 
@@ -184,14 +182,14 @@ def curves_of(
     """The curves of one value, as an item of `learning`. `trials`: only these; None: all."""
     curves = _Curves(account, name, trials)
     values = curves.values(curves.rows)
-    settings = _axis_settings(values, curves.values(curves.top))
+    settings = value_axis(values, curves.values(curves.top))
     length, unit = time_unit(account.chart.end - account.chart.start)
     return {
         "name": name,
         "figure": {"data": curves.traces(), "layout": _curve_layout(curves, settings)},
         "times": curves.times(length),
         "unit": unit,
-        "outside": _outside(values, settings),
+        "outside": outside(values, settings),
     }
 
 
@@ -293,7 +291,7 @@ class _Curves:
 
 
 def _curve_layout(curves: _Curves, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The layout of one value's curves. `settings`: of its axis, as of `_axis_settings`."""
+    """The layout of one value's curves. `settings`: of its axis, as of `value_axis`."""
     epochs = axis("epochs", rangemode="tozero")
     if 1 <= curves.last_epoch() <= 12:
         epochs["dtick"] = 1
@@ -331,17 +329,17 @@ def thinned(points: Points, limit: int) -> Points:
 # -- the axis of a value ---------------------------------------------------------------------------
 
 
-def _axis_settings(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
+def value_axis(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
     """What plotly is to know of the values' axis: log for values that span decades, and its range.
 
     The range lets a few diverging curves leave the picture.
     """
-    finite = sorted(_drawable(values))
+    finite = sorted(drawable(values))
     if len(finite) < 3:
         return {}
 
     # From where to where most values lie, and all of the best trials.
-    drawn = _drawable(best)
+    drawn = drawable(best)
     low = min([finite[int(0.02 * len(finite))], *drawn])
     high = max([finite[int(0.98 * (len(finite) - 1))], *drawn])
     usual = (high - low) or 0.1 * abs(high) or 1.0
@@ -358,12 +356,12 @@ def _axis_settings(values: Sequence[float], best: Sequence[float]) -> dict[str, 
     return {"range": [low - pad, high + pad]}
 
 
-def _drawable(values: Sequence[float]) -> list[float]:
+def drawable(values: Sequence[float]) -> list[float]:
     """The values that plotly can draw."""
     return [value for value in values if abs(value) < 1e300]
 
 
-def _outside(values: Sequence[float], settings: Mapping[str, Any]) -> int:
+def outside(values: Sequence[float], settings: Mapping[str, Any]) -> int:
     """How many points the drawn range leaves out."""
     if "range" not in settings:
         return 0
@@ -371,333 +369,3 @@ def _outside(values: Sequence[float], settings: Mapping[str, Any]) -> int:
     if "type" in settings:  # a log axis
         low, high = 10**low, 10**high
     return sum(not low <= value <= high for value in values)
-
-
-Values = Mapping[TrialId, Value]  # of one parameter
-
-SPAN = 8.0  # values of a smaller ratio stay on a linear axis
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One name of the configurations. `scale`: "log", "linear" or "category".
-
-    The values of a category are texts.
-    """
-
-    name: str
-    scale: str
-    values: Mapping[TrialId, float | str]
-    categories: tuple[str, ...] = ()  # in the order they are drawn
-    places: Mapping[str, int] = field(init=False)  # of each in that order
-
-    def __post_init__(self) -> None:
-        places = {text: place for place, text in enumerate(self.categories)}
-        object.__setattr__(self, "places", places)
-
-    def place(self, trial: TrialId) -> float:
-        """Where the trial's value lies on a linear axis.
-
-        log10, the number itself, or the index of the category.
-        """
-        item = self.values[trial]
-        if isinstance(item, str):
-            return float(self.places[item])
-        if self.scale == "log":
-            return log10(item)
-        return item
-
-
-def parameters(account: Account) -> tuple[list[Parameter], dict[str, str]]:
-    """The parameters that vary, and those that have one value in all trials, as text."""
-    rows = account.trials
-    varying: list[Parameter] = []
-    same: dict[str, str] = {}
-    for name in dict.fromkeys(name for row in rows for name in row.config):
-        values = {row.id: row.config[name] for row in rows if name in row.config}
-        texts = {value(item) for item in values.values()}
-        if len(texts) == 1 and len(values) == len(rows):
-            same[name] = texts.pop()
-        else:
-            varying.append(_parameter(name, values, rows))
-    return varying, same
-
-
-def _parameter(name: str, values: Values, rows: Rows) -> Parameter:
-    """A parameter that varies: of numbers, if all trials have one."""
-    numbers = {trial: float(item) for trial, item in values.items() if _is_number(item)}
-    if len(numbers) == len(rows):
-        return Parameter(name, _scale(sorted(numbers.values())), numbers)
-
-    texts = {}
-    order: dict[str, tuple[bool, float, str]] = {}  # numbers before the rest, by size
-    for row in rows:
-        item = values.get(row.id)
-        text = value(item) if row.id in values else DASH
-        texts[row.id] = text
-        order[text] = (False, float(item), text) if _is_number(item) else (True, 0.0, text)
-    categories = sorted(order, key=lambda text: order[text])
-    return Parameter(name, "category", texts, tuple(categories))
-
-
-def _scale(ordered: Sequence[float]) -> str:
-    """The axis on which the values' median lies nearer to the middle."""
-    low, high = ordered[0], ordered[-1]
-    if low <= 0 or high < SPAN * low:
-        return "linear"
-
-    middle = median(ordered)
-    on_linear = (middle - low) / (high - low)
-    on_log = log10(middle / low) / log10(high / low)
-    if abs(on_log - 0.5) < abs(on_linear - 0.5):
-        return "log"
-    return "linear"
-
-
-def _is_number(item: Any) -> TypeGuard[float]:
-    """Whether this is a finite number."""
-    if isinstance(item, bool) or not isinstance(item, (int, float)):
-        return False
-    return isfinite(item)
-
-
-Ticks = tuple[list[float], list[str]]  # where on the axis, and what stands there
-Look = dict[str, Any]  # a part of a plotly figure
-
-SCALE = [[0, "#9db2cf"], [0.5, "#5b93d0"], [0.8, "#b15fd0"], [1, "#e8562a"]]
-FEW = 8  # values: each has a tick
-COLUMNS = 3  # of the scatter plots
-PANEL = 270  # pixels: the height of one scatter plot with its axis
-SPACE = 62  # pixels of it, for the axis below
-GAP = 0.06  # between columns, as a part of the width
-DOT: Look = {"color": "#3b82d6", "size": 7, "opacity": 0.6}
-CROSS: Look = {
-    "color": "#d64561",
-    "size": 8,
-    "symbol": "x-thin",
-    "line": {"color": "#d64561", "width": 2},
-}
-STAR: Look = {
-    "color": "#e8743b",
-    "size": 15,
-    "symbol": "star",
-    "line": {"color": "#ffffff", "width": 1},
-}
-
-# -- parallel coordinates --------------------------------------------------------------------------
-
-
-def parallel(account: Account, varying: Sequence[Parameter]) -> Figure | None:
-    """Every scored trial as a line across its parameters to its score.
-
-    None where there is nothing to compare.
-    """
-    rows = [row for row in account.ranked() if row.scored]
-    if len(rows) < 2 or not varying:
-        return None
-
-    rows.reverse()  # so that the best are drawn on top
-    scores = [row.last or 0.0 for row in rows]
-    dimensions = [_dimension(parameter, rows) for parameter in varying]
-    dimensions.append(
-        {"label": escape(account.metric or ""), "values": scores, "tickformat": ".4~g"}
-    )
-    trace = {
-        "type": "parcoords",
-        "line": {
-            "color": scores,
-            "colorscale": SCALE,
-            "reversescale": account.mode == "min",
-            "cmin": min(scores),
-            "cmax": max(scores),
-        },
-        "dimensions": dimensions,
-        "labelside": "bottom",
-        "labelfont": {"size": 13},
-        "tickfont": {"size": 11},
-        "rangefont": {"size": 1, "color": CLEAR},
-    }
-    shape = layout(400, margin={"l": 80, "r": 70, "t": 30, "b": 44})
-    return {"data": [trace], "layout": shape}
-
-
-def _dimension(parameter: Parameter, rows: Rows) -> Look:
-    """One of the parallel axes."""
-    values = [parameter.place(row.id) for row in rows]
-    dimension: Look = {"label": escape(_short(parameter.name, 22)), "values": values}
-
-    ticks = _ticks(parameter, [row.id for row in rows])
-    if ticks is not None:
-        dimension["tickvals"], dimension["ticktext"] = ticks
-
-    low = min(values)
-    high = max(values)
-    if parameter.scale == "category" or low == high:
-        dimension["range"] = [low - 0.3, high + 0.3]
-    return dimension
-
-
-# -- ticks -----------------------------------------------------------------------------------------
-
-
-def _ticks(parameter: Parameter, trials: Iterable[TrialId]) -> Ticks | None:
-    """Ticks at the values where they are few, at decades on a log axis.
-
-    They are places on a linear axis. None: as plotly likes.
-    """
-    if parameter.scale == "category":
-        places = [float(place) for place in range(len(parameter.categories))]
-        return places, [escape(_short(text, 18)) for text in parameter.categories]
-    values = {parameter.values[trial] for trial in trials}
-    numbers = sorted(value for value in values if not isinstance(value, str))
-    if len(numbers) <= FEW:
-        texts = [number(value) for value in numbers]
-        if parameter.scale == "log":
-            numbers = [log10(value) for value in numbers]
-        return numbers, texts
-    if parameter.scale == "linear":
-        return None
-    # Both ends, and the whole decades that are not too near to an end.
-    low, high = log10(numbers[0]), log10(numbers[-1])
-    decades = range(int(low) - 1, int(high) + 2)
-    places = [low, *(at for at in decades if min(at - low, high - at) > 0.15), high]
-    return places, [number(10**place, 2) for place in places]
-
-
-def _short(text: str, limit: int) -> str:
-    """The text, cut to so many characters."""
-    if len(text) <= limit:
-        return text
-    return text[: limit - 1] + "…"
-
-
-# -- scatters --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Dots:
-    """Trials that look alike in all small drawings. `heights`: where each stands on the y axis."""
-
-    rows: Rows
-    heights: Sequence[float]
-    marker: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Small drawings in lines and columns."""
-
-    lines: int
-    columns: int
-
-    def down(self, line: int) -> list[float]:
-        """From where to where a line of drawings reaches, in parts of the height."""
-        whole = self.lines * PANEL - 50  # pixels between the margins
-        top = line * PANEL
-        return [max(0.0, 1 - (top + PANEL - SPACE) / whole), 1 - top / whole]
-
-    def across(self, column: int) -> list[float]:
-        """From where to where a column reaches, in parts of the width."""
-        width = (1 - GAP * (self.columns - 1)) / self.columns
-        left = column * (width + GAP)
-        return [left, min(1.0, left + width)]
-
-
-def scatters(account: Account, varying: Sequence[Parameter]) -> Figure | None:
-    """The score over each parameter, a small drawing each, the best as a star.
-
-    None where there is nothing to draw.
-    """
-    layers = _layers(account)
-    if not layers or not varying:
-        return None
-
-    columns = min(COLUMNS, len(varying))
-    grid = _Grid(-(-len(varying) // columns), columns)
-    traces = []
-    shape = layout(
-        grid.lines * PANEL + 36, showlegend=False, margin={"l": 60, "r": 20, "t": 36, "b": 50}
-    )
-    for place, parameter in enumerate(varying):
-        # What plotly puts behind the names of a small drawing's axes.
-        tag = str(place + 1) if place else ""
-        for dots in layers:
-            traces.append(_trace(parameter, dots, tag))
-        line, column = divmod(place, columns)
-        title = ""
-        if column == 0:
-            title = account.metric or ""
-        shape[f"xaxis{tag}"] = _parameter_axis(parameter, grid.across(column), tag)
-        shape[f"yaxis{tag}"] = axis(title, domain=grid.down(line), anchor=f"x{tag}")
-    return {"data": traces, "layout": shape}
-
-
-def _layers(account: Account) -> list[_Dots]:
-    """Trials with a score, below them those that failed, and the best; none without a score."""
-    rows = [row for row in account.trials if row.scored]
-    if not rows:
-        return []
-    scores = [row.last or 0.0 for row in rows]
-    layers = [_Dots(rows, scores, DOT)]
-
-    failed = [row for row in account.trials if row.status == "failed"]
-    if failed:
-        # Below all scores, for they have none.
-        reach = max(scores) - min(scores) or abs(scores[0]) or 1.0
-        floor = min(scores) - 0.12 * reach
-        layers.append(_Dots(failed, [floor] * len(failed), CROSS))
-
-    best = account.best()
-    if best is not None:
-        layers.append(_Dots([best], [best.last or 0.0], STAR))
-    return layers
-
-
-def _trace(parameter: Parameter, dots: _Dots, tag: str) -> Look:
-    """The dots over one parameter."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [_across(parameter, row) for row in dots.rows],
-        "y": dots.heights,
-        "xaxis": f"x{tag}",
-        "yaxis": f"y{tag}",
-        "marker": dots.marker,
-        "text": [_hover(row) for row in dots.rows],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
-
-
-def _across(parameter: Parameter, row: TrialRow) -> float:
-    """Where a trial stands over a parameter.
-
-    Over a category it stands aside, by -0.15 to 0.15 of its width, so that trials do not hide each
-    other.
-    """
-    value = parameter.values[row.id]
-    if not isinstance(value, str):
-        return value
-    return parameter.place(row.id) + (row.number * 0.618 % 1 - 0.5) * 0.3
-
-
-def _hover(row: TrialRow) -> str:
-    """What is shown where the pointer rests on a dot."""
-    text = label(row)
-    if row.status == "failed":
-        text += f"<br>failed: {escape(_short(row.why, 80))}"
-    return text
-
-
-def _parameter_axis(parameter: Parameter, across: list[float], tag: str) -> Look:
-    """The x axis of a small drawing. `across`: from where to where it reaches."""
-    x_axis = axis(_short(parameter.name, 40), domain=across, anchor=f"y{tag}")
-    ticks = _ticks(parameter, parameter.values)
-    if ticks is not None:
-        x_axis["tickvals"], x_axis["ticktext"] = ticks
-    if parameter.scale == "log":
-        x_axis["type"] = "log"
-        if ticks is not None:
-            x_axis["tickvals"] = [10**place for place in ticks[0]]
-    if parameter.scale == "category":
-        x_axis["range"] = [-0.5, len(parameter.categories) - 0.5]
-    return x_axis

@@ -15,7 +15,7 @@ from shoal.reporting.format import duration, escape, time_unit
 from shoal.reporting.gantt import Chart, chart
 from shoal.reporting.html import document, plain_heading
 from shoal.reporting.sections import Block, Cell, Cells, Section, drawing, note, table
-from shoal.reporting.slot_charts import bar_trace, drawn, legend, slot_axis
+from shoal.reporting.slot_charts import bar_trace, drawn, even_lanes, legend, slot_axis
 
 BARS = 9000  # of all charts together; more draw slowly
 GAP = 42  # pixels between charts
@@ -140,7 +140,7 @@ def _layout(panels: Sequence[_Panel], end: Seconds) -> dict[str, Any]:
     )
     for panel in panels:
         shape[panel.layout_axis] = {
-            **slot_axis(list(panel.chart.spans), max(1, panel.height // 13)),
+            **slot_axis(even_lanes(panel.chart.spans), max(1, panel.height // 13)),
             "domain": [panel.bottom, panel.top],
             "anchor": "x",
         }
@@ -182,12 +182,12 @@ def _bars(
     panel: _Panel, painted: Mapping[Any, str], unit: Seconds, limit: int
 ) -> list[dict[str, Any]]:
     """The bars of one chart, a trace for each cause."""
-    lane = {slot: number for number, slot in enumerate(panel.chart.spans)}
+    lanes = even_lanes(panel.chart.spans)
     bars = drawn(panel.chart, limit)
     traces = []
     for cause in CAUSES:
         of_cause = [item for item in bars if item.bar.kind == cause.kind]
         if of_cause:
-            trace = bar_trace(cause, of_cause, lane, painted, unit)
+            trace = bar_trace(cause, of_cause, lanes, painted, unit)
             traces.append({**trace, "yaxis": panel.axis, "xaxis": "x"})
     return traces

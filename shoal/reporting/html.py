@@ -17,10 +17,12 @@ from shoal.engine.files import write_whole
 from shoal.engine.journal import Line, read
 from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import check_plain
-from shoal.reporting.accounting import Account, account
-from shoal.reporting.charts import learning, parallel, parameters, scatters
+from shoal.reporting.accounting import DRAWN, Account, account
+from shoal.reporting.charts import learning
 from shoal.reporting.facts import MEANING, Tile, about, tiles
 from shoal.reporting.format import escape, printable
+from shoal.reporting.parameters import parameters
+from shoal.reporting.score_charts import CHARTS, View
 from shoal.reporting.sections import LISTED, Block, Cell, Page, Rows, Section, sections, since
 from shoal.reporting.slot_charts import gantt, harvest, use
 
@@ -102,14 +104,14 @@ def page_of(account: Account, title: str | None, folder: str | None) -> str:
         "gantt": chart and chart[0],
         "use": use(account),
         "harvest": harvest(account),
-        "parallel": parallel(sample, varying),
-        "scatter": scatters(sample, varying),
     }
+    view = View(account, DRAWN)
+    figures |= {name: each.make(view) for name, each in CHARTS.items()}
     drawings = {key: figure for key, figure in figures.items() if figure is not None}
     bars = chart and chart[1:]
     parts = sections(Page(account, sample, varying, same, folder, drawings, bars))
     top = heading(account, name, folder) + shown(since(account, folder))
-    return document(name, top, parts, drawings)
+    return document(name, top, parts, drawings, view.hover())
 
 
 def heading(account: Account, name: str, folder: str | None, status: str | None = None) -> Markup:
@@ -131,8 +133,17 @@ def plain_heading(
     return Markup(macros().heading(name, status, kind, about, tiles))
 
 
-def document(name: str, top: Markup, parts: Sequence[Section], drawings: Mapping[str, Any]) -> str:
-    """A page of these parts, and of the drawings in them by name. `top`: what stands above."""
+def document(
+    name: str,
+    top: Markup,
+    parts: Sequence[Section],
+    drawings: Mapping[str, Any],
+    hover: Mapping[str, str] | None = None,
+) -> str:
+    """A page of these parts, and of the drawings in them by name.
+
+    `top`: what stands above. `hover`: see `score_charts.View.hover`.
+    """
     return str(
         macros().document(
             title=name,
@@ -140,8 +151,8 @@ def document(name: str, top: Markup, parts: Sequence[Section], drawings: Mapping
             sections=parts,
             policy=POLICY,
             style=Markup(asset("page.css")),
-            script=Markup(asset("tables.js") + asset("page.js")),
-            drawings=Markup(embedded(drawings)),
+            script=Markup(asset("charts.js") + asset("tables.js") + asset("page.js")),
+            drawings=Markup(embedded({**drawings, "hover": hover or {}})),
             plotly=Markup(plotly_source() if drawings else ""),
         )
     )

@@ -2,22 +2,7 @@
 (() => {
   const drawings = JSON.parse(document.getElementById("drawings").textContent);
   const root = document.documentElement;
-  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const options = (data) => ({
-    displaylogo: false,
-    responsive: true,
-    modeBarButtons: data[0].type === "parcoords" ? [["toImage"]] : [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
-    toImageButtonOptions: { scale: 2 },
-  });
   const drawn = new Set();
-
-  function themed(layout) {
-    const look = { ...layout, paper_bgcolor: css("--card"), plot_bgcolor: css("--card") };
-    look.font = { ...layout.font, color: css("--ink") };
-    look.hoverlabel = { ...layout.hoverlabel, bgcolor: css("--page"), bordercolor: css("--line") };
-    look.hoverlabel.font = { ...look.hoverlabel.font, color: css("--ink") };
-    return look;
-  }
 
   // -- learning curves: which value, over what, on which axis
   const chosen = (id) => document.getElementById(id);
@@ -46,15 +31,8 @@
   }
 
   function draw(box) {
-    const name = box.dataset.drawing;
-    const figure = figureOf(name);
     drawn.add(box);
-    try {
-      Plotly.react(box, figure.data, themed(figure.layout), options(figure.data));
-    } catch (error) {
-      box.classList.add("failed");
-      box.textContent = `This drawing needs more than this browser offers (${error}).`;
-    }
+    Charts.draw(box, figureOf(box.dataset.drawing), drawings.hover);
   }
 
   if (drawings.curves) {
@@ -70,8 +48,7 @@
 
   const boxes = [...document.querySelectorAll("[data-drawing]")];
   for (const box of boxes) {
-    const figure = figureOf(box.dataset.drawing);
-    box.style.minHeight = `${figure.layout.height}px`;
+    box.style.minHeight = `${Charts.height(figureOf(box.dataset.drawing))}px`;
   }
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries) {
@@ -88,7 +65,7 @@
 
   function repaint() {
     button.textContent = dark() ? "light" : "dark";
-    drawn.forEach(draw);
+    Charts.repaint();
   }
   button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; repaint(); });
   system.addEventListener("change", repaint);

@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -16,8 +16,9 @@ from markupsafe import Markup
 
 from shoal.core.profile import SHARED
 from shoal.core.trial import Seconds, Value
+from shoal.reporting import score_charts
 from shoal.reporting.accounting import BEST, Account, given_rows
-from shoal.reporting.charts import CAUSES, Parameter, painted_by, parameters
+from shoal.reporting.charts import CAUSES, painted_by
 from shoal.reporting.facts import is_simulated, rescales_line
 from shoal.reporting.format import (
     DASH,
@@ -36,6 +37,7 @@ from shoal.reporting.format import (
 )
 from shoal.reporting.gantt import waiting
 from shoal.reporting.harvest import Yield, hours
+from shoal.reporting.parameters import Parameter, parameters
 from shoal.reporting.tally import TrialRow
 
 GIB = 2**30
@@ -603,7 +605,7 @@ def _received(row: Figures) -> str:
     return f"{count(row['received'])} ({size(row['received_bytes'])})"
 
 
-# -- curves and configurations ---------------------------------------------------------------------
+# -- curves and scores -----------------------------------------------------------------------------
 
 
 def curves(names: Sequence[str]) -> list[Block]:
@@ -613,17 +615,12 @@ def curves(names: Sequence[str]) -> list[Block]:
     return [Block("curves", names)]
 
 
-def configs(account: Account, lines: bool, dots: bool) -> list[Block]:
-    """The places of the drawings of configuration against score, as far as there are any."""
+def of_scores(section: str, page: "Page") -> list[Block]:
+    """The places of a section's drawings of scores, as far as there are any."""
     blocks = []
-    if lines:
-        blocks.append(note("Every line is a trial; drag along an axis to pick a range."))
-        blocks.append(drawing("parallel"))
-    if dots:
-        text = "The star is the best trial."
-        if any(row.status == "failed" for row in account.trials):
-            text += " Crosses are trials that failed, without a score."
-        blocks += [note(text), drawing("scatter")]
+    for name, title in score_charts.titles(section, page.drawings).items():
+        blocks += [heading(title)] if title else []
+        blocks.append(drawing(name))
     return blocks
 
 
@@ -975,20 +972,17 @@ def _best(page: Page) -> list[Block]:
 
 SECTIONS: Sequence[tuple[str, str, Callable[[Page], Sequence[Block]]]] = (
     ("best", "Trials", _best),
+    ("history", score_charts.SECTIONS["history"], partial(of_scores, "history")),
     (
         "curves",
         "Learning curves",
         lambda page: curves([each["name"] for each in page.drawings.get("curves", ())]),
     ),
+    ("configs", score_charts.SECTIONS["configs"], partial(of_scores, "configs")),
     ("slots", "Slots", lambda page: slots(page.account, page.bars, "use" in page.drawings)),
     ("harvest", "Harvest", lambda page: harvest(page.account)),
     ("overhead", "What the policy took", lambda page: overhead(page.account)),
     ("feeders", "Feeders", lambda page: feeders(page.account)),
-    (
-        "configs",
-        "Configuration and score",
-        lambda page: configs(page.account, "parallel" in page.drawings, "scatter" in page.drawings),
-    ),
     ("failures", "Failures", lambda page: failures(page.account)),
     ("splits", "Packs out of memory", lambda page: splits(page.account)),
     ("packs", "Packing", lambda page: packs(page.account)),

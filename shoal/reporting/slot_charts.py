@@ -1,6 +1,6 @@
 """The report's drawings of slots: the Gantt chart, the use of each slot, the harvest."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shoal.core.trial import Seconds, TrialId
@@ -137,10 +137,16 @@ def _merged(block: Row) -> Drawn:
 
 
 BARS = 6000  # more than this many draw slowly
+FILLED = 0.8  # part of a lane's height that the bars of one trial have
+GAPPED = 0.92  # part of its row that a bar has where there are others above or below
+ROW = 12.0  # pixels of each of the bars that lie above each other, at most
+THIN = 2.0  # and at least
+LANE = 320.0  # pixels of a lane's bars, as far as they are not too thin
+LANES = 1400.0  # likewise of all lanes
 
 
 def gantt(account: Account, limit: int = BARS) -> tuple[Figure, int, int] | None:
-    """A lane for each slot, coloured by trial, a trace for each cause.
+    """A lane for each slot, as high as what trains there together; a trace for each cause.
 
     Also how many bars there are, and how many are drawn. None: no slot was ever there.
     """
@@ -149,27 +155,74 @@ def gantt(account: Account, limit: int = BARS) -> tuple[Figure, int, int] | None
         return None
 
     bars = drawn(chart, limit)
-    figure = {"data": _traces(account, bars), "layout": _chart_layout(chart)}
+    lanes = high_lanes(chart.spans, bars)
+    figure = {"data": _traces(account, bars, lanes), "layout": _chart_layout(chart, lanes)}
     total = sum(map(len, chart.bars.values()))
     return figure, total, len(bars)
 
 
-def _traces(account: Account, bars: Sequence[Drawn]) -> list[dict[str, Any]]:
+# -- lanes -----------------------------------------------------------------------------------------
+
+
+class Lane(NamedTuple):
+    """A slot's part of the drawing: its middle, its height and that of its bars.
+
+    All are in units of the y axis.
+    """
+
+    middle: float
+    height: float
+    bars: float
+
+
+Lanes = Mapping[Any, Lane]  # by slot, from above
+
+
+def even_lanes(slots: Iterable[Any]) -> Lanes:
+    """A lane of height 1 for each slot."""
+    return {slot: Lane(number, 1.0, FILLED) for number, slot in enumerate(slots)}
+
+
+def high_lanes(slots: Collection[Any], bars: Iterable[Drawn]) -> Lanes:
+    """Lanes as high as what trains there together, in pixels.
+
+    Of many together the bars get thin before the lane gets huge.
+    """
+    rows = dict.fromkeys(slots, 1)
+    for item in bars:
+        rows[item.bar.slot] = max(rows[item.bar.slot], item.rows)
+    row = min(ROW, LANE / max(rows.values()), LANES / sum(rows.values()))
+    top = 0.0
+    lanes = {}
+    for slot in slots:
+        bars_high = max(FILLED * _least(len(slots)), rows[slot] * max(THIN, row))
+        height = bars_high + (1 - FILLED) * _least(len(slots))
+        lanes[slot] = Lane(top + height / 2, height, bars_high)
+        top += height
+    return lanes
+
+
+def _least(slots: int) -> int:
+    """The height of a lane that one trial at a time has, in pixels."""
+    heights = ((4, 40), (12, 30), (32, 20))  # by the number of slots
+    return next((height for most, height in heights if slots <= most), 14)
+
+
+def _traces(account: Account, bars: Sequence[Drawn], lanes: Lanes) -> list[dict[str, Any]]:
     """The bars of each cause, and what the legend shows of it."""
     chart = account.chart
     unit, _ = time_unit(chart.end - chart.start)
-    lane = {slot: number for number, slot in enumerate(chart.spans)}
     painted: Mapping[Any, str] = painted_by(account)
     traces = []
     for cause in CAUSES:
         of_cause = [item for item in bars if item.bar.kind == cause.kind]
         if of_cause:
             traces.append(legend(cause))
-            traces.append(bar_trace(cause, of_cause, lane, painted, unit))
+            traces.append(bar_trace(cause, of_cause, lanes, painted, unit))
     return traces
 
 
-def _chart_layout(chart: Chart) -> dict[str, Any]:
+def _chart_layout(chart: Chart, lanes: Lanes) -> dict[str, Any]:
     """The layout of the Gantt chart, with a mark where each later run begins."""
     unit, name = time_unit(chart.end - chart.start)
     later = [start / unit for start, _ in chart.runs[1:]]
@@ -177,44 +230,56 @@ def _chart_layout(chart: Chart) -> dict[str, Any]:
     if later:
         room = 16
     end = max(chart.end, chart.start + 1e-3)
-    return _lanes(
-        list(chart.spans),
+    return _layout(
+        lanes,
+        round(sum(lane.height for lane in lanes.values())),
         room,
         barmode="overlay",
         bargap=0,
         xaxis=axis(f"{name} of the study", range=[chart.start / unit, end / unit]),
         shapes=[_run_mark(start) for start in later],
-        annotations=[_run_name(start, run) for run, start in enumerate(later, 2)],
+        annotations=[
+            _run_name(start, run) for run, start in _apart(later, (end - chart.start) / unit)
+        ],
     )
 
 
-def _lanes(slots: Sequence[str], room: int, **more: Any) -> dict[str, Any]:
-    """A layout with a lane for each slot and the legend above, `room` pixels further up."""
-    heights = ((4, 40), (12, 30), (32, 20))  # of a lane in pixels, by the number of slots
-    high = len(slots) * next((height for most, height in heights if len(slots) <= most), 14)
+def _layout(lanes: Lanes, high: int, room: int, **more: Any) -> dict[str, Any]:
+    """A layout of lanes, together so many pixels high, and the legend `room` pixels above."""
     margin = {"l": 60, "r": 20, "t": 46 + room, "b": 60}
     shape = layout(
         high + margin["t"] + margin["b"],
         margin=margin,
-        yaxis=slot_axis(slots),
+        yaxis=slot_axis(lanes),
         legend={"orientation": "h", "x": 0, "y": 1 + (8 + room) / high, "yanchor": "bottom"},
         showlegend=True,
     )
     return {**shape, **more}
 
 
-def slot_axis(slots: Sequence[str], most: int = 64) -> dict[str, Any]:
+def slot_axis(lanes: Lanes, most: int = 64) -> dict[str, Any]:
     """An axis of lanes, the first slot above; at most so many of them are named."""
-    stride = max(1, -(-len(slots) // most))
-    shown = range(0, len(slots), stride)
+    stride = max(1, -(-len(lanes) // most))
+    shown = list(lanes)[::stride]
+    top = min((lane.middle - lane.height / 2 for lane in lanes.values()), default=0.0)
+    bottom = max((lane.middle + lane.height / 2 for lane in lanes.values()), default=1.0)
     return axis(
-        tickvals=list(shown),
-        ticktext=[escape(slots[n]) for n in shown],
-        range=[len(slots) - 0.45, -0.55],
+        tickvals=[lanes[slot].middle for slot in shown],
+        ticktext=[escape(slot) for slot in shown],
+        range=[bottom, top],
         showgrid=False,
         fixedrange=True,
         ticks="",
     )
+
+
+def _apart(starts: Sequence[float], length: float) -> Iterator[tuple[int, float]]:
+    """The numbers and starts of later runs, without those whose names would cover each other."""
+    last = -length
+    for run, start in enumerate(starts, 2):
+        if start - last >= 0.12 * length:
+            last = start
+            yield run, start
 
 
 def legend(cause: Cause) -> dict[str, Any]:
@@ -248,19 +313,20 @@ def _pattern(cause: Cause) -> dict[str, Any]:
 def bar_trace(
     cause: Cause,
     bars: Sequence[Drawn],
-    lane: Mapping[Any, int],
+    lanes: Lanes,
     painted: Mapping[Any, str],
     unit: Seconds,
 ) -> dict[str, Any]:
     """The bars of one cause.
 
-    `lane`: each slot's number; `painted`: each trial's colour; `unit`: seconds of the time axis.
+    `painted`: each trial's colour; `unit`: seconds of the time axis.
     """
     colours = []
     for item in bars:
         colour = _colour(cause, painted.get(item.bar.trial, GREY))
         # Almost opaque: plotly widens opaque bars to a pixel, however short they are.
         colours.append(colour + "fe" if colour.startswith("#") else colour)
+    across = [(item, lanes[item.bar.slot].bars) for item in bars]
     return {
         "type": "bar",
         "orientation": "h",
@@ -269,10 +335,13 @@ def bar_trace(
         "showlegend": False,
         "base": [_rounded(item.bar.start / unit) for item in bars],
         "x": [_rounded((item.bar.end - item.bar.start) / unit) for item in bars],
-        "y": [lane[item.bar.slot] for item in bars],
-        # In parts of the lane from its middle: where a bar begins across it, and how wide it is.
-        "offset": [round(-0.4 + 0.8 * item.row / item.rows, 3) for item in bars],
-        "width": [round(0.8 / item.rows, 3) for item in bars],
+        "y": [round(lanes[item.bar.slot].middle, 3) for item in bars],
+        # From the lane's middle: where a bar begins across it, and how wide it is.
+        "offset": [round(height * (item.row / item.rows - 0.5), 3) for item, height in across],
+        "width": [
+            round(height / item.rows * (GAPPED if item.rows > 1 else 1), 3)
+            for item, height in across
+        ],
         "marker": {"color": colours, "pattern": _pattern(cause), "line": {"width": 0}},
         "text": [_hover(item, cause) for item in bars],
         "textposition": "none",
@@ -342,7 +411,6 @@ def _run_name(time: float, number: int) -> dict[str, Any]:
 
 def use(account: Account) -> Figure | None:
     """For each slot, how its seconds divide by cause; None: no slot was ever there."""
-    slots = list(account.use)
     if not any(sum(kinds.values()) > 0 for kinds in account.use.values()):
         return None
 
@@ -351,8 +419,10 @@ def use(account: Account) -> Figure | None:
     for cause in CAUSES:
         if used[cause.kind]:
             traces.append(_use_trace(account, cause))
-    shape = _lanes(
-        slots,
+    lanes = even_lanes(account.use)
+    shape = _layout(
+        lanes,
+        len(lanes) * _least(len(lanes)),
         room=0,
         barmode="stack",
         xaxis=axis("% of the time the slot was there", range=[0, 100]),
@@ -391,7 +461,8 @@ def _use_trace(account: Account, cause: Cause) -> dict[str, Any]:
         "text": texts,
         "textposition": "inside",
         "insidetextanchor": "middle",
-        "insidetextfont": {"color": cause.text},
+        "insidetextfont": {"color": cause.text or GREY},
+        "meta": None if cause.text else "ink",
         "textangle": 0,
         "customdata": hovers,
         "hovertemplate": title + "%{customdata[1]} (%{customdata[2]})<extra></extra>",

@@ -18,6 +18,7 @@ from shoal.core.trial import TrialId
 from shoal.reporting.charts import curve_names, curves_of
 from shoal.reporting.format import printable
 from shoal.reporting.html import asset, embedded, plotly_source
+from shoal.reporting.score_charts import CHARTS
 from shoal.reporting.slot_charts import gantt, use
 from shoal.ui import parts, table
 from shoal.ui.actions import Actions, Refused
@@ -56,7 +57,7 @@ def _file(name: str) -> bytes | None:
     """A file that the page loads; None: there is none of that name."""
     if name == "plotly.js":
         return plotly_source().encode()
-    if name in ("page.css", "tables.js"):
+    if name in ("page.css", "charts.js", "tables.js"):
         return asset(name).encode()
     if name in ("ui.css", "ui.js"):
         return files("shoal.ui").joinpath(name).read_bytes()
@@ -185,6 +186,8 @@ class Pages:
                 return _json(curve_drawing(study.seen(), query.get("name", ""), chosen))
             case "slots":
                 return _json(slot_drawings(study.seen()))
+            case name if name in CHARTS:
+                return _json(score_drawing(study.seen(), name))
         return Response("there is no such drawing", status_code=404)
 
     async def do(self, request: Request) -> Response:
@@ -286,6 +289,14 @@ def curve_drawing(seen: Seen, name: str, trials: Collection[str]) -> dict[str, A
         chosen = [row.id for row in seen.ranked if row.id in curves][:BEST]
     labels = [printable(each) for each in names]
     return {"names": names, "labels": labels, **curves_of(seen.account, name, chosen)}
+
+
+def score_drawing(seen: Seen, name: str) -> dict[str, Any]:
+    """A drawing of scores, with the texts of its trials; empty where there is no score yet."""
+    drawing = CHARTS[name].make(seen.view)
+    if drawing is None:
+        return {}
+    return {**drawing, "hover": seen.view.hover()}
 
 
 def slot_drawings(seen: Seen) -> dict[str, Any]:

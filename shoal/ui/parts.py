@@ -10,7 +10,7 @@ from markupsafe import Markup
 from shoal.core.masking import MASK
 from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
-from shoal.reporting import html, sections
+from shoal.reporting import html, score_charts, sections
 from shoal.reporting.accounting import Account
 from shoal.reporting.facts import MEANING
 from shoal.reporting.format import config, duration, number, score
@@ -37,7 +37,11 @@ def shell() -> str:
 
 def study_frame(alone: bool) -> str:
     """The page of one study; its parts come afterwards. `alone`: there is no other."""
-    return str(macros().study(alone, STATUSES))
+    scores = {
+        section: {"title": title, "drawings": score_charts.titles(section)}
+        for section, title in score_charts.SECTIONS.items()
+    }
+    return str(macros().study(alone, STATUSES, scores))
 
 
 def list_frame(path: Path) -> str:

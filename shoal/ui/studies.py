@@ -12,7 +12,10 @@ from shoal.core.trial import Seconds
 from shoal.engine.journal import JournalError, Tail
 from shoal.engine.plain_files import is_there, status_of
 from shoal.reporting.accounting import Account, Accounting
-from shoal.reporting.charts import Parameter, painted_by, parameters
+from shoal.reporting.charts import painted_by
+from shoal.reporting.importance import Memory
+from shoal.reporting.parameters import Parameter, parameters
+from shoal.reporting.score_charts import View
 from shoal.reporting.tally import TrialRow
 from shoal.study.folder import Folder, studies_in
 from shoal.study.holder import is_held
@@ -23,15 +26,25 @@ from shoal.ui.feed import NewsFeed
 LEAST: Seconds = 0.5
 LONGEST: Seconds = 5.0
 PATIENCE = 4
+DOTS = 1000  # trials in each drawing of scores: it is drawn again and again
 
 
 class Seen:
-    """A study as it was at one moment, with what is made of it at most once."""
+    """A study as it was at one moment, with what is made of it at most once.
 
-    def __init__(self, account: Account, standing: str, version: int) -> None:
+    `memory`: of the importances, which are not made anew at each moment.
+    """
+
+    def __init__(self, account: Account, standing: str, version: int, memory: Memory) -> None:
         self.account = account
         self.standing = standing
         self.version = version
+        self.memory = memory
+
+    @cached_property
+    def view(self) -> View:
+        """What the drawings of scores show."""
+        return View(self.account, DOTS, self.memory)
 
     @cached_property
     def ranked(self) -> Sequence[TrialRow]:
@@ -66,6 +79,7 @@ class LiveStudy:
         self.lock = threading.RLock()
         self.fault = ""  # why the journal cannot be followed any more
         self._version = 0
+        self._memory = Memory()
         self._next: Seconds = 0.0  # when to look again
         self._start()
 
@@ -124,7 +138,7 @@ class LiveStudy:
                 return
         account = self._accounting.account(goes_on=running is not False)
         self._version += 1
-        self._seen = Seen(account, stands(account, running), self._version)
+        self._seen = Seen(account, stands(account, running), self._version, self._memory)
         self._fresh = False
 
 

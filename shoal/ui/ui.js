@@ -42,12 +42,10 @@
   // -- light and dark: as the system says, until the button says otherwise
   const system = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const figures = new Map();  // what each box shows
 
   function repaint() {
     one("theme").textContent = dark() ? "light" : "dark";
-    for (const [box, figure] of figures) draw(box, figure);
+    Charts.repaint();
   }
   one("theme").addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; repaint(); });
   system.addEventListener("change", repaint);
@@ -177,35 +175,8 @@
     }
   }, { rootMargin: "300px" });
 
-  function draw(box, figure) {
-    figures.set(box, figure);
-    if (!window.Plotly) return;
-    const layout = { ...figure.layout, paper_bgcolor: css("--card"), plot_bgcolor: css("--card") };
-    layout.font = { ...layout.font, color: css("--ink") };
-    layout.hoverlabel = { ...layout.hoverlabel, bgcolor: css("--page"), bordercolor: css("--line"), font: { size: 12, color: css("--ink") } };
-    layout.uirevision = "kept";  // a zoom stays when more comes
-    if (box.clientWidth < 560) narrow(layout);
-    Plotly.react(box, figure.data, layout, {
-      displaylogo: false, responsive: true, modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
-      toImageButtonOptions: { scale: 2 }, displayModeBar: box.clientWidth < 560 ? false : "hover",
-    });
-  }
-
-  function narrow(layout) {
-    layout.margin = { ...layout.margin, l: 44, r: 8 };
-    if (layout.legend?.orientation === "h") {  // it takes more lines
-      layout.margin.t += 48;
-      layout.height += 48;
-    } else if (layout.legend) {
-      layout.legend = { orientation: "h", x: 0, y: -0.2, bgcolor: "rgba(0,0,0,0)", traceorder: "reversed" };
-      layout.margin.b = 110;
-      layout.height += 60;
-    }
-  }
-
   function blank(box, text) {
-    figures.delete(box);
-    if (window.Plotly) Plotly.purge(box);
+    Charts.forget(box);
     box.textContent = text;
   }
 
@@ -229,7 +200,7 @@
     if (log.dataset.name !== curve.name) { log.dataset.name = curve.name; log.checked = layout.yaxis.type === "log"; }
     if (log.checked !== (layout.yaxis.type === "log")) { delete layout.yaxis.range; layout.yaxis.type = log.checked ? "log" : "linear"; }
     const data = timed ? curve.figure.data.map((trace, n) => ({ ...trace, x: curve.times[n] })) : curve.figure.data;
-    draw(one("curves-drawing"), { data, layout });
+    Charts.draw(one("curves-drawing"), { data, layout });
   }
   one("curve-name").addEventListener("change", curves);
   one("curve-x").addEventListener("change", curveDrawn);
@@ -238,13 +209,19 @@
   const slots = loader(async () => {
     const drawings = await (await fetched("/drawing/slots")).json();
     for (const name of ["gantt", "use"]) {
-      if (drawings[name]) draw(one(name), drawings[name]);
+      if (drawings[name]) Charts.draw(one(name), drawings[name]);
       else blank(one(name), "No slot was there yet.");
     }
+  });
+  const scores = (box) => loader(async () => {
+    const { hover, ...drawing } = await (await fetched(`/drawing/${box.dataset.drawing}`)).json();
+    if (drawing.panels) Charts.draw(box, drawing, hover);
+    else blank(box, "No trial has a score yet.");
   });
   const part = (name) => loader(async () => fill(one(`${name}-part`), await (await fetched(`/part/${name}`)).text()));
   const loads = new Map([
     [one("curves-drawing"), curves], [one("gantt"), slots],
+    ...[...document.querySelectorAll("[data-drawing]")].map((box) => [box, scores(box)]),
     [one("decisions-part"), part("decisions")], [one("failures-part"), part("failures")], [one("log-part"), part("log")],
   ]);
   const load = (box) => loads.get(box)();

@@ -1,5 +1,6 @@
 """Bars: their seconds by kind, the order of slots' names, and how they are laid out."""
 
+from itertools import pairwise
 from math import fsum
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from shoal.core.cluster import SlotId
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
+from shoal.reporting.charts import CAUSES
 from shoal.reporting.gantt import KINDS, Bar, Chart, chart, natural, seconds
-from shoal.reporting.slot_charts import Drawn, drawn, stacked
+from shoal.reporting.slot_charts import Drawn, bar_trace, drawn, even_lanes, high_lanes, stacked
 
 A = SlotId("a")
 
@@ -93,3 +95,50 @@ def test_bars_apart_do_not_grow_when_drawn_as_one() -> None:
     items = drawn(Chart({A: apart}, {A: ((0.0, 100.0),)}, ((0.0, 100.0),)), 10)
     assert len(items) <= 10
     assert fsum(item.bar.end - item.bar.start for item in items) == pytest.approx(25)
+
+
+B = SlotId("b")
+
+
+def together(width: int, rounds: int = 1) -> list[Drawn]:
+    """Groups of so many trials on one slot, one group after the other."""
+    bars = [bar(n, n + 1, f"t{n}-{m}") for n in range(rounds) for m in range(width)]
+    return stacked(bars)
+
+
+def test_a_lane_is_as_high_as_what_trains_together() -> None:
+    lone = high_lanes([A], together(1))[A]
+    few = high_lanes([A], together(4))[A]
+    group = high_lanes([A], together(16, rounds=19))[A]
+    assert lone.height == 40
+    assert few.bars / 4 == group.bars / 16 == 12
+    wide = high_lanes([A], together(100))[A]
+    assert wide.height < 400 and wide.bars / 100 > 2
+    lanes = high_lanes([A, B], together(16))
+    assert lanes[B].height == 40
+    assert lanes[B].middle - lanes[A].middle == (lanes[A].height + lanes[B].height) / 2
+    many = [
+        item._replace(bar=item.bar._replace(slot=SlotId(f"s{n}")))
+        for n in range(64)
+        for item in together(16)
+    ]
+    whole = high_lanes([SlotId(f"s{n}") for n in range(64)], many)
+    assert sum(lane.height for lane in whole.values()) < 2500
+
+
+def test_no_bar_covers_another_and_none_leaves_its_lane() -> None:
+    items = together(16, rounds=3) + [
+        item._replace(bar=item.bar._replace(slot=B)) for item in together(5)
+    ]
+    for lanes in (high_lanes([A, B], items), even_lanes([A, B])):
+        trace = bar_trace(CAUSES[0], items, lanes, {}, 1.0)
+        places = []
+        for y, offset, width, begin, item in zip(
+            trace["y"], trace["offset"], trace["width"], trace["base"], items, strict=True
+        ):
+            lane = lanes[item.bar.slot]
+            assert y + offset >= lane.middle - lane.height / 2 - 0.01
+            assert y + offset + width <= lane.middle + lane.height / 2 + 0.01
+            places.append((begin, y + offset, width))
+        for (begin, low, width), (other, above, _) in pairwise(sorted(places)):
+            assert other > begin or above >= low + width - 0.01

@@ -10,7 +10,8 @@ from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
 from shoal.reporting import format as form
 from shoal.reporting.accounting import account
-from shoal.reporting.charts import BASE, Parameter, mix, painted_by, parameters
+from shoal.reporting.charts import BASE, mix, painted_by
+from shoal.reporting.parameters import Parameter, parameters
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,12 @@ def test_categories_come_numbers_first_and_missing_values_are_one() -> None:
     found = varied({"p": "b"}, {"p": 10}, {"p": 9}, {})["p"]
     assert found.categories == ("9", "10", "b", "–")
     assert [found.place(TrialId(f"t{n}")) for n in range(4)] == [2.0, 1.0, 0.0, 3.0]
+
+
+def test_numbers_that_only_some_trials_have_stay_numbers() -> None:
+    found = varied({"lr": 0.1}, {"lr": 0.2}, {})["lr"]
+    assert found.scale == "linear"
+    assert found.values == {"t0": 0.1, "t1": 0.2}
 
 
 def test_the_best_trials_have_colours_of_their_own(many: list[Line]) -> None:
