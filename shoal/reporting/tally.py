@@ -33,6 +33,9 @@ from shoal.core.visits import EPS
 
 # Ends the names of values seen while training, for validation may have values of the same names.
 TRAINING = " (training)"
+# What no slot has. A trial is told to need so much if a step of it alone had no room on a slot of
+# which nobody knows the memory.
+NO_SLOT_HAS: GiB = 2.0**20
 
 Sum = tuple[float, float]  # of a value, and of how many samples
 Mark = tuple[Samples, Seconds]  # trained and spent so far
@@ -281,8 +284,9 @@ class Tally:
         if time != self._needs_time:
             self._needs = {}
             self._needs_time = time
-        if "crowded" in entry.figures:
-            self._needs[entry.signature] = entry.figures["crowded"]
+        need = entry.figures.get("crowded", NO_SLOT_HAS)
+        if need < NO_SLOT_HAS:
+            self._needs[entry.signature] = need
 
     # -- trials ------------------------------------------------------------------------------------
 

@@ -43,6 +43,21 @@ def test_the_report_says_which_packs_were_split() -> None:
     assert not summary(LINES[:-1])["splits"] and "Packs out of memory" not in page(LINES[:-1])
 
 
+def test_a_need_that_nobody_knows_is_not_said() -> None:
+    """Of a slot without a limit, where a trial had no room even for a step, it is beyond any."""
+    beyond = [
+        Line(line.time, Measured(line.entry.trial, line.entry.signature, {"crowded": 2.0**59}))
+        if isinstance(line.entry, Measured) and "crowded" in line.entry.figures
+        else line
+        for line in LINES
+    ]
+    found = summary(beyond)
+    assert found["splits"][0]["needs"] == {}
+    told = next(line for line in status_lines(found) if line.startswith("split"))
+    assert told.endswith("out of memory with 2 trials on slot0, at 3 s"), told
+    assert "not known" in page(beyond)
+
+
 def test_the_report_says_what_packing_gained() -> None:
     figures = {"step": 0.001, "switch": 0.02, "fused:2": 0.0019, "fused:16": 0.004}
     lines = [

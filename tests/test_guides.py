@@ -1,0 +1,59 @@
+"""The guides by task: short, and what they show is what happens."""
+
+import re
+from pathlib import Path
+
+import pytest
+import shown_kit as kit
+from page_kit import DOCS, fences
+
+GUIDES = DOCS / "guides"
+PAGES = sorted(GUIDES.glob("*.md"))
+ON_RAY = "data-larger-than-a-node"
+MOST_WORDS = 400
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_guide_is_short_and_has_links(page: Path) -> None:
+    assert kit.words(page) <= MOST_WORDS
+    assert len(re.findall(r"\]\(\.\./\w+\.md", page.read_text())) >= 2
+
+
+def test_a_file_is_the_same_in_every_guide() -> None:
+    files = {
+        (block.title, block.text)
+        for page in PAGES
+        for block in fences(page.read_text())
+        if block.title == "digits.py"
+    }
+    assert len(files) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.stem != ON_RAY], ids=lambda page: page.stem
+)
+def test_what_a_guide_shows_happens(page: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    kit.run_page(page, folder)
+
+
+@pytest.mark.slow
+def test_what_the_guide_to_shards_shows_happens_on_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is an extra")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    kit.run_page(GUIDES / f"{ON_RAY}.md", folder)
+
+
+def test_lines_are_compared_without_what_is_measured() -> None:
+    printed = "a\ntrials   40: 40 finished\ntime     2.17 s\nbest  accuracy 0.98050 t038  lr=0.03\n"
+    assert not kit.missing("trials   40: 40 finished\n…\ntime 31 min\n", printed)
+    assert not kit.missing("best  accuracy 0.97 t001  lr=0.1\n", printed)
+    assert kit.missing("trials   40: 39 finished, 1 failed\n", printed)
+    assert kit.missing("time     2.17 s\ntrials   40: 40 finished\n", printed), "in another order"
+    assert kit.missing("best  loss 0.98050 t038  lr=0.03\n", printed)
+    assert not kit.missing("best … t001  lr=0.1\n", printed)
+    assert kit.missing("worst …\n", printed)
