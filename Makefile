@@ -9,7 +9,7 @@ TESTS := $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow all nightly slurm faults soak soak-all lint house mutants bench gpu papers docs pictures fuzz audit clean
+.PHONY: demo test quick slow all nightly slurm faults soak soak-all lint house mutants bench gpu papers docs pictures fuzz audit package clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +61,9 @@ fuzz: $(VENV)/.dev  ## damaged and forged files for each reader and command, 100
 
 audit: $(VENV)/.dev  ## known holes and licences of what Shoal needs; says so where no service can be reached
 	$(BIN)/python tools/audit.py
+
+package: $(VENV)/.dev  ## build dist/, install it outside of the checkout, without extras and with each, and use it there
+	$(BIN)/python tools/check_package.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check shoal tests benchmarks examples papers tools

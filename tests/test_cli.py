@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from typer.testing import CliRunner
 from shoal import __version__, load_study, reporting
 from shoal.cli import app
 from shoal.core.event import Evaluated
-from shoal.core.install import EXTRAS, NEEDED
 from shoal.engine.journal import read
 from shoal.options import TYPED
 from shoal.policy.registry import CANDIDATES, POLICIES
@@ -720,27 +718,3 @@ def test_doctor_without_a_package_that_is_needed_is_one_line(tmp_path: Path, nam
     )
     says = f"error: Shoal needs {name}, which is not installed here: pip install {name}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
-
-
-def test_what_shoal_needs_and_its_extras_are_those_of_the_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = [re.match(r"[\w-]+", line)[0] for line in project["dependencies"]]
-    assert sorted(NEEDED) == sorted(names)
-    for package, extra in EXTRAS.items():
-        wanted = " ".join(project["optional-dependencies"][extra])
-        assert re.search(rf"\b{package}[>=]", wanted), (package, extra)
-
-
-def test_no_hint_to_install_names_a_checkout() -> None:
-    """Who has Shoal from a wheel has none; what an extra brings is installed by the extra."""
-    hints = {
-        f"{path.relative_to(ROOT)}: {line.strip()}"
-        for folder in ("shoal", "docs", "examples")
-        for path in (ROOT / folder).rglob("*.*")
-        if path.suffix in (".py", ".md", ".ipynb") and path.parent.name != "decisions"
-        for line in path.read_text().splitlines()
-        for words in re.findall(r"pip install ([^`\n\")]*)", line)
-        if "-e" in words.split() or EXTRAS.keys() & words.split()
-    }
-    allowed = ("docs/install.md", "docs/recipe.md", "examples/digits.ipynb")  # from the checkout
-    assert not [hint for hint in sorted(hints) if not hint.startswith(allowed)]

@@ -4,6 +4,7 @@ code runs.
 
 import re
 import runpy
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -125,9 +126,10 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 OUTPUT = ("python", "")  # a block of code, and right behind it what it prints
 README = ROOT / "README.md"
-SOURCE = "https://github.com/shoal-train/shoal/"
-FILES = "https://raw.githubusercontent.com/shoal-train/shoal/"
-SITE = "https://shoal-train.github.io/shoal/"
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+SOURCE = URLS["Source"] + "/"
+FILES = SOURCE.replace("//github.com/", "//raw.githubusercontent.com/")
+SITE = URLS["Documentation"]
 
 
 def source_of(link: str) -> Path | None:
@@ -138,7 +140,8 @@ def source_of(link: str) -> Path | None:
     if link.startswith(SITE):
         page = link.removeprefix(SITE).partition("#")[0] or "index.html"
         return DOCS / f"{page.removesuffix('.html')}.md"
-    return DOCS / "nothing of ours has such an address" if "shoal-train" in link else None
+    owner = SOURCE.split("/")[3]
+    return DOCS / "nothing of ours has such an address" if owner in link else None
 
 
 def test_a_package_page_can_show_the_readme() -> None:
