@@ -207,7 +207,7 @@ UNREACHED = """() => [...document.querySelectorAll("body *")].filter((each) => {
   const { overflowX, overflowY } = getComputedStyle(each);
   const x = each.scrollWidth > each.clientWidth + 1 && /auto|scroll/.test(overflowX);
   const y = each.scrollHeight > each.clientHeight + 1 && /auto|scroll/.test(overflowY);
-  return (x || y) && each.tabIndex < 0 && !each.querySelector("[tabindex='0'], button, input, a");
+  return (x || y) && each.tabIndex < 0 && !each.closest(".drawing") && !each.matches("dialog");
 }).map((each) => each.outerHTML.slice(0, 80))"""
 
 
