@@ -23,14 +23,27 @@ WAYS = ("sequential", "processes", "interleaved", "fused")  # and "chosen"
 GPU_WAYS = ("sequential", "processes", "processes, MPS", "interleaved", "streams", "fused")
 
 
-def markdown(name: str, folder: Path | None = None) -> str:
-    """The tables of docs/packing.md, from the results of that name; `folder`: where they are.
+def markdown(name: str, folder: Path) -> str:
+    """All tables of the results of that name in the folder, as far as they are there, with heads.
 
     Raises:
         FileNotFoundError: there are none.
     """
-    folder = RESULTS if folder is None else folder
-    found = json.loads((folder / f"{name}.json").read_text())
+    parts = [cells_markdown(name, folder)]
+    for heading, of_results in (
+        ("Against plain PyTorch loops", plain_markdown),
+        ("Pairs of models, by the paper's five factors", pairs_markdown),
+        ("Where pairs gained", gained_markdown),
+        ("Switching", switching_markdown),
+    ):
+        with suppress(FileNotFoundError):
+            parts.append(f"### {heading}\n\n{of_results(name, folder)}")
+    return "\n".join(parts)
+
+
+def cells_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
+    """The cells: each net, number of models and batch size, by the way they train."""
+    found = _read(name, folder)
     ratios, rows = found["ratios"], found["rows"]
     ways = [*(way for way in GPU_WAYS if way in rows[0]), "chosen"]
     on_gpu = ratios["device"] != "the CPU"
@@ -43,39 +56,45 @@ def markdown(name: str, folder: Path | None = None) -> str:
         heads.insert(3, "one model")
         for line, row in zip(lines, rows, strict=True):
             line.insert(3, short(1e3 * row["alone"]))
-    parts = [
+    return _joined(
         f"{found['machine']['cpu']}, {ratios['device']}, torch {found['versions']['torch']}; "
         f"{means}. Milliseconds for {STEPS} steps of all models; the best way is bold, a losing "
         "fused one in italics.",
         _summary(ratios, rows),
         table(heads, lines),
-    ]
-    with suppress(FileNotFoundError):
-        loops = json.loads((folder / f"{name}-plain.json").read_text())["rows"]
-        names = [name for name in loops[0] if name != "batch"]
-        parts += [
-            "### Against plain PyTorch loops",
-            "The goal is to be three times as fast as one after the other with "
-            "these models. The sequential way is Shoal's own, "
-            "by Adam's fused kernel; a plain loop with torch's defaults takes "
-            "longer. Milliseconds, medians of 15 rounds.",
-            table(
-                names, [[short(_thousandths(name, row[name])) for name in names] for row in loops]
-            ),
-        ]
-    with suppress(FileNotFoundError):
-        two = json.loads((folder / f"{name}-pairs.json").read_text())["rows"]
-        parts += ["### Pairs of models, by the paper's five factors", *_pairs(two)]
-        parts += ["### Where pairs gained", *_gained(two)]
-        cost = json.loads((folder / f"{name}-switching.json").read_text())["rows"]
-        parts += [
-            "### Switching",
-            "SwOH (eq. 4) is what two models one after the other, on a slot that "
-            "has seen neither, take beyond the sum of their "
-            "epochs, here of 2000 images. The last column is what it takes to part eight fused "
-            "models and to fuse them again.",
-            table(list(cost[0]), [[short(x) for x in row.values()] for row in cost]),
-        ]
+    )
+
+
+def plain_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
+    """The chosen way beside plain loops of PyTorch."""
+    rows = _read(f"{name}-plain", folder)["rows"]
+    names = [name for name in rows[0] if name != "batch"]
+    return _joined(
+        "The goal is to be three times as fast as one after the other with these models. The "
+        "sequential way is Shoal's own, by Adam's fused kernel; a plain loop with torch's defaults "
+        "takes longer. Milliseconds, medians of 15 rounds.",
+        table(names, [[short(_thousandths(name, row[name])) for name in names] for row in rows]),
+    )
+
+
+def switching_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
+    """What it takes to change from one model to another, and to part a pack."""
+    rows = _read(f"{name}-switching", folder)["rows"]
+    return _joined(
+        "SwOH (eq. 4) is what two models one after the other, on a slot that has seen neither, "
+        "take beyond the sum of their epochs, here of 2000 images. The last column is what it "
+        "takes to part eight fused models and to fuse them again.",
+        table(list(rows[0]), [[short(x) for x in row.values()] for row in rows]),
+    )
+
+
+def _read(name: str, folder: Path) -> dict[str, Any]:
+    """The results of that name."""
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return found
+
+
+def _joined(*parts: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
@@ -167,7 +186,9 @@ def is_cut_short(row: dict[str, Any]) -> bool:
     return bool(row["turns"] < FEWEST or widest > CLOSE)
 
 
-def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
+def pairs_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
+    """What pairs gained, by the factors in which they differ."""
+    rows = _read(f"{name}-pairs", folder)["rows"]
     factors = ("model", "data", "preprocessing", "optimizer", "batch")
     means = []
     for factor in factors:
@@ -189,17 +210,18 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
         ]
         for r in rows
     ]
-    return [
+    return _joined(
         "IMPV (eq. 3) is the part of the sequential time that packing saves. "
         "Over all pairs at each level of a factor:",
         table(["factor", "level", "cells", "mean IMPV", "least", "most", "slower"], means),
         "All pairs. Times are those of a step at batch 32:",
         table(heads, cells),
-    ]
+    )
 
 
-def _gained(rows: Sequence[dict[str, Any]]) -> list[str]:
+def gained_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
     """How many pairs gain and lose for sure, by what their models share."""
+    rows = _read(f"{name}-pairs", folder)["rows"]
     lines = []
     for data in ("same", "different"):
         for prepared in ("yes", "no"):
@@ -215,11 +237,11 @@ def _gained(rows: Sequence[dict[str, Any]]) -> list[str]:
         else f"Of {len(rows)} intervals {cut} reach further than 5 points to a side."
     )
     heads = ["data", "preprocessing", "cells", "median IMPV", "gain", "lose", "either"]
-    return [
+    return _joined(
         "A pair gains or loses where the whole interval of its IMPV lies on one side of 0. "
         f"Otherwise it may be either. {known}",
         table(heads, lines),
-    ]
+    )
 
 
 def four_markdown() -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+import packing_page
+import packing_pictures
 from choice_page import choices
 from figure_rules import Block, Rule, Sentence, sentence
-from packing_page import four_markdown, gpu_markdown, markdown
 from reference import options_table
 from results import Row, benchmark, ratio, row, rows
 from selection_tables import markdown as selection_markdown
@@ -753,9 +754,14 @@ def packing() -> list[Rule]:
             *(min(small), max(small), min(large), max(large)),
             *(len(rest), told.count("yes"), told.count("no"), max(sure)),
         ),
-        Block(page, "packing", markdown("packing")),
-        Block(page, "packing-gpu", gpu_markdown()),
-        Block(page, "packing-four", four_markdown()),
+        *(
+            Block(page, f"packing-{name}", getattr(packing_page, f"{name}_markdown")())
+            for name in ("cells", "plain", "pairs", "gained", "switching", "four", "gpu")
+        ),
+        *(
+            Block(f"docs/assets/packing-{name}.svg", f"packing-{name}", picture())
+            for name, picture in packing_pictures.PICTURES.items()
+        ),
         sentence(
             page,
             "at a batch of 32 the choice is up to {:.1f} times as fast as the sequential way for "
