@@ -5,9 +5,10 @@
 
 `run.svg` is what `shoal run digits.py` writes to a terminal, at a few moments of the run; who wants
 no motion, or has a viewer that shows none, sees the last of them. `report*.png` is that study's
-report. `live*.png` is the live page of a longer search while it runs. Both are in light and in dark
-colours. It needs Chromium (`apt-get install chromium`) and the development extras. Look at what it
-has made: nothing else does.
+report: its curves, and its first screen (`report-top*.png`). `live*.png` is the live page of a
+longer search while it runs. All are in light and in dark colours. It needs Chromium (`apt-get
+install chromium`) and the development extras, and a machine that does nothing else: the seconds of
+the run are in the picture. Look at what it has made: nothing else does.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ GREYS = [(120, 128, 146), (226, 230, 238)]
 COLOURS = [(240, 98, 110), (126, 211, 143), (230, 190, 95), (110, 160, 245), (200, 140, 235)]
 PALETTE = [GREYS[0], *COLOURS, (95, 200, 215), GREYS[1]]
 THEME = TerminalTheme((22, 26, 34), (214, 219, 230), PALETTE, PALETTE)
-PAGE = (1280, 900)  # of a browser's window
+WIDTH = 1280  # of a browser's window
 
 Lines = tuple[str, ...]
 
@@ -217,8 +218,12 @@ def browser() -> Iterator[Any]:
         made.close()
 
 
-def photographed(address: str, name: str, folder: Path, ready: str) -> None:
-    """The first screen of a page, in both colours, once there is what `ready` selects.
+def photographed(
+    address: str, name: str, folder: Path, ready: str, height: int, part: str | None = None
+) -> None:
+    """A screen of a page, in both colours, once there is what `ready` selects.
+
+    It is the first one, or that which begins with the part of this id.
 
     What the page calls `folder` is called ~/digits: where it lies on this machine is nobody's
     business.
@@ -226,12 +231,15 @@ def photographed(address: str, name: str, folder: Path, ready: str) -> None:
     with browser() as chromium:
         for scheme, end in (("light", ""), ("dark", "-dark")):
             window = chromium.new_context(
-                viewport={"width": PAGE[0], "height": PAGE[1]}, color_scheme=scheme
+                viewport={"width": WIDTH, "height": height}, color_scheme=scheme
             )
             page = window.new_page()
             page.goto(address)
             page.wait_for_selector(ready)
-            page.wait_for_timeout(2000)  # charts are drawn
+            for _ in range(2):  # charts are drawn when they come into view, and move what follows
+                if part is not None:
+                    page.evaluate("part => document.getElementById(part).scrollIntoView()", part)
+                page.wait_for_timeout(2000)
             page.evaluate(
                 """([before, after]) => {
                   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -270,7 +278,9 @@ def run_and_report(folder: Path, wanted: set[str]) -> None:
     if "run" in wanted:
         kept("run.svg", animated(moments(shown), "shoal run digits.py").encode())
     if "report" in wanted:
-        photographed((folder / "runs/digits/report.html").as_uri(), "report", folder, "table")
+        address = (folder / "runs/digits/report.html").as_uri()
+        photographed(address, "report", folder, "table", 880, "curves")
+        photographed(address, "report-top", folder, "table", 760)
 
 
 def live(folder: Path) -> None:
@@ -293,7 +303,7 @@ def live(folder: Path) -> None:
         )
         assert server.stdout is not None
         address = next(line.split(": ", 1)[1] for line in server.stdout if "http://" in line)
-        photographed(address.strip(), "live", folder, "#trials[data-ready]")
+        photographed(address.strip(), "live", folder, "#trials[data-ready]", 900)
     finally:
         for process in (run, server):
             if process is not None:
