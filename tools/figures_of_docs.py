@@ -45,8 +45,8 @@ def readme() -> list[Sentence]:
         sentence(
             page,
             "[Four models over {:_} JPEG files]" + script.format("feed") + " in {} passes, one "
-            "worker a loader, thousand samples a second | **{:.1f}** | four PyTorch DataLoaders at "
-            "once {:.1f} |",
+            "worker a loader, pictures kept once decoded, thousand samples a second | **{:.1f}** | "
+            "four PyTorch DataLoaders at once, which decode in each pass, {:.1f} |",
             ratio("feed", "files"),
             ratio("feed", "epochs"),
             *(each / 1000 for each in fed),
