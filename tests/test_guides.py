@@ -48,6 +48,17 @@ def test_what_the_guide_to_shards_shows_happens_on_ray(tmp_path: Path) -> None:
     kit.run_page(GUIDES / f"{ON_RAY}.md", folder)
 
 
+def test_questions_have_short_answers_with_links() -> None:
+    """At most four sentences each."""
+    text = (DOCS / "faq.md").read_text()
+    asked = re.findall(r"^#+ ([^\n]+\?)\n\n(.*?)(?=\n\n#|\Z)", text, re.M | re.S)
+    assert 15 <= len(asked) <= 22
+    for question, answer in asked:
+        plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", answer))
+        assert len(re.findall(r"[.!?](?=\s|$)", plain)) <= 4, question
+        assert "](" in answer, question
+
+
 def test_lines_are_compared_without_what_is_measured() -> None:
     printed = "a\ntrials   40: 40 finished\ntime     2.17 s\nbest  accuracy 0.98050 t038  lr=0.03\n"
     assert not kit.missing("trials   40: 40 finished\n…\ntime 31 min\n", printed)

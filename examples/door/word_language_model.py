@@ -1,4 +1,7 @@
-"""PyTorch's word_language_model: an LSTM whose state is carried from batch to batch."""
+"""PyTorch's word_language_model: an LSTM whose state is carried from batch to batch.
+
+shoal run examples/door/word_language_model.py
+"""
 
 import pydoc_data.topics
 

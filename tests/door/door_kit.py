@@ -4,19 +4,18 @@ An example is examples/door/NAME.py, beside examples/door/plain/NAME.py, the loo
 Its recipe names a search space of four configurations, a metric and `max_epochs`.
 """
 
-import ast
-import io
+import re
 import signal
 import subprocess
 import sys
 import time
-import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import preloaded
+import shown_kit
 from typer.testing import CliRunner
 
 import shoal
@@ -27,7 +26,12 @@ from shoal.engine.journal import Line
 from shoal.study.folder import Folder
 from shoal.train.lane.checkpoints import Checkpoints
 
-DOOR = Path(__file__).parents[2] / "examples" / "door"
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import gallery  # noqa: E402
+
+DOOR = ROOT / "examples" / "door"
 TRIALS = 4
 EXAMPLES = sorted(path.stem for path in DOOR.glob("*.py"))
 MOST_LINES = 1.3  # lines of an example over those of its plain loop
@@ -36,28 +40,22 @@ PATIENCE = 120.0  # seconds until a process has made its first checkpoint
 Tree = Mapping[str, Any]
 
 
-# -- lines of code -------------------------------------------------------------------------------
-
-
-def code_lines(path: Path) -> int:
-    """Lines with code on them: neither blank, nor comments, nor docstrings."""
-    text = path.read_text()
-    lines: set[int] = set()
-    silent = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.ENCODING)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in (*silent, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
-    return len(lines)
+# -- the example as it is told of ----------------------------------------------------------------
 
 
 def check_lines(name: str) -> None:
     """The example takes at most 1.3 times the lines of its plain loop."""
-    ours = code_lines(DOOR / f"{name}.py")
-    plain = code_lines(DOOR / "plain" / f"{name}.py")
+    ours = gallery.code_lines(DOOR / f"{name}.py")
+    plain = gallery.code_lines(DOOR / "plain" / f"{name}.py")
     assert ours <= MOST_LINES * plain, f"{ours} lines against {plain} of the plain loop"
+
+
+def check_shown(name: str, printed: str) -> None:
+    """What docs/gallery.md shows as the example's last lines is what it printed."""
+    shown = gallery.section(name, gallery.PAGE.read_text())["printed"]
+    shown = re.sub("^time .*$", "", shown, flags=re.M)  # of several runs it has another form
+    lost = shown_kit.missing(shown, printed)
+    assert not lost, f"docs/gallery.md shows {lost}; printed was {printed[-2000:]}"
 
 
 # -- processes -----------------------------------------------------------------------------------
@@ -185,7 +183,7 @@ def check_door(name: str, tmp_path: Path) -> None:
     file = str(DOOR / f"{name}.py")
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     common = ("--no-fuse", "--checkpoint-every", "0")
-    run("run", file, "--storage", str(alone), "--policy", "fifo", *common)
+    check_shown(name, run("run", file, "--storage", str(alone), "--policy", "fifo", *common))
     kill_once_kept(killed, "run", file, "--storage", str(killed), "--policy", "pack", *common)
     run("resume", str(killed))
     assert largest_gang(alone) == 1

@@ -11,7 +11,7 @@ def test_lines_of_code_are_counted_without_prose(tmp_path: Path) -> None:
     prose = '"""Two\nlines."""\n\n# a comment\n'
     code = 'x = (\n    1,\n)\n\n\ndef f():\n    """Doc."""\n    return x\n'
     file.write_text(prose + code)
-    assert kit.code_lines(file) == 5
+    assert kit.gallery.code_lines(file) == 5
 
 
 def test_trees_differ_where_a_bit_does() -> None:

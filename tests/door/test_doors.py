@@ -44,6 +44,15 @@ def test_an_example_is_tested_and_no_longer_than_it_may_be(name: str) -> None:
     kit.check_lines(name)
 
 
+@pytest.mark.parametrize("name", kit.EXAMPLES)
+def test_the_gallery_shows_an_example_as_it_is(name: str) -> None:
+    """What it prints is compared where it is trained."""
+    text = kit.gallery.PAGE.read_text()
+    printed = kit.gallery.section(name, text)["printed"]
+    assert kit.gallery.written(name, printed, text) == text, "run tools/gallery.py"
+    assert len(printed.splitlines()) >= 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_it_trains_packed_killed_and_resumed_as_alone(name: str, tmp_path: Path) -> None:
@@ -81,6 +90,7 @@ def test_an_objective_of_optuna_is_killed_and_resumed_as_alone(tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert "best accuracy 0." in done.stdout
+    kit.check_shown("optuna_objective", done.stdout)
     alone, killed = (tmp_path / way / "runs" / "objective" for way in ("alone", "killed"))
     kit.kill_process_once_kept(killed, [sys.executable, file], tmp_path / "killed")
     kit.run("resume", str(killed))
@@ -99,7 +109,7 @@ def test_a_program_is_killed_and_resumed_as_alone(tmp_path: Path) -> None:
         *("--metric", "accuracy", "--mode", "max", "--storage"),
     )
     alone, killed = tmp_path / "alone", tmp_path / "killed"
-    kit.run(*args, str(alone))
+    kit.check_shown("shell_command", kit.run(*args, str(alone)))
     kit.kill_once_kept(killed, *args, str(killed))
     kit.run("resume", str(killed))
     check_as_alone(alone, killed)
