@@ -2,7 +2,6 @@
 // Draws what score_charts.py, slot_charts.py and charts.py make; the report and the live page share it.
 const Charts = (() => {
   const NARROW = 600;  // pixels; a narrower drawing has its legend below, and fewer ticks
-  const AXIS = 72;  // pixels that each of the parallel axes needs
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const shown = new Map();  // by box: its drawing, hover texts and width, and which view each panel has
 
@@ -76,13 +75,18 @@ const Charts = (() => {
     return kept;
   }
 
-  // -- parallel coordinates: axes side by side, or one below the other where the page is narrow
+  // -- parallel coordinates: axes side by side, or one below the other where their names have no room
+  function hasRoom(axes, width) {
+    const longest = Math.max(...axes.map((axis) => axis.name.length));
+    return width >= Math.min(130, Math.max(72, 7 * longest + 12)) * axes.length;
+  }
+
   function parallel({ axes, customdata, shades, colours }, width, picks) {
-    const beside = width >= AXIS * axes.length;
+    const beside = hasRoom(axes, width);
     const height = beside ? 400 : 66 * axes.length + 20;
-    const margin = beside ? { l: 74, r: 60, t: 20, b: 40 } : { l: 18, r: 18, t: 30, b: 12 };
+    const margin = beside ? { l: 30, r: 20, t: 20, b: 40 } : { l: 18, r: 18, t: 30, b: 12 };
     const length = beside ? height - margin.t - margin.b : width - margin.l - margin.r;
-    const room = (width - margin.l - margin.r) / Math.max(1, axes.length - 1);
+    const room = (width - margin.l - margin.r) / (axes.length - 0.3);
     const place = (along, at) => (beside ? { x: along, y: at } : { x: at, y: along });
 
     const colour = [...colours, css("--line")];
@@ -119,7 +123,7 @@ const Charts = (() => {
       else text({ ...place(along, 0), xanchor: "left", yanchor: "bottom", yshift: 2, text: name });
     });
     const hidden = { visible: false, fixedrange: true };
-    const along = { ...hidden, range: beside ? [-0.02, axes.length - 0.98] : [axes.length - 0.6, -0.15] };
+    const along = { ...hidden, range: beside ? [-0.35, axes.length - 0.65] : [axes.length - 0.6, -0.15] };
     const across = { ...hidden, range: [-0.02, 1.02] };
     const layout = {
       height, margin, shapes, annotations, showlegend: false, hovermode: "closest", dragmode: "select", selections: [], newselection: { line: { width: 1 } },
@@ -130,7 +134,7 @@ const Charts = (() => {
 
   // What was dragged over: a range of the axes in the box, or of the nearest one.
   function pick(lines, picks, width, range) {
-    const beside = width >= AXIS * lines.axes.length;
+    const beside = hasRoom(lines.axes, width);
     const [from, to] = [...(beside ? range.x : range.y)].sort((a, b) => a - b);
     const picked = [...(beside ? range.y : range.x)].sort((a, b) => a - b).map((at) => Math.min(1, Math.max(0, at)));
     const nearest = Math.min(lines.axes.length - 1, Math.max(0, Math.round((from + to) / 2)));

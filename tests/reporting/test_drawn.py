@@ -3,13 +3,16 @@
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shoal import reporting
+from shoal.core.event import Submitted
 from shoal.engine.journal import Line
+from shoal.reporting.charts import CAUSES
 from shoal.reporting.html import POLICY, plotly_source
 
 CHROMIUM = shutil.which("chromium")
@@ -60,6 +63,163 @@ def test_a_browser_draws_all_that_is_in_sight(
     assert not wrong
     assert "gantt" in drawn
     assert name != "many" or {"curves", "history", "importances", "parallel", "slices"} <= {*drawn}
+
+
+# Pairs of texts of one plot that lie over each other, and texts that leave it.
+COVERED = """(plot) => {
+  const frame = plot.getBoundingClientRect();
+  const texts = [...plot.querySelectorAll(
+    ".xtick text, .ytick text, .xtitle, .ytitle, .legendtext, .annotation-text")]
+    .filter((text) => text.textContent.trim())
+    .map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const wrong = [];
+  texts.forEach(([name, a], n) => {
+    if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.bottom > frame.bottom + 1) {
+      wrong.push(`${name} is cut`);
+    }
+    for (const [other, b] of texts.slice(n + 1)) {
+      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (across > 1 && down > 3) wrong.push(`${name} over ${other}`);
+    }
+  });
+  return wrong;
+}"""
+
+
+def drawn(page: Any, boxes: Any) -> None:
+    """Wait until all of them are drawn."""
+    for number in range(boxes.count()):
+        boxes.nth(number).scroll_into_view_if_needed()
+        boxes.nth(number).locator("svg.main-svg").first.wait_for()
+
+
+def long_names(lines: list[Line]) -> list[Line]:
+    """The same study with names of hyper-parameters and slots as users have them."""
+    changed = []
+    for line in lines:
+        entry = line.entry
+        if isinstance(entry, Submitted):
+            config = {
+                f"model.encoder.{name}_of_it": item for name, item in entry.trial.config.items()
+            }
+            entry = Submitted(replace(entry.trial, config=config))
+        changed.append(Line(line.time, entry))
+    return changed
+
+
+@pytest.mark.parametrize("width", [1400, 900, 420])
+def test_no_text_of_a_chart_covers_another_at_any_width(
+    browser: Any, many: list[Line], tmp_path: Path, width: int
+) -> None:
+    place = tmp_path / "report.html"
+    place.write_text(reporting.page(long_names(many)))
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(place.as_uri())
+    boxes = page.locator("[data-drawing]:visible")
+    drawn(page, boxes)
+    for number in range(boxes.count()):
+        name = boxes.nth(number).get_attribute("data-drawing")
+        for plot in boxes.nth(number).locator(".plot").element_handles():
+            assert plot.evaluate(COVERED) == [], name
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()
+
+
+def test_a_window_that_gets_narrow_has_its_charts_anew(
+    browser: Any, many: list[Line], tmp_path: Path
+) -> None:
+    place = tmp_path / "report.html"
+    place.write_text(reporting.page(many))
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(place.as_uri())
+    boxes = page.locator("[data-drawing=history], [data-drawing=parallel]")
+    drawn(page, boxes)
+    legend = page.locator("[data-drawing=history] .legend")
+    title = page.locator("[data-drawing=history] .xtitle")
+    assert legend.bounding_box()["y"] < title.bounding_box()["y"] - 100
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.wait_for_function("""() => [...document.querySelectorAll(".main-svg")]
+        .every((svg) => svg.getBoundingClientRect().right <= 420)""")
+    names = page.locator("[data-drawing=parallel] .annotation-text")
+    titles = [text for text in ("lr", "width", "accuracy") if text in names.all_text_contents()]
+    assert len(titles) == 3
+    assert legend.bounding_box()["y"] > title.bounding_box()["y"]
+    page.close()
+
+
+def test_a_range_of_an_axis_is_picked_and_given_up(
+    browser: Any, many: list[Line], tmp_path: Path
+) -> None:
+    place = tmp_path / "report.html"
+    place.write_text(reporting.page(many))
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(place.as_uri())
+    box = page.locator("[data-drawing=parallel]")
+    drawn(page, box)
+    box.evaluate("(box) => box.scrollIntoView({ block: 'center', behavior: 'instant' })")
+    page.wait_for_timeout(1000)  # what comes into sight is drawn, too
+    frame = box.locator(".plot").bounding_box()
+    page.mouse.move(frame["x"] + 80, frame["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(frame["x"] + 120, frame["y"] + 120, steps=8)
+    page.mouse.up()
+    page.wait_for_function("""() => [...Charts.shown.values()]
+        .some((now) => Object.keys(now.picks[0] ?? {}).join() === "0")""")
+    page.mouse.dblclick(frame["x"] + 300, frame["y"] + 120)
+    page.wait_for_function("""() => [...Charts.shown.values()]
+        .every((now) => Object.keys(now.picks[0] ?? {}).length === 0)""")
+    page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_of_charts_can_be_read_in_both_themes(
+    browser: Any, many: list[Line], tmp_path: Path, theme: str
+) -> None:
+    place = tmp_path / "report.html"
+    place.write_text(reporting.page(many))
+    page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme=theme)
+    page.goto(place.as_uri())
+    boxes = page.locator("[data-drawing]:visible")
+    drawn(page, boxes)
+    weak = page.evaluate(WEAK)
+    page.close()
+    assert weak == []
+
+
+# Texts of axes, legends and notes whose contrast with the card is below 4.5.
+WEAK = """() => {
+  const parsed = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((each) => each / 255)
+      .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const card = light(parsed(getComputedStyle(document.querySelector("section")).backgroundColor));
+  return [...document.querySelectorAll(".plot text, .says")].filter((text) => {
+    if (!text.textContent.trim() || text.closest(".bartext, .hoverlayer")) return false;
+    if (text.classList.contains("bartext")) return false;
+    const look = getComputedStyle(text);
+    const own = light(parsed(text.tagName === "P" ? look.color : look.fill));
+    return (Math.max(own, card) + 0.05) / (Math.min(own, card) + 0.05) < 4.5;
+  }).map((text) => text.textContent);
+}"""
+
+
+def test_what_stands_on_bars_can_be_read() -> None:
+    """In both themes: a colour of its own, or the page's ink on next to nothing."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (
+            c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    for cause in CAUSES:
+        if cause.text:
+            low, high = sorted((light(cause.total), light(cause.text)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, cause.label
 
 
 def test_a_report_is_small(hopping: list[Line]) -> None:

@@ -26,6 +26,7 @@ from shoal.core.event import Commanded, Evaluated, Failed, Joined, Planned, Reti
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.reporting.format import UNSEEN
+from shoal.reporting.score_charts import CHARTS
 from shoal.ui import actions, serve
 from shoal.ui.guard import KEY, Connections
 from shoal.ui.serve import listening
@@ -307,6 +308,11 @@ def test_the_parts_and_drawings_of_a_study(folder: Path) -> None:
     assert {trace["name"] for trace in drawn["figure"]["data"]} == {"t00001", "t00002"}
     other = client.get("/drawing/curves?study=few&name=loss (training)").json()
     assert len(other["figure"]["data"]) == 6
+    for name in CHARTS:
+        made = client.get(f"/drawing/{name}?study=few").json()
+        assert made["panels"] or "takes 10 trials" in made["note"]
+        assert len(made["hover"]) == 6
+    assert client.get("/drawing/none?study=few").status_code == 404
     slots = client.get("/drawing/slots?study=few").json()
     assert slots["gantt"]["data"] and slots["use"]["data"]
     assert client.get("/part/trial?study=few&trial=t00009").status_code == 404
@@ -378,7 +384,7 @@ def test_what_a_journal_says_is_escaped_everywhere(tmp_path: Path) -> None:
     for text in texts:
         assert "<img" not in text and "</script" not in text
     assert sum("&lt;img" in text for text in texts) > 10
-    for drawing in ("curves", "slots"):
+    for drawing in ("curves", "slots", *CHARTS):
         text = client.get(f"/drawing/{drawing}?study=bad").text
         assert "<img" not in text and "<script" not in text
     asked = {"study": "bad", "name": HOSTILE, "trial": [HOSTILE]}
@@ -453,7 +459,8 @@ def test_what_is_not_seen_is_shown_as_escapes_and_sent_back_as_it_is(tmp_path: P
     curves = client.get("/drawing/curves", params=study).json()
     exact |= {curves.pop("name"), *curves.pop("names")}
     texts += strings(curves)
-    texts += strings(client.get("/drawing/slots", params=study).json())
+    for drawing in ("slots", *CHARTS):
+        texts += strings(client.get(f"/drawing/{drawing}", params=study).json())
     wrong = [text for text in texts if UNSEEN.search(text)]
     assert not wrong, wrong[:9]
     assert sum("a\\u202eb\\u200bc" in text for text in texts) > 20
