@@ -225,7 +225,7 @@ def history(view: View) -> Drawing | None:
     panels = [_history(aim) for aim in view.aims]
     if not panels:
         return None
-    note = "Each dot is a trial, at the time of its newest score; the line is the best so far."
+    note = "Each dot is a trial, at the time of its newest score; the line is the best dot so far."
     note += _crosses(view) + _of_all(view, view.most)
     note += "".join(aim.frame.note for aim in view.aims)
     return {"note": note, "panels": panels}
