@@ -15,6 +15,7 @@ NEEDED = (
 )
 # The extra of Shoal's own that brings a package, where there is one (pyproject.toml).
 EXTRAS = {
+    "accelerate": "huggingface",
     "datasets": "huggingface",
     "ipykernel": "notebook",
     "lightning": "lightning",
