@@ -555,7 +555,7 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
         (["resume", "nowhere"], "there is no study"),
         (
             ["run", DIGITS, "--searcher", "hyperband(eta=2)"],
-            "'eta'; it takes space, max_epochs, reduction_factor,",
+            "'eta' (did you mean reduction_factor?); it takes space, max_epochs,",
         ),
         (["run", DIGITS, "--policy", "fifo(x=1)"], "'x'; it takes nothing"),
         (["run", DIGITS, "--policy", "explore(second=60)"], "'second'; it takes seconds"),

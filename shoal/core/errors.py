@@ -2,6 +2,8 @@
 
 import inspect
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 # What stands between a caller and Shoal without being code of the caller's.
@@ -15,6 +17,27 @@ class StudyError(RuntimeError):
 
     The message gives the rule, the values and the remedy.
     """
+
+
+class ArgumentError(StudyError, ValueError):
+    """An argument is wrong, of a searcher or a policy, too. It stays a `ValueError`."""
+
+
+@contextmanager
+def arguments_checked() -> Iterator[None]:
+    """Within, a searcher or a policy refuses its arguments by a `ValueError`, which is passed on.
+
+    Other kinds of it, such as a `UnicodeDecodeError`, come from elsewhere and stay as they are.
+
+    Raises:
+        ArgumentError: with the same text.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise ArgumentError(*error.args) from error
 
 
 def warn(text: str) -> None:

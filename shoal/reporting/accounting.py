@@ -303,6 +303,13 @@ class Account:
         return AUTO_MAKES_SHORT
 
     @property
+    def unit(self) -> str:
+        """What its samples are: samples, or reports of functions, which name one sample as data."""
+        data = self.head.get("data")
+        alone = isinstance(data, Mapping) and data.get("samples") == 1
+        return "reports" if alone else "samples"
+
+    @property
     def goal(self) -> str:
         """Which score is wanted; empty where there is nothing to rank by."""
         if self.by_recipe:

@@ -236,7 +236,8 @@ def _best_lines(facts: FactValues) -> Iterator[str]:
     if not metric:
         return
     if facts["best"] is None:
-        yield f"no trial has a score {metric!r} yet"
+        yet = "" if facts["status"] == "finished" else " yet"
+        yield f"no trial has a score {metric!r}{yet}"
         return
     scores = [score(row["score"]) for row in facts["top"]]
     width = max(map(len, scores))
@@ -463,7 +464,13 @@ def rescales_line(changes: Sequence[WidthChange]) -> str:
 
 def _samples_line(facts: FactValues) -> Iterator[str]:
     """How many samples were trained, and how fast."""
-    if facts["throughput"]:
+    if facts["throughput"] and facts["unit"] == "samples":
+        yield f"{count(facts['samples'])}, {count(facts['throughput'])} a second"
+
+
+def _reports_line(facts: FactValues) -> Iterator[str]:
+    """How many reports functions made, and how fast."""
+    if facts["throughput"] and facts["unit"] == "reports":
         yield f"{count(facts['samples'])}, {count(facts['throughput'])} a second"
 
 
@@ -471,7 +478,8 @@ def _samples_tile(facts: FactValues) -> Iterator[Tile]:
     """How many samples were trained, and how fast."""
     rate = facts["throughput"]
     note = f"{count(rate)} a second" if rate else ""
-    yield Tile("samples trained", count(facts["samples"]), note)
+    what = "samples trained" if facts["unit"] == "samples" else "reports"
+    yield Tile(what, count(facts["samples"]), note)
 
 
 def _repeated(account: Account) -> dict[str, Any]:
@@ -576,6 +584,7 @@ VALUES: Mapping[str, Callable[[Account], Any]] = {
     "rescales": lambda account: [change._asdict() for change in account.rescales],
     "samples": lambda account: account.trained,
     "throughput": lambda account: account.throughput,
+    "unit": lambda account: account.unit,
     "repeated": _repeated,
     "hops": lambda account: sum(row.hops for row in account.trials),
     "moved_bytes": lambda account: sum(row.moved for row in account.trials),
@@ -605,6 +614,7 @@ LINES: Sequence[tuple[str, Callable[[FactValues], Iterable[str]]]] = (
     ("harvest", _harvest_line),
     ("rescaled", _rescales_line),
     ("samples", _samples_line),
+    ("reports", _reports_line),
     ("repeated", _repeated_line),
     ("split", _split_lines),
     ("failed", _failure_lines),

@@ -278,6 +278,24 @@ def counts(state: State) -> list[str]:
     return parts + [f"{number} {status}" for status, number in by_status.items() if number]
 
 
+# What ends a run, as users know it; other reasons are said as they are.
+STOPPED_BY = {
+    "SIGINT": " by Ctrl-C",
+    "SIGTERM": " by SIGTERM",
+    "timeout": " by its time limit",
+    "": " on request",
+}
+
+
+def stopped_text(state: State) -> str:
+    """That the run was stopped, and how to go on; empty if it was not."""
+    if state.stopped is None:
+        return ""
+    how = STOPPED_BY.get(state.stopped, f": {state.stopped}")
+    done = sum(not how.startswith("failed") for how in state.ended.values())
+    return f"stopped{how}: {done} of {len(state.known)} trials are done; run it again to go on"
+
+
 Entries = tuple[Entry, ...]
 
 SLOTS = 8  # lines of slots shown
@@ -344,10 +362,12 @@ class Progress:
 
     def close(self) -> None:
         """Show the last state and give the terminal back; safe to call twice."""
+        stopped = ""
         if self._last is not None:
             now, state = self._last
             self._last = None
             self._over = True
+            stopped = stopped_text(state)
             if self._terminal:
                 self._draw(now, state)
             else:
@@ -355,6 +375,8 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        if stopped:
+            write_line(self.stream, f"{stopped}\n")
 
     def __enter__(self) -> Self:
         return self
@@ -418,7 +440,8 @@ class Progress:
             end = self._ends.line(entry, state)
             if end is not None:
                 self._write(now, end)
-        if monotonic() - self._shown >= self.every:
+        # With no trial left either the run is over, and `close` says so, or more are to come.
+        if state.trials and monotonic() - self._shown >= self.every:
             self._shown = monotonic()
             self._write(now, self._line(state))
 

@@ -45,7 +45,7 @@ def summary(
     - harvest: of slots that came and went, the whole and bins: slot-seconds offered, used, useful,
       of the reference, preempted, rescaled; slots (eq. 18), efficiency (U), returned (Fig. 8);
     - rescales: what each change of a running trial's width cost and gained, in seconds;
-    - samples; throughput: samples/s while there were slots;
+    - samples; throughput: samples/s while there were slots; unit: of both, samples or reports;
     - repeated: falls, visits, samples, seconds, and the same by trial;
     - hops, moved_bytes; dealt_bytes: of samples that were dealt to shards of other nodes;
     - failures; splits: packs that had no room;

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from shoal.core.cluster import shards_of
+from shoal.core.errors import ArgumentError
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId, is_number, is_whole, shown
@@ -164,10 +165,10 @@ def retiring(proposal: Proposal, trials: Iterable[TrialId]) -> Proposal:
 
 
 def needed(searcher: Any, *names: str) -> None:
-    """Raise ValueError if one of these fields is None, because no study filled it in."""
+    """Raise ArgumentError if one of these fields is None, because no study filled it in."""
     for name in names:
         if getattr(searcher, name) is None:
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(searcher).__name__} needs {name}=: "
                 "give it to the searcher, or to optimize()"
             )

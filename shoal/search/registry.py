@@ -4,8 +4,9 @@ A searcher becomes plain data for a journal's head, and is rebuilt from that.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from shoal.core.ports import Searcher
@@ -31,6 +32,16 @@ KNOWN: Mapping[str, type[Any]] = {
     "median": MedianStopping,
     "patience": Patience,
     "optuna": Optuna,
+}
+# Arguments of other tools' searchers, and what they are called here.
+MEANT = {
+    **dict.fromkeys(("max_t", "max_iter", "max_resource", "max_budget", "epochs"), "max_epochs"),
+    **dict.fromkeys(("min_t", "min_resource", "min_budget", "n_warmup_steps"), "grace_period"),
+    **dict.fromkeys(("n_trials", "num_trials", "population_size"), "num_samples"),
+    **dict.fromkeys(("n_startup_trials", "min_samples_required"), "min_trials"),
+    "eta": "reduction_factor",
+    "direction": "mode",
+    "hyperparam_mutations": "mutate",
 }
 Usual = Callable[[], Searcher[Any]]  # makes the searcher of a study that names none
 
@@ -100,10 +111,19 @@ def _made(given: dict[str, Any]) -> Searcher[Any]:
     try:
         searcher: Searcher[Any] = KNOWN[name](**given)
     except TypeError as error:
-        raise ValueError(
-            f"searcher {name}: {error}; it takes {', '.join(_arguments(KNOWN[name]))}"
-        ) from error
+        takes = _arguments(KNOWN[name])
+        hints = "".join(_hint(wrong, takes) for wrong in given if wrong not in takes)
+        raise ValueError(f"searcher {name}: {error}{hints}; it takes {', '.join(takes)}") from error
     return searcher
+
+
+def _hint(wrong: str, takes: Sequence[str]) -> str:
+    """What the user may have meant by an argument that the searcher does not take."""
+    meant = MEANT.get(wrong)
+    if meant not in takes:
+        begun = [name for name in takes if name.startswith(wrong)]
+        meant = " or ".join(begun or get_close_matches(wrong, takes, 1))
+    return f" (did you mean {meant}?)" if meant else ""
 
 
 def parse(text: str) -> Searcher[Any]:

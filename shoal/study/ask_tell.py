@@ -468,7 +468,7 @@ def searcher_for(setup: Setup, searcher: Searcher[Any] | str | None, before: Hea
 
     Raises:
         StudyError: it sends trials from rung to rung, or cannot know what there is to draw.
-        ValueError: no searcher has that name, or its arguments do not fit.
+        ArgumentError: no searcher has that name, or its arguments do not fit.
     """
     if searcher is None and "name" in before.get("searcher", {}):
         searcher = _former_searcher(before)

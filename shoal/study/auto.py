@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from shoal.backend.sim.lookahead import Ahead
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, arguments_checked
 from shoal.core.ports import Policy
 from shoal.core.visits import LEAST, ValidateEvery
 from shoal.options import Options
@@ -36,6 +36,7 @@ FORM = 'auto takes an objective alone, as in "auto(objective=mean_completion)"'
 # -- the policy of a study -------------------------------------------------------------------------
 
 
+@arguments_checked()
 def study_policy(
     setup: Setup, policy: Policy[Any] | str, options: Options, data: Data, hop_cost_known: bool
 ) -> Policy[Any]:
@@ -44,7 +45,8 @@ def study_policy(
     `hop_cost_known`: a profile says what a hop costs.
 
     Raises:
-        StudyError, ValueError: as of `policy_of`; or the policy cannot do what the data needs.
+        StudyError: as of `policy_of`; or the policy cannot do what the data needs.
+        ArgumentError: the arguments in the name do not fit the policy.
     """
     if trains_itself(setup):
         return function_policy(policy)

@@ -1,5 +1,8 @@
 """What came of a study: its trials, the best of them, their models and curves."""
 
+import atexit
+import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,7 +155,8 @@ def _why_none(trials: Sequence[TrialResult], metric: str) -> str:
     known = f"{len(trials)} trials are known"
     values = [scores[metric] for trial in trials for _, scores in trial.scores if metric in scores]
     if not values:
-        return f"no trial has a score {metric!r} yet; {known}"
+        yet = "" if trials and all(trial.status != "running" for trial in trials) else " yet"
+        return f"no trial has a score {metric!r}{yet}; {known}"
     finite = sum(map(isfinite, values))
     unfit = {
         trial.id: trial.value
@@ -273,11 +277,18 @@ def checkpoint(setup: Setup, state: State, trial: TrialId, which: str) -> Any:
 
 
 def function_checkpoint(saved: Mapping[str, Any]) -> Any:
-    """What a function gave as its checkpoint; of a path a copy, in a new folder."""
+    """What a function gave as its checkpoint; of a path a copy, which the process's end deletes."""
     folder = ""
     if saved["checkpoint"]["kind"] != "tree":
         folder = tempfile.mkdtemp(prefix="shoal-")
+        atexit.register(_remove_own, folder, os.getpid())
     return unpacked(saved["checkpoint"], Path(folder))
+
+
+def _remove_own(folder: str, process: int) -> None:
+    """Delete the folder, unless this is a fork of the process that made it."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:

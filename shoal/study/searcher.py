@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, arguments_checked
 from shoal.core.ports import Policy, Searcher
 from shoal.core.trial import Trial, is_number
 from shoal.options import Options, SearchArguments
@@ -62,12 +62,13 @@ def sample_count(*counts: int | None) -> int | None:
     return next(iter(numbers), None)
 
 
+@arguments_checked()
 def searcher_of(setup: Setup, arguments: SearchArguments) -> Searcher[Any]:
     """The searcher that is asked for, completed with the study's values and the arguments.
 
     Raises:
         StudyError: the searcher cannot do what an argument asks for.
-        ValueError: no searcher has that name, or its arguments do not fit.
+        ArgumentError: no searcher has that name, or its arguments do not fit.
     """
     values = {name: getattr(arguments, name) for name in OF_SEARCHERS}
     of_trials = {name: values[name] for name in ("widths", "priority")}

@@ -158,6 +158,9 @@ class Study:
     ) -> None:
         """Train until every trial is done, going on where a former call or process stopped.
 
+        Ctrl-C or SIGTERM stops it at the end of the units under way, and it returns; `finished` is
+        False then. A second one ends it at once.
+
         A study without a recipe takes a function in the searcher's place, and then a searcher or
         the number of trials in the policy's.
 
@@ -191,8 +194,8 @@ class Study:
 
         Raises:
             StudyError: the study is open elsewhere, its data changed, an argument or the recipe is
-                wrong (then nothing was written), or every trial failed.
-            ValueError: a searcher's or policy's name is wrong, or evaluations lack the metric.
+                wrong, such as a searcher's name (then nothing was written), evaluations lack the
+                metric, or every trial failed.
             PlanError: the backend cannot do what the policy asks for.
             Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
@@ -369,6 +372,16 @@ class Study:
         return self._state[1]
 
     @property
+    def finished(self) -> bool:
+        """Whether the last run did all that was asked for, and no trial was added since.
+
+        False while it runs, and after it was stopped (by Ctrl-C, a time limit or `stop`) or cut
+        off: run it again to go on.
+        """
+        since, lines = self.folder.snapshots.recent()
+        return reporting.account(lines, since=since).status == "finished"
+
+    @property
     def trials(self) -> list[TrialResult]:
         """All trials, in the order of their submission."""
         return results.results_of(self.setup, self.state)
@@ -509,6 +522,9 @@ class Study:
 
     def checkpoint(self, trial: TrialResult | TrialId | str, which: str = "last") -> Any:
         """What a function's trial gave as its newest checkpoint; of a path, the path of a copy.
+
+        The copy is temporary: it is deleted when the process ends. To keep it, copy it elsewhere,
+        as by `shutil.copytree`.
 
         Args:
             trial: its name, or a result of `trials`.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.cluster import RECIPE
-from shoal.core.errors import warn
+from shoal.core.errors import ArgumentError, warn
 from shoal.core.event import Entry, Evaluated, Failed, Fell, Finished, Kept, Retired, Submitted
 from shoal.core.masking import masked_config
 from shoal.core.ports import Searcher
@@ -198,7 +198,7 @@ class MetricCheck:
         """Look at evaluations and ends.
 
         Raises:
-            ValueError: a trial has finished, and no evaluation of its recipe's gave the metric.
+            ArgumentError: a trial has finished, and no evaluation of its recipe's gave the metric.
         """
         for entry in entries:
             if not isinstance(entry, Evaluated | Finished):
@@ -211,7 +211,7 @@ class MetricCheck:
                 self._look(entry.trial, recipe, self._aim(config)[0], state)
 
     def _look(self, trial: TrialId, recipe: object, metric: str | None, state: State) -> None:
-        """Note that the metric came, warn that it has not, or raise ValueError."""
+        """Note that the metric came, warn that it has not, or raise ArgumentError."""
         scores = state.scores[trial]
         names = sorted(set().union(*(values for _, values in scores)))
         if metric is None or metric in names:
@@ -221,7 +221,7 @@ class MetricCheck:
         lack = f"trials{whose} have no metric {metric!r}"
         gives = f"evaluations give {', '.join(names)}"
         if names and state.ended.get(trial) == "finished":
-            raise ValueError(
+            raise ArgumentError(
                 f"{lack}; {gives}: run again with metric= set to one of them, or let an evaluation "
                 "give it"
             )

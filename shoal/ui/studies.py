@@ -144,6 +144,8 @@ class LiveStudy:
 
 def stands(account: Account, running: bool | None) -> str:
     """How a study stands: as its journal says, and whether a process is at work."""
+    if account.status == "empty" and running:  # as while its cluster starts
+        return "starting"
     if account.status != "open" or running is None:
         return account.status
     if running:

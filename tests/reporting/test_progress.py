@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Advanced, Entry, Failed, Finished, Joined, Left, Opened, Submitted
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Entry,
+    Failed,
+    Finished,
+    Joined,
+    Left,
+    Opened,
+    Submitted,
+)
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
@@ -46,6 +56,34 @@ def test_plain_lines_for_trials_that_end_and_otherwise_few(hopping: list[Line]) 
         "[       6 s] y finished: accuracy 0.80000",
         "[       6 s] 2 of 2 done; 66.7 samples/s; best accuracy 0.90000 (x)",
     ]
+
+
+def test_the_end_is_told_once(hopping: list[Line]) -> None:
+    stream = io.StringIO()
+    with Progress("accuracy", "max", stream, every=0) as progress:
+        moments(hopping, progress)
+    assert stream.getvalue().count("2 of 2 done") == 1
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("SIGINT", "stopped by Ctrl-C"),
+        ("timeout", "stopped by its time limit"),
+        ("", "stopped on request"),
+        ("Slurm job 7 ends at 14:05:00", "stopped: Slurm job 7 ends at 14:05:00"),
+    ],
+)
+def test_a_run_that_was_stopped_says_so_last(
+    hopping: list[Line], why: str, said: str, terminal: bool
+) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    stop = Line(3.0, Commanded("stop", why))
+    with Progress("accuracy", "max", stream) as progress:
+        moments([*(line for line in hopping if line.time <= 3.0), stop], progress)
+    last = stream.getvalue().splitlines()[-1]
+    assert last.endswith(f"{said}: 0 of 2 trials are done; run it again to go on")
 
 
 def test_the_last_line_and_the_summary_have_one_speed(hopping: list[Line]) -> None:

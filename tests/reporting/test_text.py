@@ -46,6 +46,13 @@ def test_lines_for_people(hopping: list[Line]) -> None:
     ]
 
 
+def test_only_a_study_that_goes_on_may_get_a_score_yet(hopping: list[Line]) -> None:
+    scored = [line for line in hopping if not isinstance(line.entry, Evaluated)]
+    for lines, yet in ((scored, ""), (scored[:-2], " yet")):
+        found = reporting.status_lines(reporting.summary(lines, "accuracy", "max"))
+        assert f"best     no trial has a score 'accuracy'{yet}" in found
+
+
 def test_names_of_the_best_trials_stand_in_line(hopping: list[Line]) -> None:
     found = reporting.summary(hopping)
     found["top"][0] |= {"score": 0.065983, "best_score": 0.065983}

@@ -137,6 +137,37 @@ def test_misnomers_of_arguments(tmp_path: Path, blobs: Any, name: str, says: str
 
 
 @pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"searcher": "asha(max_t=9)"}, "'max_t' (did you mean max_epochs?); it takes space, "),
+        ({"searcher": "pbt(population_size=9)"}, "(did you mean num_samples?)"),
+        ({"searcher": "asha(grace=2)"}, "(did you mean grace_period?)"),
+        ({"searcher": "median(n_startup_trials=2)"}, "(did you mean min_trials?)"),
+        ({"searcher": "best"}, "no searcher is named 'best'"),
+        ({"searcher": "asha(grace_period=0)"}, "ASHA: grace_period must be >= 1; got 0"),
+        ({"searcher": "asha(num_samples=4)"}, "ASHA needs max_epochs=: give it to"),
+        ({"num_samples": 0}, "num_samples must be >= 1"),
+        ({"policy": "pack(nix=3)"}, "policy pack: "),
+        ({"policy": "auto:fifo,pack(nix=3)"}, "policy pack: "),
+        ({"policy": "auto(aim=2)"}, "auto takes an objective alone"),
+    ],
+)
+def test_what_searchers_and_policies_refuse_is_an_error_of_the_study(
+    tmp_path: Path, blobs: Any, arguments: dict[str, Any], says: str
+) -> None:
+    """It stays the ValueError that it was."""
+
+    class NoEnd(blobs):  # type: ignore[misc]
+        max_epochs = None if "needs max_epochs" in says else 2
+
+    made = shoal.create_study(NoEnd(), storage=tmp_path / "s", metric="loss")
+    with pytest.raises(StudyError) as caught:
+        made.optimize(**arguments, progress=False)
+    assert isinstance(caught.value, ValueError)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("name", "meant"),
     [
         ("tune", "create_study(…).optimize()"),

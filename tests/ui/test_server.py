@@ -536,6 +536,15 @@ def test_whether_a_process_is_at_work_is_said(tmp_path: Path) -> None:
         assert said in client_of(folder).get("/part/heading?study=s").text
 
 
+@pytest.mark.skipif(os.name != "posix", reason="processes are looked for on POSIX only")
+def test_a_study_whose_slots_are_awaited_is_starting(tmp_path: Path) -> None:
+    write(tmp_path / "runs" / "s", {0.0: [opened("s")]})
+    assert ">no trials<" in client_of(tmp_path / "runs").get("/list").text
+    about = {"pid": os.getpid(), "host": platform.node(), "since": "now"}
+    (tmp_path / "runs" / "s" / "holder.json").write_text(json.dumps(about))
+    assert ">starting<" in client_of(tmp_path / "runs").get("/list").text
+
+
 # -- news ------------------------------------------------------------------------------------------
 
 

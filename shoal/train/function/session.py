@@ -95,7 +95,9 @@ def talking(session: Session) -> Iterator[None]:
         _open.pop()
 
 
-def report(values: Mapping[str, Any] | float, *, checkpoint: Any = None) -> None:
+def report(
+    values: Mapping[str, Any] | float | None = None, *, checkpoint: Any = None, **others: Any
+) -> None:
     """Report a trial's scores: the end of an epoch. It returns when the trial is to go on.
 
     Outside of a trial the values are checked, and nothing else happens.
@@ -105,12 +107,20 @@ def report(values: Mapping[str, Any] | float, *, checkpoint: Any = None) -> None
         checkpoint: what `restore` is to give when the trial is started again: a tree of dicts and
             lists that holds tensors, arrays, numbers, texts and bytes (as a state_dict does), or
             the path of a file or folder, whose contents are kept. None: nothing new is kept.
+        **others: not taken: an error says what to write.
 
     Raises:
-        TypeError: the values are no numbers, or the checkpoint holds what cannot be kept.
+        TypeError: the values are no numbers or have no dict around them, or the checkpoint holds
+            what cannot be kept.
         ValueError: a value or a name cannot be written down exactly, or there is no such file.
         TrialStopped: the trial goes no further. It is no `Exception`; let it pass.
     """
+    if others:
+        named = ", ".join(f'"{name}": …' for name in others)
+        raise TypeError(
+            f"report takes values by name as one dict: write shoal.report({{{named}}}), "
+            "with checkpoint= beside it"
+        )
     if _open:
         _open[-1].report(values, checkpoint)
     else:

@@ -21,6 +21,8 @@ from function_kit import losses, train
 import shoal
 from shoal.core.errors import StudyError
 from shoal.core.event import Fell
+from shoal.reporting import account, status_lines, summary
+from shoal.reporting.facts import tiles
 from shoal.train.lane.checkpoints import Checkpoints
 
 SPACE = {"lr": shoal.grid([0.1, 0.01, 0.001])}
@@ -275,6 +277,79 @@ def test_a_checkpoint_may_be_a_path(tmp_path: Path, kind: str) -> None:
     study.extend("t000", max_epochs=3)
     study.resume(progress=False)
     assert losses(study) == [[1.0, 2.0, 3.0]]
+
+
+def test_the_copy_of_a_file_goes_with_the_process(tmp_path: Path) -> None:
+    def file(config: dict[str, Any]) -> None:
+        (tmp_path / "c").write_text("1")
+        shoal.report(0.0, checkpoint=tmp_path / "c")
+
+    made(tmp_path / "s", file, {"a": 1}).optimize(progress=False)
+    found = (
+        "import os, shoal, sys; place = shoal.load_study(sys.argv[1]).checkpoint('t000');"
+        "child = os.fork(); sys.exit() if child == 0 else os.waitpid(child, 0);"
+        "print(place.read_text(), place)"
+    )
+    command = [sys.executable, "-c", found, str(tmp_path / "s")]
+    done = preloaded.run(command, capture_output=True, text=True, check=True)
+    text, place = done.stdout.split()
+    assert text == "1", "a fork's end deletes nothing"
+    assert not Path(place).parent.exists()
+
+
+def test_a_metric_that_no_report_gives_is_an_error_of_the_study(tmp_path: Path) -> None:
+    study = shoal.create_study(
+        train, storage=tmp_path, metric="accuracy", mode="max", search_space=SPACE
+    )
+    with pytest.raises(
+        StudyError, match="have no metric 'accuracy'; evaluations give loss"
+    ) as error:
+        study.optimize(max_epochs=1, progress=False)
+    assert isinstance(error.value, ValueError)
+
+
+def test_values_by_keyword_are_told_how_to_be_written(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r'write shoal.report\({"val_loss": …}\), with checkpoint='):
+        shoal.report(val_loss=1.0)
+    with pytest.raises(TypeError, match="report takes numbers by name"):
+        shoal.report()
+
+
+def test_status_counts_reports(tmp_path: Path) -> None:
+    study = made(tmp_path)
+    study.optimize(max_epochs=4, progress=False)
+    figures = summary(study.lines())
+    assert any(line.startswith("reports  12, ") for line in status_lines(figures))
+    assert (figures["unit"], figures["samples"]) == ("reports", 12)
+    assert "reports" in [tile.label for tile in tiles(account(study.lines()))]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGINT, "by Ctrl-C"), (signal.SIGTERM, "by SIGTERM")]
+)
+def test_what_was_stopped_says_so_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals, said: str
+) -> None:
+    study = made(tmp_path)
+    assert not study.finished
+    inside: list[bool] = []
+
+    def stop(study: shoal.Study, _trial: Any) -> None:
+        inside.append(study.finished)
+        if len(inside) == 1:  # a second one would end it at once
+            signal.raise_signal(number)
+
+    study.optimize(max_epochs=1, callbacks=[stop])
+    done = len(study.state.ended)
+    assert 0 < done < 3 and not study.finished and not any(inside)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"stopped {said}: {done} of 3 trials are done; run it again to go on"
+    study.optimize(max_epochs=1)
+    assert study.finished
+    assert "stopped" not in capsys.readouterr().out
+    study.extend("t000", max_epochs=2)
+    assert not study.finished, "there is more to do"
+    assert shoal.load_study(tmp_path).finished is False
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
