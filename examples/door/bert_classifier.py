@@ -53,7 +53,7 @@ recipe = shoal.huggingface(
     sentences(512, 0),
     sentences(128, 1),
     collator,
-    {"per_device_train_batch_size": 32, "num_train_epochs": 4, "warmup_ratio": 0.1},
+    {"per_device_train_batch_size": 32, "num_train_epochs": 4, "warmup_steps": 0.1},
     compute_metrics=compute_metrics,
     search_space={
         "width": shoal.grid([16, 32]),

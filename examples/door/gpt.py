@@ -57,7 +57,7 @@ recipe = shoal.huggingface(
     items[::2],
     items[1::2],
     DataCollatorForLanguageModeling(tokenizer, mlm=False),
-    {"per_device_train_batch_size": 16, "num_train_epochs": 4, "warmup_ratio": 0.1},
+    {"per_device_train_batch_size": 16, "num_train_epochs": 4, "warmup_steps": 0.1},
     search_space={
         "width": shoal.grid([32, 64]),
         "learning_rate": shoal.grid([1e-3, 5e-3]),

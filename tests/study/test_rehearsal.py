@@ -465,6 +465,30 @@ def test_code_beside_the_package_is_the_users() -> None:
     assert "recipe.py, line 1" in said(caught.value)
 
 
+class Selfless(shoal.Recipe):
+    """A method lacks self, another one is called with too little."""
+
+    def training_step(model: Any, batch: Any) -> Any:  # type: ignore[override]  # noqa: N805
+        return model(batch)
+
+    def blend(self, some: Any, others: Any) -> Any:
+        return some + others
+
+
+@pytest.mark.parametrize(
+    ("call", "is_hinted"),
+    [
+        (lambda: Selfless().training_step(1, 2), True),  # type: ignore[call-arg]
+        (lambda: Selfless().blend(1), False),  # type: ignore[call-arg]
+        (weights_of, False),
+    ],
+)
+def test_self_is_named_only_where_a_recipes_method_lacks_it(call: Any, is_hinted: bool) -> None:
+    with pytest.raises(TypeError, match="positional argument") as caught:
+        call()
+    assert ("methods is self" in said(caught.value)) is is_hinted
+
+
 # -- the smallest batches ------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from shoal.backend.cluster_start import UNTIL, check_reached
 from shoal.backend.ray import reaper
 from shoal.core.cluster import GiB
+from shoal.core.errors import StudyError
 from shoal.core.trial import Seconds
 from shoal.engine.ownership import own_folder, token_file
 from shoal.engine.process import cpus_here
@@ -57,6 +58,7 @@ SMALLEST_STORE = 256 * 2**20
 FAREWELL: Seconds = 20.0
 FAREWELL_TO_LOST: Seconds = 5.0
 ANSWER: Seconds = 15.0  # that the head of the cluster may take
+LATE = "timed out during startup"  # is in Ray's error where its processes are not there in time
 HEAD: Seconds = 20.0  # that it may take to say, the first time, which cluster it is of
 # How gradients travel between slots.
 Gradients = Literal["gloo", "nccl"]
@@ -125,6 +127,7 @@ def join(
     Raises:
         ConnectionError: no cluster is at the address, or this process cannot leave the one that
             it was in before.
+        StudyError: one that is started here is not there in time.
     """
     if reaper.is_parting():
         raise ConnectionError(
@@ -162,18 +165,28 @@ def _joined(
     if cpus is None:
         cpus = cpus_here()
     _own_token()
+    # Ray lets everybody write to the folder that it is given: so that is one inside.
+    folder = str(_own_folder() / "r")
     with reaper.marking() as mark:
-        ray.init(
-            address="local",
-            num_cpus=cpus,
-            include_dashboard=False,
-            object_store_memory=_store_size(store_gb),
-            _node_ip_address=LOOPBACK,
-            # Ray lets everybody write to the folder that it is given: so that is one inside.
-            _temp_dir=str(_own_folder() / "r"),
-            _system_config=TUNED,
-            **quiet,
-        )
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                object_store_memory=_store_size(store_gb),
+                _node_ip_address=LOOPBACK,
+                _temp_dir=folder,
+                _system_config=TUNED,
+                **quiet,
+            )
+        except Exception as error:
+            if LATE not in str(error):
+                raise
+            raise StudyError(
+                "Ray did not start on this machine within the 30 s that it takes at most, as where "
+                "other programs use all CPUs or the memory: run this again, with fewer programs "
+                "beside it, or on one slot without Ray (backend='local')"
+            ) from error
     reaper.guard(mark)
     gpus = int(ray.cluster_resources().get("GPU", 0))
     return True, slots or gpus or max(1, cpus // threads)

@@ -35,7 +35,9 @@ MEANT = {
     "data_collator": "collator",
     "tokenizer": "collator, such as DataCollatorWithPadding(tokenizer)",
     "processing_class": "collator, such as DataCollatorWithPadding(tokenizer)",
-    "callbacks": "callbacks to study.optimize",
+    "callbacks": "study.optimize(callbacks=[…]) objects of shoal.Callback, for nothing calls a "
+    "TrainerCallback; in place of EarlyStoppingCallback searcher='patience(epochs=3)', and of "
+    "those that log, loggers=['tensorboard']",
     "optimizers": "learning_rate, lr_scheduler_type and so on in args; or write a Recipe",
 }
 # names of parameters without weight decay, as Trainer has them
@@ -76,7 +78,7 @@ def huggingface(
 
     Raises:
         TypeError: `model_init` is no function, `train` is no data set, or an attribute is unknown.
-        ValueError: `args` has a field that Shoal does not follow, or an attribute is out of range.
+        ValueError: `args` has fields that Shoal does not follow, or an attribute is out of range.
     """
     for name in MEANT.keys() & attributes.keys():
         raise TypeError(f"shoal.huggingface takes no {name}: give {MEANT[name]}")

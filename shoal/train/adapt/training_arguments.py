@@ -96,6 +96,7 @@ SCHEDULES = (
     "warmup_stable_decay",
 )
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
+CHOICES = {"lr_scheduler_type": SCHEDULES, "optim": OPTIMIZERS}
 # the newer name of a field, by which it may be given, too
 NEWER = {
     "activation_checkpointing": "gradient_checkpointing",
@@ -139,29 +140,26 @@ class Arguments:
     logging_steps: float = 500
 
     def __post_init__(self) -> None:
-        for name in NUMBERS:
-            value = getattr(self, name)
-            if not isinstance(value, Real) and value is not None:
-                raise ValueError(f"{name} must be a number; got {value!r}")
-        _check_one_of("lr_scheduler_type", self.lr_scheduler_type, SCHEDULES)
-        _check_one_of("optim", self.optim, OPTIMIZERS)
-        if self.num_train_epochs != int(self.num_train_epochs):
-            raise ValueError(
-                f"num_train_epochs must be a whole number; got {self.num_train_epochs}"
-            )
+        wrong = _wrong_values(vars(self))
+        if wrong:
+            raise ValueError("; ".join(wrong))
 
     @classmethod
     def of(cls, args: Any) -> Self:
         """The arguments in a dict, or in a TrainingArguments.
 
         Raises:
-            TypeError, ValueError: it is neither, or has a field that Shoal does not follow.
+            TypeError: it is neither.
+            ValueError: it has fields or values that Shoal does not follow; the error has them all.
         """
         known = [field.name for field in fields(cls)]
         values = _changed(args)
-        for name in sorted(set(values).difference(known)):
-            _check_around(name, known)
-        return cls(**{name: values[name] for name in known if name in values})
+        followed = {name: values[name] for name in known if name in values}
+        wrong = _refused(sorted(values.keys() - followed.keys()), known)
+        wrong += _wrong_values(followed)
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return cls(**followed)
 
     def with_config(self, config: Mapping[str, Any]) -> Arguments:
         """These arguments, with a trial's values in their place."""
@@ -203,26 +201,40 @@ class Arguments:
         return "max" if larger else "min"
 
 
-def _check_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise ValueError unless the value is known."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value}")
+def _wrong_values(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with values of fields that Shoal follows."""
+    wrong = []
+    for name, value in values.items():
+        if name in NUMBERS and not isinstance(value, Real) and value is not None:
+            wrong.append(f"{name} must be a number; got {value!r}")
+        elif name in CHOICES and value not in CHOICES[name]:
+            wrong.append(f"{name} must be one of {', '.join(CHOICES[name])}; got {value}")
+        elif name == "num_train_epochs" and value != int(value):
+            wrong.append(f"num_train_epochs must be a whole number; got {value}")
+    return wrong
 
 
-def _check_around(name: str, known: list[str]) -> None:
-    """Raise ValueError unless this field, which Shoal does not follow, may be left unread."""
-    if name in WITHOUT_GPU and not torch.cuda.is_available():
-        return
-    if name in REFUSED:
-        raise ValueError(f"args has {name}, which Shoal does not follow: {REFUSED[name]}")
-    if name in AROUND or name.startswith(AROUND_BEGIN):
-        return
-    near = get_close_matches(name, known, 1)
-    if near:
-        raise ValueError(f"args has {name!r}: did you mean {near[0]}?")
-    raise ValueError(
-        f"args has {name!r}, which Shoal does not follow; it follows {', '.join(sorted(known))}"
-    )
+def _refused(names: list[str], known: list[str]) -> list[str]:
+    """Those of these fields that may not be left unread, and what to do instead of each."""
+    refused, misspelt, unknown = [], [], []
+    for name in names:
+        if name in WITHOUT_GPU and not torch.cuda.is_available():
+            continue
+        if name in REFUSED:
+            refused.append(f"{name} ({REFUSED[name]})")
+        elif name not in AROUND and not name.startswith(AROUND_BEGIN):
+            near = get_close_matches(name, known, 1)
+            if near:
+                misspelt.append(f"args has {name!r}: did you mean {near[0]}?")
+            else:
+                unknown.append(repr(name))
+    listed = refused + unknown
+    if not listed:
+        return misspelt
+    text = f"args has {', '.join(listed)}, which Shoal does not follow"
+    if unknown:
+        text += f" (it follows {', '.join(sorted(known))})"
+    return [text, *misspelt]
 
 
 def _changed(args: Any) -> dict[str, Any]:

@@ -58,7 +58,15 @@ class Watched(dict[str, Any]):
         raise NotInSpaceError(name)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a configuration is a dict: write config[{name!r}]")
+        instead = f"write config[{name!r}]"
+        if name == "params":
+            instead = 'write config["NAME"] in place of trial.params["NAME"]'
+        elif name.startswith("suggest_"):
+            instead = (
+                f'name the range in search_space=, and write config["NAME"] in place of '
+                f'{name}("NAME", …)'
+            )
+        raise AttributeError(f"a configuration is a dict: {instead}")
 
     def __getitem__(self, name: str) -> Any:
         self.__dict__["seen"].add(name)

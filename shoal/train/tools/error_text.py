@@ -5,9 +5,10 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 from traceback import walk_tb
-from types import FrameType
+from types import FrameType, FunctionType
 
 from shoal.train.lane.blame import SHOAL, rest_note
+from shoal.train.recipe.recipe import Recipe
 
 INSTALLED = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), "<frozen")
 SIZES = "the sizes of the model's layers must fit the samples and each other"
@@ -35,7 +36,6 @@ REMEDIES = {
     "no NVIDIA driver": MOVES,
     "on the same device": "make tensors on the batch's device: torch.zeros(3, device=x.device)",
     "does not require grad": "return the loss itself, without .item(), .detach() or no_grad",
-    "positional argument": SELF,
 }
 
 
@@ -61,9 +61,28 @@ def said(error: BaseException, batch: str = "") -> str:
         if part in text:
             parts.append(remedy)
             break
+    if _lacks_self(text):
+        parts.append(SELF)
     if rest := rest_note(error):
         parts.append(rest)
     return "; ".join(parts)
+
+
+def _lacks_self(text: str) -> bool:
+    """Whether the error is of the arguments of a method of a user's recipe that has no `self`.
+
+    `text`: that Python made, as "Mine.training_step() takes 2 positional arguments but …".
+    """
+    if "positional argument" not in text:
+        return False
+    owner, _, method = text.partition("(")[0].rpartition(".")
+    kinds = [Recipe]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        function = vars(kind).get(method) if kind.__qualname__ == owner else None
+        if isinstance(function, FunctionType) and function.__code__.co_varnames[:1] != ("self",):
+            return True
+    return False
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -22,6 +22,7 @@ from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import reaper
 from shoal.backend.ray.shard_register import mend, spread
 from shoal.core.cluster import ShardId, SlotId
+from shoal.core.errors import StudyError
 from shoal.train.recipe.pickling import dumps
 
 SHARDS = tuple(ShardId(f"s{i}") for i in range(5))
@@ -233,6 +234,22 @@ def test_who_cannot_leave_a_cluster_joins_no_other() -> None:
     while reaper.is_parting():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_a_start_that_takes_too_long_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "The current node timed out during startup. This could happen because some of the raylet"
+
+    def init(**_: Any) -> None:
+        raise Exception(said)  # as Ray does
+
+    monkeypatch.setattr(ray_cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_cluster.ray, "init", init)
+    monkeypatch.setattr(ray_cluster, "_own_token", list)
+    with pytest.raises(StudyError, match="Ray did not start .*: run this again, with fewer"):
+        ray_cluster.join(None, 1, 1, 0.1)
+    said = "another one"
+    with pytest.raises(Exception, match="^another one$"):
+        ray_cluster.join(None, 1, 1, 0.1)
 
 
 def test_other_forms_of_an_address_are_left_to_ray() -> None:

@@ -116,6 +116,53 @@ def test_fields_that_are_not_followed_are_refused(args: Any, says: str) -> None:
         recipe_of(args)
 
 
+def test_all_that_is_refused_is_in_one_error() -> None:
+    given = {"max_steps": 20, "seed": 1, "label_smoothing_factor": 0.1}
+    says = r"args has label_smoothing_factor \(.*\), max_steps \(give .*\), seed \(give .*=N\)\)"
+    with pytest.raises(ValueError, match=says):
+        recipe_of(given)
+    with pytest.raises(ValueError, match=says):
+        recipe_of(transformers.TrainingArguments(output_dir="unused", **given))
+    with pytest.raises(ValueError) as caught:
+        recipe_of({**given, "learning_rat": 1, "fit_quickly": 1, "optim": "sgd", "adam_beta1": "a"})
+    for each in ("max_steps", "fit_quickly", "did you mean learning_rate", "optim", "adam_beta1"):
+        assert each in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [{"warmup_steps": 0.1}, {"warmup_ratio": 0.1}])
+def test_a_fraction_of_warmup_steps_is_that_part_of_all_steps(given: Any) -> None:
+    assert recipe_of(given).args.warmup(32) == recipe_of({"warmup_steps": 4}).args.warmup(32) == 4
+
+
+def test_callbacks_of_a_trainer_are_answered() -> None:
+    with pytest.raises(TypeError, match=r"optimize\(callbacks=.*shoal.Callback.*patience"):
+        shoal.huggingface(Small, items(8, 0), callbacks=[transformers.EarlyStoppingCallback()])
+
+
+@pytest.mark.parametrize(
+    ("reads", "says"),
+    [
+        (lambda trial: trial.params["hidden"], r'write config\["NAME"\] in place of trial.p'),
+        (lambda trial: trial.suggest_float("lr", 0, 1), "name the range in search_space=, and"),
+        (lambda trial: trial.hidden, r"write config\['hidden'\]"),
+    ],
+)
+def test_a_model_init_for_a_trial_is_told_of_its_configuration(
+    tmp_path: Path, reads: Any, says: str
+) -> None:
+    def model_init(trial: Any) -> Any:
+        reads(trial)
+        return Small()
+
+    recipe = shoal.huggingface(model_init, items(64, 0), items(40, 1), collator, ARGS)
+    space = {"hidden": shoal.grid([8])}
+    study = shoal.create_study(
+        recipe, storage=tmp_path, search_space=space, metric="eval_loss", mode="min"
+    )
+    with pytest.raises(shoal.StudyError, match=says):
+        study.optimize(progress=False)
+
+
 @pytest.mark.parametrize(
     ("more", "means"),
     [
