@@ -14,6 +14,7 @@ from shoal.core.cluster import GiB, ShardId, Slot
 from shoal.core.event import (
     Advanced,
     Ended,
+    Evaluated,
     Event,
     Failed,
     Fell,
@@ -287,7 +288,11 @@ class Position:
         """Note that the trial's function is over, and made no visit; returns the events of that."""
         self.over = True
         self.pruned = news.pruned
-        return self.chose(news.config)
+        events = self.chose(news.config)
+        if news.scores:
+            events.append(Advanced({self.trial.id: 0.0}, spent={self.trial.id: news.spent}))
+            events.append(Evaluated(self.trial.id, float(len(self.visits)), news.scores))
+        return events
 
     def chose(self, config: Mapping[str, Value] | None) -> list[Event]:
         """Submit the trial again with the configuration that it drew itself, if it did."""

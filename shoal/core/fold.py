@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from shoal.core.cluster import Slot
@@ -199,9 +200,14 @@ def _evaluated(draft: Draft, entry: Evaluated) -> None:
     if entry.trial not in draft.read("known"):
         return
     score = (entry.epoch, entry.values)
-    draft.write("scores")[entry.trial] += (score,)
+    scores = draft.write("scores")
+    scores[entry.trial] += (score,)
     first = draft.read("first_scores").get(entry.trial)
-    if first is not None and (not first or first[-1][0] < entry.epoch):
+    if first is None:
+        return
+    last = first[-1][0] if first else -inf
+    # A function that returns a value has two scores of its last epoch.
+    if last < entry.epoch or (last == entry.epoch and len(scores[entry.trial]) > len(first)):
         draft.write("first_scores")[entry.trial] = (*first, score)
 
 

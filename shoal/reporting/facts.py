@@ -62,7 +62,15 @@ MEANING = {
     "empty": "no trials",
     "added": "finished; trials were added since",
 }
+ALL_FAILED = "every trial failed"
 DATE = pattern(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?::\d\d(?:\.\d+)?)?(Z|\+00:00)?")
+
+
+def standing(account: Account, status: str) -> tuple[str, str]:
+    """A study's status in words for a page, and the kind by which it is coloured."""
+    if status == "finished" and account.count()["failed"] == len(account.trials):
+        return ALL_FAILED, "failed"
+    return MEANING.get(status, status), status.partition(":")[0]
 
 
 def about(account: Account, folder: str | None) -> dict[str, str]:
@@ -137,7 +145,7 @@ def _study_line(facts: FactValues) -> Iterator[str]:
     status = str(facts["status"])
     trials = facts["trials"]
     if status == "finished" and trials.get("failed") == trials["all"]:
-        status = "every trial failed"
+        status = ALL_FAILED
     words = {
         "open": _process(facts.get("process", {})),
         "empty": "no trial was submitted",

@@ -19,7 +19,7 @@ from shoal.engine.ownership import make_folder
 from shoal.engine.plain_files import check_plain
 from shoal.reporting.accounting import DRAWN, Account, account
 from shoal.reporting.charts import learning
-from shoal.reporting.facts import MEANING, Tile, about, tiles
+from shoal.reporting.facts import Tile, about, standing, tiles
 from shoal.reporting.format import escape, printable
 from shoal.reporting.parameters import parameters
 from shoal.reporting.score_charts import CHARTS, View
@@ -116,9 +116,7 @@ def page_of(account: Account, title: str | None, folder: str | None) -> str:
 
 def heading(account: Account, name: str, folder: str | None, status: str | None = None) -> Markup:
     """The head of a page: name, facts and figures. `status`: as the journal says, unless given."""
-    status = status or account.status
-    kind = status.partition(":")[0]
-    words = MEANING.get(status, status)
+    words, kind = standing(account, status or account.status)
     return plain_heading(name, words, kind, about(account, folder), tiles(account))
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -45,6 +46,7 @@ class Folder:
     """The folder of a study. `checkpoints`: another place for the weights, any fsspec URL."""
 
     def __init__(self, path: str | Path, checkpoints: str | None = None) -> None:
+        _check_no_database(path)
         _check_place("storage", path)
         if is_remote(path):
             raise StudyError(
@@ -241,6 +243,33 @@ def studies_in(path: Path) -> dict[str, Path]:
                 if is_there(place / "journal.jsonl", root=path):
                     studies[place.relative_to(path).as_posix()] = place
     return studies
+
+
+# Addresses of databases, which are storages of Optuna.
+_DATABASE = re.compile(
+    r"(sqlite|postgres(?:ql)?|mysql|mariadb|oracle|mssql|redis)s?(?:\+\w+)?:/+(.*)", re.S
+)
+
+
+def _check_no_database(place: Any) -> None:
+    """Raise StudyError if this is a database, by its address or as an object of Optuna's."""
+    name = "my-study"
+    if isinstance(place, str | os.PathLike):
+        match = _DATABASE.match(str(os.fspath(place)))
+        if match is None:
+            return
+        given = f"an address of {match[1]}"  # not all of it: it may hold a password
+        file = Path(match[2].partition("?")[0]).stem
+        if is_name(file):
+            name = file
+    elif type(place).__module__.partition(".")[0] == "optuna":
+        given = type(place).__name__
+    else:
+        return
+    raise StudyError(
+        f"Shoal stores a study in a folder, not in a database; got {given}: write "
+        f"storage='runs/{name}'"
+    )
 
 
 def _check_place(name: str, place: Any) -> None:

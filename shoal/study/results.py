@@ -21,8 +21,9 @@ from shoal.study.checkpoint_retention import Retention
 from shoal.study.setup import Setup, data_of, explain_missing_data
 from shoal.train.data.data import Data
 from shoal.train.function.checkpoint import unpacked
+from shoal.train.function.command import CommandRecipe
 from shoal.train.function.objective import numbered
-from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.recipe import FunctionRecipe, nothing
 from shoal.train.lane.checkpoints import Checkpoints, Damaged
 from shoal.train.recipe.unit import Tree
 from shoal.train.tools.verify import model_from
@@ -254,10 +255,10 @@ def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Mo
     """
     known = check_known(state, trial)
     if isinstance(setup.recipe, FunctionRecipe):
-        raise StudyError(
-            "what a function trains has no model that Shoal could build: "
-            f"study.checkpoint({trial!r}) gives what it kept"
-        )
+        keeps = f"study.checkpoint({trial!r}) gives what it kept"
+        if trial not in state.kept:
+            keeps = _why_no_checkpoint(setup.recipe, state, trial)
+        raise StudyError(f"what a function trains has no model that Shoal could build: {keeps}")
     moment, saved = setup.folder.moment, None
     if moment is not None and moment.trial == trial and which == "last":
         saved = moment.state()
@@ -274,6 +275,17 @@ def checkpoint(setup: Setup, state: State, trial: TrialId, which: str) -> Any:
             "only functions give checkpoints of their own: load_model gives a recipe's model"
         )
     return function_checkpoint(saved_state(setup, state, trial, which))
+
+
+def _why_no_checkpoint(recipe: FunctionRecipe, state: State, trial: TrialId) -> str:
+    """Why there is no checkpoint of a function's trial, and what keeps one."""
+    keeps = "shoal.report(…, checkpoint=…) keeps one"
+    if recipe.function is nothing:
+        keeps = "a loop with ask and tell keeps its models itself"
+    elif isinstance(recipe, CommandRecipe):
+        keeps = "a command keeps what it writes into the folder {checkpoint} before a report"
+    yet = "" if trial in state.ended else " yet"
+    return f"trial {trial} kept no checkpoint{yet}: {keeps}"
 
 
 def function_checkpoint(saved: Mapping[str, Any]) -> Any:
@@ -309,6 +321,8 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
         retention.learn_past(setup.folder.past(), setup.folder.lines)
         _, name = retention.best.get(trial, (nan, name))
     if name is None:
+        if isinstance(setup.recipe, FunctionRecipe):
+            raise StudyError(_why_no_checkpoint(setup.recipe, state, trial))
         why = " yet: let the study run on"
         if trial in state.ended:
             why = f"; it {state.ended[trial]}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from shoal.core.errors import StudyError, arguments_checked
@@ -22,6 +23,7 @@ from shoal.search import (
     parse,
 )
 from shoal.search.draws import OWN, SOBOL
+from shoal.search.registry import KNOWN
 from shoal.search.space import dimensions, validated
 from shoal.study.auto import check_methods
 from shoal.study.backends import slots_on_this_machine
@@ -289,14 +291,24 @@ def check_space_known(searcher: Searcher[Any]) -> None:
             raise StudyError("say how many trials to draw: n_trials=")
 
 
+def _whole(searcher: Searcher[Any]) -> float:
+    """The reports with which a trial ends for good; before, one that has its samples may go on."""
+    if not all(type(each) in KNOWN.values() for each in nested(searcher)):
+        return inf  # what sends its trials on, nobody knows
+    return end_beyond_rungs(searcher) or 0.0
+
+
 def with_own_draws(setup: Setup, searcher: Searcher[Any]) -> Searcher[Any]:
     """The searcher; where an objective alone draws, both know that it does.
 
     What an objective draws is spread over trials then. It is not in a study that was begun before,
     nor where the searcher draws, too: both would take the same places.
     """
+    if not isinstance(setup.recipe, FunctionRecipe):
+        return searcher
+    setup.recipe.whole = _whole(searcher)
     core: Any = [*nested(searcher)][-1]
-    if not isinstance(setup.recipe, FunctionRecipe) or not hasattr(core, "sampling"):
+    if not hasattr(core, "sampling"):
         return searcher
     if setup.recipe.draws and core.sampling == SOBOL and not core.space:
         core = replace(core, sampling=OWN)

@@ -12,7 +12,7 @@ from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
 from shoal.reporting import html, score_charts, sections
 from shoal.reporting.accounting import Account
-from shoal.reporting.facts import MEANING
+from shoal.reporting.facts import standing
 from shoal.reporting.format import config, duration, number, score
 from shoal.reporting.sections import Block, Cell, Cells, of_time
 from shoal.reporting.tally import STATUSES, TrialRow
@@ -20,7 +20,13 @@ from shoal.ui.actions import LOG
 from shoal.ui.studies import LiveStudy, Seen
 
 TAIL = 24_000  # bytes at the end of a log that are shown
-CHIPS = {"finished": "finished", "running": "running", "added": "open", "open": "open"}
+CHIPS = {
+    "finished": "finished",
+    "failed": "failed",
+    "running": "running",
+    "added": "open",
+    "open": "open",
+}
 OPEN = ("running", "waiting")  # these can be stopped
 ENDED_WELL = (*OPEN, "finished")  # these can be extended
 
@@ -140,15 +146,14 @@ def studies(rows: Iterable[tuple[LiveStudy, Seen, Seconds]]) -> str:
 
 def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> Cells:
     """A study's row of that table."""
-    kind = CHIPS.get(seen.standing.partition(":")[0], "")
-    state = MEANING.get(seen.standing, seen.standing)
+    state, kind = standing(seen.account, seen.standing)
     news = study.fault
     if not news and study.feed.items:
         news = study.feed.items[-1].text
     count = len(seen.account.trials)
     return [
         Cell(study.name, study.name, "link", f"/?study={quote(study.name, safe='')}"),
-        Cell(state, state, "chip", kind),
+        Cell(state, state, "chip", CHIPS.get(kind, "")),
         Cell(f"{count:,}", count),
         _best(seen.account),
         news,

@@ -5,7 +5,8 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from traceback import walk_tb
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import StudyError
@@ -55,9 +56,20 @@ def module_of(file: Path, content: bytes) -> ModuleType:
             '--space "lr=…" --metric …'
         ) from error
     except Exception as error:
+        if _calls_study(error.__traceback__):
+            raise StudyError(
+                f'put the search in {file} under if __name__ == "__main__": it began when the file '
+                f"was imported, and raised {type(error).__name__} ({str(error).partition(': ')[0]})"
+            ) from error
         raise StudyError(
             f"{file} raised {type(error).__name__} when it was imported: {error}"
         ) from error
+
+
+def _calls_study(traceback: TracebackType | None) -> bool:
+    """Whether what a file does when it is imported makes a study, or calls one."""
+    frames = (frame for frame, _ in walk_tb(traceback))
+    return any(frame.f_globals.get("__name__") == "shoal.study.study" for frame in frames)
 
 
 def recipe_class(module: ModuleType, name: str | None = None) -> "type[Recipe]":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,8 @@ class FunctionRecipe(Recipe):
     draws = False
     # whether their first draws are spread over trials, as those of `search.Draws`
     spread = False
+    # the reports with which a trial ends for good, where it ends with its samples
+    whole: float = inf
 
     def __init__(self, function: Any) -> None:  # a function, or a command line's text
         self.function = function
@@ -50,6 +54,10 @@ class FunctionRecipe(Recipe):
     def run(self, context: TrialContext) -> Any:
         """Train a trial to its end; returns what the function returns."""
         return self.function(dict(context.chosen))
+
+    def may_return(self, reports: int) -> bool:
+        """Whether a function goes on after its trial's last report, for it may return a value."""
+        return reports >= self.whole and returns_value(self.function)
 
     def check(self, space: Mapping[str, Any] | None) -> None:
         """Raise ValueError if configurations of this space are not what the code needs."""
@@ -73,6 +81,25 @@ def nothing(config: Mapping[str, Any]) -> None:
         RuntimeError: always.
     """
     raise RuntimeError("this study has no function: give it to optimize()")
+
+
+def returns_value(function: Any) -> bool:
+    """Whether a function's code may return something; of what has no code nobody knows."""
+    while isinstance(function, partial):
+        function = function.func
+    if isinstance(function, str):  # a command line
+        return False
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    if code is None:
+        return True
+    none_loaded = False
+    for step in dis.get_instructions(code):
+        if step.opname == "RETURN_VALUE" and not none_loaded:
+            return True
+        if step.opname == "RETURN_CONST" and step.argval is not None:
+            return True
+        none_loaded = step.opname == "LOAD_CONST" and step.argval is None
+    return False
 
 
 def function_recipe(function: Callable[..., Any]) -> FunctionRecipe:

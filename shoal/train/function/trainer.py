@@ -9,13 +9,13 @@ import tempfile
 import traceback
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import isfinite, nan
 from pathlib import Path
 from threading import Semaphore, Thread
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -48,6 +48,7 @@ AT_REST = 8
 METRIC = "value"  # of a number without a name, in a study without a metric
 
 News = Done | Returned | TrialError
+NewsT = TypeVar("NewsT")
 
 
 class FunctionTrainer:
@@ -119,14 +120,36 @@ class FunctionTrainer:
         begin = perf_counter()
         run = self._ready(unit)
         opened = perf_counter()
-        news = self._advanced(run)
+        news = self._advanced(run, run.advance)
         if isinstance(news, End) and not news.pruned:
             _check_scored(run, news)
         spent = {"switch": opened - begin, "train": perf_counter() - opened}
         done = self._done(unit, run, news, spent)
         if isinstance(news, End):
             self._drop(trial)
+        elif isinstance(done, Done) and unit.last and self._recipe.may_return(run.reports):
+            return self._ended(unit, run, done)
         return done
+
+    def _ended(self, unit: Unit, run: FunctionRun, done: Done) -> Done:
+        """The answer about the trial's last report, with what its function returns after that.
+
+        A function that reports once more waits there, in case that its trial is made longer.
+
+        Raises:
+            TrialError: the function raised, or is over without a score.
+        """
+        begin = perf_counter()
+        end = self._advanced(run, run.end_ahead)
+        spent = {**done.spent, "train": done.spent["train"] + perf_counter() - begin}
+        if end is None:
+            return replace(done, spent=spent)
+        values = {} if end.pruned else end.values
+        _check_scored(run, end)
+        config = self._drawn_config(unit)
+        self._drop(unit.trial.id)
+        scores = {**(done.scores or {}), **values}
+        return replace(done, spent=spent, scores=scores, over=True, config=config)
 
     def _done(
         self, unit: Unit, run: FunctionRun, news: Report | End, spent: dict[str, Seconds]
@@ -134,8 +157,9 @@ class FunctionTrainer:
         """The driver's answer about the unit; a checkpoint becomes durable."""
         config = self._drawn_config(unit)
         over = isinstance(news, End)
-        if isinstance(news, End) and (news.pruned or not news.values):
-            return Returned(news.pruned, config)
+        if isinstance(news, End) and (unit.visits or news.pruned or not news.values):
+            values = {} if news.pruned else news.values
+            return Returned(news.pruned, config, values, spent)
         name = None
         if isinstance(news, Report) and news.checkpoint is not None:
             begin = perf_counter()
@@ -167,15 +191,15 @@ class FunctionTrainer:
         self._checkpoints[trial] = run.reports, name
         return name
 
-    def _advanced(self, run: FunctionRun) -> Report | End:
-        """Let the function run on.
+    def _advanced(self, run: FunctionRun, advance: Callable[[], NewsT]) -> NewsT:
+        """Let the function run on by this method of its.
 
         Raises:
             TrialError: it raised.
         """
         try:
             with blaming():
-                return run.advance()
+                return advance()
         except (DataError, PlanError) as error:
             raise TrialError(str(error), traceback.format_exc()) from error
         except OutOfMemory as error:
@@ -361,6 +385,8 @@ class FunctionRun:
         self._rng = Rng(context.seed, device)
         self._folders: list[str] = []  # of checkpoints that were paths
         self._news: Report | End | BaseException = End()
+        # A report that it made beyond what was asked for.
+        self._ahead: Report | None = None
         self._folder = ""  # the one that it works in, once it has begun
         self._stopping = False
         self._go = Semaphore(0)
@@ -376,19 +402,36 @@ class FunctionRun:
         Raises:
             BaseException: what the function raised.
         """
+        news: Report | End = self._ahead or self._next()
+        self._ahead = None
+        if isinstance(news, Report):
+            self.reports += 1
+        return news
+
+    def end_ahead(self) -> End | None:
+        """Let the function run on; None if it reports, which the next `advance` returns.
+
+        Raises:
+            BaseException: what the function raised.
+        """
+        news = self._next()
+        if isinstance(news, End):
+            return news
+        self._ahead = news
+        return None
+
+    def _next(self) -> Report | End:
+        """Let the function's thread run until it reports or is over; see `advance`."""
         with self._rng, talking(self), self._in_its_folder():
             self._wake()
             self._has_news.acquire()
         news = self._news
-        if isinstance(news, Report | End):
-            value = news.values.get(self.context.metric, 0.0 if news.values else nan)
-            self.scored = self.scored or isfinite(value)
-        if isinstance(news, Report):
-            self.reports += 1
-        else:
+        if not isinstance(news, Report):
             self._close()
         if isinstance(news, BaseException):
             raise news
+        value = news.values.get(self.context.metric, 0.0 if news.values else nan)
+        self.scored = self.scored or isfinite(value)
         return news
 
     @contextmanager

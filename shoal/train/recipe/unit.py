@@ -191,6 +191,10 @@ class Returned:
     pruned: bool = False
     # as in `Done`
     config: Mapping[str, Value] | None = None
+    # what it returned: scores of its last visit
+    scores: Mapping[str, float] = field(default_factory=dict)
+    # as in `Done`
+    spent: Mapping[str, Seconds] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

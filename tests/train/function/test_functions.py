@@ -63,6 +63,102 @@ def test_a_function_that_returns_ends_its_trial(tmp_path: Path) -> None:
         "finished",
     ]
     assert losses(study) == [[], [0.0], [0.0, 1.0, -1.0]]
+    assert [t.epochs for t in study.trials] == [0, 1, 2]
+
+
+def epochs_and_losses(study: shoal.Study) -> list[list[tuple[float, float]]]:
+    """The epoch and the loss of each score, by trial."""
+    return [[(epoch, values["loss"]) for epoch, values in t.scores] for t in study.trials]
+
+
+@pytest.mark.parametrize("max_epochs", [None, 3, 2])
+def test_what_is_returned_is_the_score_of_the_last_report(
+    tmp_path: Path, max_epochs: int | None
+) -> None:
+    made_reports: list[int] = []
+
+    def best(config: dict[str, Any]) -> float:
+        for step in range(config["n"]):
+            made_reports.append(step)
+            shoal.report({"loss": 3.0 - step})
+        return 0.5
+
+    study = made(tmp_path, best, {"n": shoal.grid([1, 3])})
+    study.optimize(progress=False, max_epochs=max_epochs)
+    study = shoal.load_study(tmp_path, trust=True)
+    study.resume(progress=False)  # there is nothing more to do
+    short, long = epochs_and_losses(study)
+    assert short == [(1.0, 3.0), (1.0, 0.5)]
+    assert [t.status for t in study.trials] == ["finished"] * 2
+    if max_epochs is None:
+        assert long == [(1.0, 3.0), (2.0, 2.0), (3.0, 1.0), (3.0, 0.5)]
+    elif max_epochs == 3:  # it is not stopped at its last report
+        assert long == [(1.0, 3.0), (2.0, 2.0), (3.0, 0.5)]
+    else:  # it is, at the report after that
+        assert long == [(1.0, 3.0), (2.0, 2.0)]
+    assert study.trials[1].epochs == min(3, max_epochs or 3)
+    again = made(tmp_path / "again", lambda config: 2.0, {"n": shoal.grid([1])})
+    again.optimize(progress=False, max_epochs=max_epochs)
+    assert epochs_and_losses(again) == [[(1.0, 2.0)]], "what only returns has one epoch"
+
+
+def test_only_what_may_return_a_value_goes_on_after_the_last_report(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def endless(config: dict[str, Any]) -> None:
+        for step in range(9):
+            begun.append(step)
+            shoal.report({"loss": float(step)})
+
+    made(tmp_path / "s", endless, {"n": shoal.grid([0])}).optimize(progress=False, max_epochs=3)
+    assert begun == [0, 1, 2]
+
+
+def test_a_function_that_returns_is_made_longer_where_it_waits(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    class Longer(shoal.Callback):
+        def on_trial_end(self, study: shoal.Study, trial: Any) -> None:
+            if trial.epochs < 4:
+                study.extend(trial, 4)
+
+    def returning(config: dict[str, Any]) -> float:
+        for step in range(9):
+            begun.append(step)
+            shoal.report({"loss": float(step)})
+        return 0.0
+
+    study = made(tmp_path / "s", returning, {"n": shoal.grid([0])})
+    study.optimize(progress=False, max_epochs=2, callbacks=[Longer()])
+    assert epochs_and_losses(study) == [[(n + 1.0, float(n)) for n in range(4)]]
+    assert begun == [0, 1, 2, 3, 4]
+
+
+def test_a_rung_that_is_not_the_last_is_no_end(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def returning(config: dict[str, Any]) -> float:
+        for step in range(config.get("n", 4)):
+            begun.append(step)
+            shoal.report({"loss": config["x"] + 4 - step})
+        return -config["x"]
+
+    study = made(tmp_path, returning, {"x": shoal.uniform(0.0, 1.0)})
+    study.optimize("halving(reduction_factor=2)", num_samples=4, max_epochs=4, progress=False)
+    assert sorted(begun) == [0] * 4 + [1] * 2 + [2, 3], "none goes on at a rung"
+    assert study.best_trial.epochs == 4 and study.best_trial.value == -study.best_trial.config["x"]
+
+
+def test_an_error_after_the_last_report_fails_the_trial(tmp_path: Path) -> None:
+    def broken(config: dict[str, Any]) -> float:
+        shoal.report({"loss": 1.0})
+        if config["n"]:
+            raise ValueError("no test data")
+        return 0.5
+
+    study = made(tmp_path, broken, {"n": shoal.grid([0, 1])})
+    study.optimize(progress=False, max_epochs=1)
+    assert [t.status for t in study.trials] == ["finished", "failed: ValueError: no test data"]
 
 
 def test_a_function_without_a_finite_score_has_diverged(tmp_path: Path) -> None:

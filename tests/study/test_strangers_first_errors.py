@@ -1,0 +1,86 @@
+"""What those who come from other tools are told when they try Shoal as they are used to."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli import app
+from shoal.core.errors import StudyError
+from shoal.ui.parts import studies
+from shoal.ui.studies import LiveStudy
+
+
+def test_a_database_is_no_storage(tmp_path: Path) -> None:
+    places = {
+        "sqlite:///waves.db": "storage='runs/waves'",
+        "sqlite:////data/my waves.db": "storage='runs/my waves'",
+        "postgresql+psycopg2://me:secret@host/waves": "storage='runs/waves'",
+        "mysql://host:3306/waves?x=1": "storage='runs/waves'",
+        "redis://": "storage='runs/my-study'",
+    }
+    for place, instead in places.items():
+        with pytest.raises(StudyError, match="in a folder, not in a database") as error:
+            shoal.create_study(lambda config: 1.0, storage=place, metric="loss")
+        assert str(error.value).endswith(instead) and "secret" not in str(error.value)
+    storage = type("RDBStorage", (), {"__module__": "optuna.storages._rdb.storage"})()
+    with pytest.raises(StudyError, match="not in a database; got RDBStorage"):
+        shoal.create_study(lambda config: 1.0, storage=storage, metric="loss")
+    with pytest.raises(StudyError, match="a folder that this process can append to"):
+        shoal.create_study(lambda config: 1.0, storage="memory://waves", metric="loss")
+
+
+def test_a_function_that_kept_nothing_is_told_how_to(tmp_path: Path) -> None:
+    study = shoal.create_study(
+        lambda config: config["x"],
+        storage=tmp_path / "s",
+        metric="loss",
+        mode="min",
+        search_space={"x": shoal.grid([1.0])},
+    )
+    study.optimize(progress=False)
+    for ask in (lambda: study.checkpoint("t000"), study.best_model):
+        with pytest.raises(StudyError, match=r"t000 kept no checkpoint: shoal.report\(…, check"):
+            ask()
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_search_at_module_level_is_to_be_guarded(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("search.py").write_text(
+        "import shoal\n"
+        "def train(config):\n    return config['x']\n"
+        "def main():\n"
+        "    return shoal.create_study(train, storage='s', metric='loss', mode='min',\n"
+        "                              search_space={'x': shoal.grid([1.0])})\n"
+        "study = main()\n"
+        "study.optimize(progress=False)\n"
+    )
+    runpy.run_path("search.py", run_name="__main__")
+    result = CliRunner().invoke(app, [command, "search.py:train"])
+    told = " ".join(result.output.split())
+    assert result.exit_code != 0
+    assert 'put the search in search.py under if __name__ == "__main__"' in told
+    assert "s holds a study already)" in told and "load_if_exists" not in told
+
+
+def test_status_and_page_say_that_every_trial_failed(tmp_path: Path) -> None:
+    def broken(config: dict[str, Any]) -> float:
+        raise ValueError("no")
+
+    study = shoal.create_study(
+        broken, storage=tmp_path / "s", metric="loss", search_space={"x": shoal.grid([1, 2])}
+    )
+    with pytest.raises(StudyError):
+        study.optimize(progress=False)
+    status = CliRunner().invoke(app, ["status", str(tmp_path / "s")]).output
+    assert "every trial failed" in status
+    live = LiveStudy("s", study.folder)
+    row = studies([(live, live.seen(), 0.0)])
+    assert "every trial failed" in row and "chip failed" in row and "finished" not in row
+    assert '<span class="chip failed">every trial failed' in study.report().read_text()
