@@ -112,18 +112,27 @@ def _made(given: dict[str, Any]) -> Searcher[Any]:
         searcher: Searcher[Any] = KNOWN[name](**given)
     except TypeError as error:
         takes = _arguments(KNOWN[name])
-        hints = "".join(_hint(wrong, takes) for wrong in given if wrong not in takes)
+        hints = _hints([wrong for wrong in given if wrong not in takes], takes)
         raise ValueError(f"searcher {name}: {error}{hints}; it takes {', '.join(takes)}") from error
     return searcher
 
 
-def _hint(wrong: str, takes: Sequence[str]) -> str:
-    """What the user may have meant by an argument that the searcher does not take."""
-    meant = MEANT.get(wrong)
+def _hints(wrong: Sequence[str], takes: Sequence[str]) -> str:
+    """What the user may have meant by arguments that the searcher does not take."""
+    meant = {name: _meant(name, takes) for name in wrong}
+    if len(meant) == 1:
+        return "".join(f" (did you mean {near}?)" for near in meant.values() if near)
+    listed = ", ".join(f"{near} by {name}" for name, near in meant.items() if near)
+    return f" (did you mean {listed}?)" if listed else ""
+
+
+def _meant(wrong: str, takes: Sequence[str]) -> str:
+    """What the user may have meant by one of them; empty if nobody knows."""
+    meant = MEANT.get(wrong, "")
     if meant not in takes:
         begun = [name for name in takes if name.startswith(wrong)]
         meant = " or ".join(begun or get_close_matches(wrong, takes, 1))
-    return f" (did you mean {meant}?)" if meant else ""
+    return meant
 
 
 def parse(text: str) -> Searcher[Any]:

@@ -1,5 +1,6 @@
 """What those who come from other tools are told when they try Shoal as they are used to."""
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import app
 from shoal.core.errors import StudyError
+from shoal.search import parse
 from shoal.ui.parts import studies
 from shoal.ui.studies import LiveStudy
 
@@ -31,6 +33,21 @@ def test_a_database_is_no_storage(tmp_path: Path) -> None:
         shoal.create_study(lambda config: 1.0, storage=storage, metric="loss")
     with pytest.raises(StudyError, match="a folder that this process can append to"):
         shoal.create_study(lambda config: 1.0, storage="memory://waves", metric="loss")
+
+
+def test_each_wrong_argument_of_a_searcher_has_its_hint() -> None:
+    hints = {
+        "median(n_startup_trials=5)": "(did you mean min_trials?)",
+        "median(n_startup_trials=5, n_warmup_steps=2)": (
+            "(did you mean min_trials by n_startup_trials, grace_period by n_warmup_steps?)"
+        ),
+        "asha(min_resource=1, max_resource=9)": (
+            "(did you mean grace_period by min_resource, max_epochs by max_resource?)"
+        ),
+    }
+    for text, hint in hints.items():
+        with pytest.raises(ValueError, match=re.escape(hint)):
+            parse(text)
 
 
 def test_a_function_that_kept_nothing_is_told_how_to(tmp_path: Path) -> None:
