@@ -19,8 +19,12 @@ import torch
 from function_kit import losses, train
 
 import shoal
+from shoal.core.cluster import ShardId
 from shoal.core.errors import StudyError
-from shoal.core.event import Fell
+from shoal.core.event import Advanced, Evaluated, Fell, Opened, Submitted
+from shoal.core.fold import fold
+from shoal.core.state import State
+from shoal.core.trial import Trial, TrialId, Visit
 from shoal.reporting import account, status_lines, summary
 from shoal.reporting.facts import tiles
 from shoal.train.lane.checkpoints import Checkpoints
@@ -587,3 +591,17 @@ def test_killed_and_resumed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> Non
     assert losses(study) == losses(whole)
     begun = [line for line in notes.read_text().split("\n") if line.startswith("from")]
     assert begun[0] == "from 0" and begun[-1] in ("from 4", "from 6", "from 8")
+
+
+def test_a_searcher_sees_what_a_restarted_function_returned() -> None:
+    name, shard = TrialId("t000"), ShardId("s0")
+    trial = Trial(name, 9.0, {}, shards=frozenset({shard}))
+    entries: list[Any] = [Opened(1, {shard: 1}, {}), Submitted(trial)]
+    units: list[list[Any]] = []
+    for number, loss in enumerate([3.0, 2.0]):
+        visits = {name: (Visit(number, shard, number, 1.0),)}
+        scored = Evaluated(name, number + 1.0, {"loss": loss})
+        units.append([Advanced({name: 1.0}, visits=visits), scored])
+    entries += [*units[0], *units[1], Fell(name, 0, 0.0), *units[0], *units[1]]
+    state = fold(State(), [*entries, Evaluated(name, 2.0, {"loss": 0.5})])
+    assert [values["loss"] for _, values in state.first_scores[name]] == [3.0, 2.0, 0.5]
