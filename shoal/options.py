@@ -17,6 +17,7 @@ from numbers import Number
 from pathlib import Path
 from typing import Any, Literal
 
+from shoal.core import other_tools
 from shoal.core.errors import StudyError
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
@@ -300,6 +301,11 @@ class Options:
                 f"the local backend has one slot; got slots={self.slots}: "
                 'use backend="ray" for more'
             )
+        if self.backend in ("optuna", "wandb"):
+            meant = {"optuna": 'searcher="optuna()"', "wandb": 'loggers=["wandb"]'}[self.backend]
+            raise StudyError(
+                f"backend= is where trials train, local or ray; for {self.backend} write {meant}"
+            )
         for each in fields(self):
             for rule in each.metadata["rules"]:
                 _check(each.name, getattr(self, each.name), rule)
@@ -479,59 +485,17 @@ def check_for_width(options: Options, shards: int, most: int) -> None:
 OF_THE_STUDY = frozenset(
     {"storage", "study_name", "metric", "mode", "search_space", "seed", "checkpoints"}
 )
-# What users of other tools look for.
-MEANT = {
-    "n_jobs": "backend='ray' with slots=N, for N at once; on one slot recipes are packed",
-    "num_workers": "workers=",
-    "epochs": "max_epochs=",
-    "num_epochs": "max_epochs=",
-    "max_t": "max_epochs=",
-    "scheduler": "searcher='asha'",
-    "search_alg": "searcher=",
-    "sampler": "searcher='optuna'",
-    "pruner": "searcher='median'",
-    "direction": "create_study(direction=)",
-    "config": "create_study(search_space=)",
-    "param_space": "create_study(search_space=)",
-    "space": "create_study(search_space=)",
-    "local_dir": "create_study(storage=)",
-    "name": "create_study(study_name=)",
-    "resources_per_trial": "widths=, slots= and threads=",
-    "max_concurrent_trials": "max_concurrent=",
-    "time_budget_s": "timeout=",
-    "show_progress_bar": "progress=",
-    "verbose": "progress=",
-}
-# What needs no argument here, and why.
-NEEDLESS = {
-    "catch": "a trial that raises fails, and the others go on",
-    "gc_after_trial": "Python collects garbage by itself",
-    "func": "give the function first, by place",
-}
-# Arguments of other tools' studies, and what to use in `create_study`.
-OF_OTHER_STUDIES = {
-    "sampler": "searcher='optuna' (Optuna's TPE), or 'random'",
-    "pruner": "searcher='median', or 'asha' with max_epochs= in optimize()",
-    "directions": "metric= and direction=, of one value",
-    "objective": "the function as the first argument",
-    "model": "a shoal.Recipe as the first argument",
-    "name": "study_name=",
-    "space": "search_space=",
-    "param_space": "search_space=",
-    "config": "search_space=",
-    "n_trials": "optimize(n_trials=)",
-    "num_samples": "optimize(num_samples=)",
-    "max_epochs": "optimize(max_epochs=)",
-    "policy": "optimize(policy=)",
-    "backend": "optimize(backend=)",
-}
+# Attributes of a recipe, which users may look for among the options, too.
+OF_RECIPES = frozenset(
+    {"accumulate_grad_batches", "batch_size", "gradient_clip_val", "lr_schedule", "precision"}
+)
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
     """What the user may have meant by an option of that name."""
-    if name in NEEDLESS:
-        return f" (leave it out: {NEEDLESS[name]})"
-    meant = MEANT.get(name)
+    if name in other_tools.NEEDLESS:
+        return f" (leave it out: {other_tools.NEEDLESS[name]})"
+    meant = other_tools.for_optimize(name, OF_RECIPES)
     arguments = ["n_trials", *(each.name for each in fields(SearchArguments))]
     if meant is None:
         meant = " or ".join(get_close_matches(name, [*known, *arguments], 2))
@@ -543,8 +507,9 @@ def _hint(name: str, known: Iterable[str]) -> str:
 def check_names(arguments: Mapping[str, Any]) -> None:
     """Raise StudyError if `create_study` was given arguments that it does not have."""
     known = {*OF_THE_STUDY, "command", "direction", "load_if_exists", "searcher"}
+    options = {"n_trials", *(each.name for each in (*fields(SearchArguments), *fields(Options)))}
     for name in arguments:
-        meant = OF_OTHER_STUDIES.get(name)
+        meant = other_tools.for_create(name, options, OF_RECIPES)
         if meant is None:
             meant = " or ".join(f"{near}=" for near in get_close_matches(name, known, 2))
         hint = ""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from shoal.callbacks.callback import Callback
 from shoal.core.install import install
+from shoal.core.other_tools import instead_of
 from shoal.core.trial import shown
 from shoal.engine.files import is_remote, whole
 from shoal.engine.ownership import make_folder, why_foreign
@@ -158,6 +159,10 @@ def listed(loggers: str | Iterable[str | Callback]) -> list[str | Callback]:
     """The loggers as a list; one name is a list of one."""
     if isinstance(loggers, str):
         return [loggers]
+    for each in loggers if isinstance(loggers, list | tuple) else [loggers]:
+        instead = instead_of(each)
+        if instead is not None:
+            raise ValueError(instead)
     if not isinstance(loggers, Iterable):
         raise ValueError(
             f"loggers= takes a list of names ({', '.join(SINKS)}) or loggers; got {shown(loggers)}"

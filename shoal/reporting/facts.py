@@ -25,6 +25,7 @@ from shoal.reporting.format import (
     score,
     share,
     size,
+    status_words,
 )
 from shoal.reporting.gantt import KINDS, waiting
 from shoal.reporting.harvest import Yield
@@ -180,7 +181,8 @@ def _policy_line(facts: FactValues) -> Iterator[str]:
 
 def _by_status(facts: FactValues) -> list[str]:
     """The number of trials of each status, as far as there are any."""
-    return [f"{n} {status}" for status, n in facts["trials"].items() if n and status != "all"]
+    counts = facts["trials"].items()
+    return [f"{n} {status_words(status)}" for status, n in counts if n and status != "all"]
 
 
 def _trials_line(facts: FactValues) -> Iterator[str]:

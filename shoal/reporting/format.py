@@ -46,6 +46,11 @@ def escape(text: str) -> str:
     return html.escape(printable(text))
 
 
+def status_words(status: str) -> str:
+    """A trial's status as people are told it; journals, `trial.status` and JSON have `retired`."""
+    return "stopped early" if status == "retired" else status
+
+
 def number(value: float | None, digits: int = 4) -> str:
     """The value with at most so many significant digits; a dash for None.
 

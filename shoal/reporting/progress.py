@@ -148,7 +148,7 @@ class Ends:
                 paused = epoch is not None and epoch < (self.furthest or 0.0)
                 how = ("paused" if paused else "finished") + _at_epoch(epoch)
             case Retired(trial):
-                how = "stopped" + _at_epoch(_epoch(state, trial))
+                how = "stopped early" + _at_epoch(_epoch(state, trial))
             case Failed(trial, why):
                 return f"{trial} failed: {why}"
             case Submitted(new) if self.furthest is not None and state.done.get(new.id, 0.0) > 0:
@@ -352,6 +352,10 @@ class Progress:
         elif monotonic() - self._shown >= self.pause:
             self._draw(now, state)
         self._keep_failures(entries, losses)
+
+    def pause_at_rungs(self, furthest: float | None) -> None:
+        """From now on trials pause at rungs; see `furthest`."""
+        self._ends = Ends(self._scores, furthest)
 
     def tell(self, now: Seconds, text: str) -> None:
         """Show at once what the run waits for before its first moment, also on a terminal."""

@@ -33,6 +33,7 @@ from shoal.reporting.format import (
     share,
     signed,
     size,
+    status_words,
     value,
 )
 from shoal.reporting.gantt import waiting
@@ -205,7 +206,8 @@ class Column(NamedTuple):
         """The trial's cell."""
         text = self.text(row)
         exact = text if self.ranged else None
-        return Cell(text, self.key(row), self.look, text if self.look else "", exact, self.unit)
+        key = self.key(row)
+        return Cell(text, key, self.look, str(key) if self.look else "", exact, self.unit)
 
 
 def _epochs(row: TrialRow) -> str:
@@ -229,7 +231,7 @@ def _has_metric(account: Account) -> bool:
 
 NAME = Column("trial", lambda row: str(row.id), lambda row: row.id)
 BEFORE = (  # the configuration; the metric comes between them
-    Column("status", lambda row: row.status, lambda row: row.status, look="chip"),
+    Column("status", lambda row: row.status, lambda row: status_words(row.status), look="chip"),
 )
 FIGURES = (
     Column("epochs", lambda row: row.epochs, _epochs),

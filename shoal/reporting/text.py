@@ -8,7 +8,7 @@ from shoal.engine.journal import Line
 from shoal.engine.snapshot import Snapshot
 from shoal.reporting.accounting import account
 from shoal.reporting.facts import LABEL, LINES, Bare, Facts
-from shoal.reporting.format import DASH, config, duration, number, printable, score
+from shoal.reporting.format import DASH, config, duration, number, printable, score, status_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,6 +119,6 @@ def table(
         cells += [config({"": row.config[n]})[1:] if n in row.config else DASH for n in names]
         cells += [number(row.epochs, 3), duration(row.spent.get("train"))]
         colour = COLOURS.get(row.status, "default")
-        status = f"[{colour}]{row.status}[/]"
+        status = f"[{colour}]{status_words(row.status)}[/]"
         grid.add_row(str(place), *map(cell, cells), status)
     return grid

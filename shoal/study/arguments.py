@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.core.cluster import fits_utf8
 from shoal.core.errors import StudyError, warn
+from shoal.core.site import page
 from shoal.core.trial import is_whole, shown
 from shoal.policy.width.convergence import more_is_better
 from shoal.train.function.command import CommandRecipe
@@ -24,7 +25,8 @@ def check_recipe_type(recipe: Any) -> None:
         raise StudyError(f"recipes by name are for create_study; here give one of {[*recipe]}")
     if isinstance(as_recipe(recipe), FunctionRecipe):
         raise StudyError(
-            "only recipes can do this; a function drives itself: see docs/functions.md"
+            "only recipes can do this; a function drives itself: see "
+            f"{page('functions', 'what-shoal-can-do-with-them')}"
         )
 
 

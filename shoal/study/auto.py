@@ -11,6 +11,7 @@ from typing import Any
 from shoal.backend.sim.lookahead import Ahead
 from shoal.core.errors import StudyError, arguments_checked
 from shoal.core.ports import Policy
+from shoal.core.site import page
 from shoal.core.visits import LEAST, ValidateEvery
 from shoal.options import Options
 from shoal.policy import Auto, Fifo, Pack
@@ -126,7 +127,7 @@ def check_methods(kind: str, decider: Any, methods: tuple[str, ...]) -> None:
 def known_names() -> str:
     """The text that lists the names of policies, in lines that fit a terminal."""
     names = textwrap.fill(", ".join(SHOWN), 78, initial_indent="  ", subsequent_indent="  ")
-    return f"there are (docs/policy.md says when to use which):\n{names}"
+    return f"there are ({page('policy')} says when to use which):\n{names}"
 
 
 def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:

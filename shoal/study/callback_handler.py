@@ -12,6 +12,7 @@ from shoal.callbacks.callback import METHODS, Callback
 from shoal.core.cluster import epoch_size
 from shoal.core.errors import StudyError, warn
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Kept, Planned, Retired
+from shoal.core.other_tools import instead_of
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId, shown
 from shoal.core.visits import EPS
@@ -28,8 +29,13 @@ def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Any, ...]:
     """The callbacks as a tuple, each of which can be called.
 
     Raises:
-        StudyError: one is a class, has none of the methods, or one whose name is misspelt.
+        StudyError: one is another tool's or a class, has none of the methods, or one whose name is
+            misspelt.
     """
+    for each in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
+        instead = instead_of(each)
+        if instead is not None:
+            raise StudyError(instead)
     if callable(callbacks) or any(hasattr(callbacks, name) for name in METHODS):
         raise StudyError(f"callbacks= takes a list; got {callbacks!r}: write [{_name(callbacks)}]")
     if not isinstance(callbacks, Iterable):

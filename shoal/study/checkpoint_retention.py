@@ -292,5 +292,5 @@ class Retention:
         warn(
             f"checkpoints take {self._total / GIB:.3g} GiB, more than "
             f"max_checkpoint_gb={self.limit / GIB:g}: what is left are final weights and newest "
-            "states, which are not deleted; raise the limit or retire trials"
+            "states, which are not deleted; raise the limit or stop trials"
         )

@@ -8,6 +8,7 @@ from typing import Any
 from shoal.core.cluster import RECIPE
 from shoal.core.errors import StudyError, warn
 from shoal.core.ports import Policy, Searcher
+from shoal.core.site import page
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, shown
 from shoal.core.visits import ValidateEvery
@@ -111,7 +112,7 @@ def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> N
     raise StudyError(
         f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
         f"scores: {why}, and {step} returns {', '.join(sorted(names)) or 'nothing'}; "
-        "see docs/recipe.md, or leave out metric="
+        f"see {page('recipe', 'what-validation_step-returns')}, or leave out metric="
     )
 
 

@@ -287,13 +287,14 @@ def _extend_entries(
     known = check_known(state, trial)
     end = state.ended.get(trial)
     if end not in (None, "finished"):
+        how = "was stopped early" if end == "retired" else f"is {end.rstrip('.')}"
         remedy = "make a copy with warm_start=False, as nothing of it is durable"
         if end.startswith("failed"):
             remedy = "try it again with retry_failed=True"
         elif trial in state.kept:
             remedy = "make a copy of it, which goes on from its last durable state"
         raise StudyError(
-            f"trial {trial} is {end.rstrip('.')}, and only a trial that is finished or has work "
+            f"trial {trial} {how}, and only a trial that is finished or has work "
             f"left can be extended: {remedy}"
         )
     for shard in known.shards:

@@ -13,6 +13,7 @@ from shoal import search
 from shoal.core.errors import StudyError, warn
 from shoal.core.event import Advanced, Entry, Opened
 from shoal.core.ports import Policy, Searcher
+from shoal.core.site import page
 from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.files import current_folder
@@ -212,8 +213,8 @@ def check_same_study(before: Head, now: Head, state: State) -> None:
     if changes:
         raise StudyError(
             f"this study was begun with another search, and what is on record would become untrue "
-            f"({'; '.join(changes)}): see docs/study.md for what may grow, "
-            "or start a new study with another storage="
+            f"({'; '.join(changes)}): see {page('study', 'with-more-than-before')} "
+            "for what may grow, or start a new study with another storage="
         )
     if _is_other_code(before["recipe"], now["recipe"]):
         failed = failed_trials(state)

@@ -27,6 +27,7 @@ from shoal.engine.snapshot import History, runs_in
 from shoal.options import SearchArguments
 from shoal.profile.overrides import Given, given_rows, tells_of_hops
 from shoal.reporting.format import plural
+from shoal.reporting.progress import Progress
 from shoal.study import control
 from shoal.study.auto import hops, is_auto, study_policy
 from shoal.study.backends import Start, backend, check_place, check_slots, survey_for
@@ -110,13 +111,14 @@ def train(setup: Setup, request: Request) -> None:
             *checked_callbacks(request.arguments.callbacks),
             *checked_callbacks(loggers_of(request.arguments.loggers)),
         )
+        displays = _displays(setup, request)
         past = _restore(setup, request, place)
         choice = _choose(setup, request, place, past, callbacks)
         now = _check(setup, request, past, choice)
         begun = _begin(setup, request, past, choice, now)
         start = _start(choice, past.data, begun, place, was_cut_off(setup.folder))
         stack.enter_context(running_mark(setup.folder))
-        state = _loop(setup, request, choice, begun, start, stack)
+        state = _loop(setup, request, choice, begun, start, displays, stack)
     warn_of_former_code(begun.of_other_code, start.state, state)
     _check_failed(state)
 
@@ -135,6 +137,15 @@ def _open(setup: Setup, request: Request, stack: ExitStack) -> RunPlace:
     place = run_place(request.deciders.options, setup.folder.path)
     stack.callback(place.close)
     return place
+
+
+def _displays(setup: Setup, request: Request) -> list[Progress]:
+    """The live display, if wanted; of a new study of recipes it says what comes first."""
+    displays = display(request.arguments.progress, setup)
+    if not setup.folder.size() and not trains_itself(setup):
+        for each in displays:
+            each.tell(0.0, "Reading the data and checking the recipe with one batch …")
+    return displays
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +356,13 @@ def _start(choice: _Choice, data: Data, begun: _Begun, place: RunPlace, careful:
 
 
 def _loop(
-    setup: Setup, request: Request, choice: _Choice, begun: _Begun, start: Start, stack: ExitStack
+    setup: Setup,
+    request: Request,
+    choice: _Choice,
+    begun: _Begun,
+    start: Start,
+    shown: Sequence[Progress],
+    stack: ExitStack,
 ) -> State:
     """Decide and train until nothing is left, or somebody says stop; returns the last state.
 
@@ -360,7 +377,9 @@ def _loop(
 
     # The backend; what it waits for is shown, and logged.
     furthest = end_beyond_rungs(searcher)
-    displays = [Log(folder.log), *display(request.arguments.progress, setup, furthest)]
+    for each in shown:
+        each.pause_at_rungs(furthest)
+    displays: list[Any] = [Log(folder.log), *shown]
 
     def tell(now: Seconds, text: str) -> None:
         for each in displays:

@@ -115,7 +115,8 @@ def default_searcher(
         return Random(space, num_samples=arguments.num_samples, seed=seed, **limits)
     if _is_drawn_from(validated(space)):
         raise StudyError(
-            "the search space is not only grids: say how many samples to draw, num_samples="
+            "the search space is not only grids: say how many samples to draw, num_samples=; or "
+            "list values as shoal.grid([…]), for a trial of each of them"
         )
     return Grid(space, **limits)
 

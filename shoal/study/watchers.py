@@ -20,7 +20,7 @@ from shoal.engine.files import whole, write_whole
 from shoal.engine.journal import Journal, Line
 from shoal.engine.plain_files import check_plain, is_there, open_file, remove_file
 from shoal.engine.snapshot import EVERY, History, Snapshot, Snapshots, runs_in
-from shoal.reporting.format import plural
+from shoal.reporting.format import plural, status_words
 from shoal.reporting.optuna_log import OptunaLog
 from shoal.reporting.progress import Progress
 from shoal.search import nested
@@ -94,7 +94,7 @@ def _line(entry: Entry) -> tuple[TrialId, str] | None:
         case Failed(trial, why):
             return trial, f"failed: {why}"
         case Finished(trial) | Retired(trial):
-            return trial, type(entry).__name__.lower()
+            return trial, status_words(type(entry).__name__.lower())
         case _:
             return None
 
@@ -378,15 +378,14 @@ class SnapshotWriter:
 LARGEST_LOG = 2**30  # bytes of optuna.log, which Optuna reads whole
 
 
-def display(wanted: bool, setup: Setup, furthest: float | None) -> list[Any]:
-    """The live display, if wanted. `furthest`: see `Progress`."""
+def display(wanted: bool, setup: Setup) -> list[Progress]:
+    """The live display, if wanted."""
     if not wanted:
         return []
     endless = None
     if isinstance(setup.recipe, FunctionRecipe):
         endless = UNLIMITED
-    shown = Progress(setup.metric, setup.mode, endless=endless, aim=setup.aim, furthest=furthest)
-    return [shown]
+    return [Progress(setup.metric, setup.mode, endless=endless, aim=setup.aim)]
 
 
 def optuna_log(setup: Setup, wanted: bool | str | Path, searcher: Searcher[Any]) -> list[OptunaLog]:

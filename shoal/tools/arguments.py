@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import shoal
 from shoal.core.cluster import RECIPE
 from shoal.core.errors import StudyError
+from shoal.core.site import page
 from shoal.core.trial import parsed
 from shoal.options import Options
 from shoal.study.code.recipe_file import code_name, function_in, load_module, parts_of, recipe_class
@@ -137,7 +138,8 @@ def check_driven(recipe: "Recipe", command: str) -> None:
     if function_in(recipe) is not None:
         raise StudyError(
             f"{code_name(recipe)} is a function, which Shoal does not drive step by step: "
-            f"{command} is for recipes (docs/functions.md says what functions can do)"
+            f"{command} is for recipes ({page('functions', 'what-shoal-can-do-with-them')} "
+            "says what it can do with functions)"
         )
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import shoal
 from shoal.core.errors import StudyError
+from shoal.reporting.format import status_words
 from shoal.study import control
 from shoal.tools.arguments import parse_config
 from shoal.tools.outcome import errors, show
@@ -62,7 +63,7 @@ def stop(directory: Path, trial: str | None, as_json: bool) -> None:
     text = {
         "stopped": f"stopped: {name}",
         "asked": f"asked: {name} ends after its unit under way",
-    }.get(outcome, f"{name} is {outcome} already: there is nothing to stop")
+    }.get(outcome, f"{name} is {status_words(outcome)} already: there is nothing to stop")
     if trial is None:
         text = f"asked: the run in {name} ends after the units under way"
     elif outcome not in ("stopped", "asked"):

@@ -11,7 +11,7 @@ from shoal.core.errors import StudyError
 from shoal.pool.folder import summary, summary_lines
 from shoal.reporting.format import score
 from shoal.study.folder import Folder, studies_in
-from shoal.study.holder import process_of
+from shoal.study.holder import is_held, process_of
 from shoal.tools.outcome import errors, show
 
 
@@ -63,6 +63,11 @@ def _status_of_all(directory: Path, whole: bool, as_json: bool) -> None:
         since, lines = Folder(place).snapshots.recent(whole)
         figures = reporting.summary(lines, since=since)
         studies[name] = _with_process(figures, Folder(place))
+    if not studies and is_held(Folder(directory)):
+        raise StudyError(
+            f"the study in {directory} has not begun: the process that opened it reads the data "
+            "and checks the recipe, so look again soon"
+        )
     if not studies:
         raise StudyError(f"there is no study in {directory}: no journal.jsonl")
     show({"studies": studies}, as_json, studies_lines)

@@ -97,7 +97,7 @@ class NewsFeed:
                 yield "search", *self._submitted(entry)
                 self._known.add(trial.id)
             case Retired(trial):
-                yield "search", "took out", str(trial)
+                yield "search", "stopped early:", str(trial)
             case Remembered("policy", {"follows": follows, "why": why}):
                 if self._follows != (follows, why):
                     self._follows = follows, why

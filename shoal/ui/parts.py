@@ -13,7 +13,7 @@ from shoal.engine.plain_files import open_file
 from shoal.reporting import html, score_charts, sections
 from shoal.reporting.accounting import Account
 from shoal.reporting.facts import standing
-from shoal.reporting.format import config, duration, number, score
+from shoal.reporting.format import config, duration, number, score, status_words
 from shoal.reporting.sections import Block, Cell, Cells, of_time
 from shoal.reporting.tally import STATUSES, TrialRow
 from shoal.ui.actions import LOG
@@ -47,7 +47,8 @@ def study_frame(alone: bool) -> str:
         section: {"title": title, "drawings": score_charts.titles(section)}
         for section, title in score_charts.SECTIONS.items()
     }
-    return str(macros().study(alone, STATUSES, scores))
+    statuses = {status: status_words(status) for status in STATUSES}
+    return str(macros().study(alone, statuses, scores))
 
 
 def list_frame(path: Path) -> str:
@@ -111,7 +112,7 @@ def tail_of(file: Path, root: Path | None = None) -> str:
 def trial(study: LiveStudy, row: TrialRow) -> str:
     """All of one trial, and what can be done to it."""
     facts = {
-        "status": row.status,
+        "status": status_words(row.status),
         "score": score(row.last),
         "best": f"{score(row.best)} at epoch {number(row.best_epoch, 3)}",
         "epochs": number(row.epochs, 3),

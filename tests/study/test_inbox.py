@@ -166,7 +166,7 @@ def test_a_trial_is_extended_while_it_runs_and_after_its_end(tmp_path: Path) -> 
         "t001": ("finished", 3),
         "t003": ("finished", 4),
     }
-    with pytest.raises(shoal.StudyError, match="t002 is retired, and only"):
+    with pytest.raises(shoal.StudyError, match="t002 was stopped early, and only"):
         study.extend("t002", 9)
     study.extend("t001", 4)
     study.extend("t001", 4)  # asked for twice, it is the same

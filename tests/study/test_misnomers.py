@@ -125,6 +125,20 @@ def test_names_like_nothing_have_no_hint(study: shoal.Study) -> None:
         ("scheduler", "did you mean searcher='asha'?"),
         ("direction", "did you mean create_study(direction=)?"),
         ("thread", "did you mean threads"),
+        ("ckpt_path", "did you mean create_study(load_if_exists=True), with which"),
+        ("accelerator", "did you mean device="),
+        ("devices", "did you mean slots="),
+        ("monitor", "did you mean create_study(metric=)"),
+        ("strategy", "did you mean widths="),
+        ("max_steps", "did you mean max_epochs="),
+        ("num_train_epochs", "did you mean max_epochs=?"),
+        ("per_device_train_batch_size", "did you mean batch_size of the recipe"),
+        ("batch_size", "did you mean batch_size of the recipe"),
+        ("eval_steps", "did you mean validate_every="),
+        ("output_dir", "did you mean create_study(storage=)"),
+        ("count", "did you mean num_samples=?"),
+        ("hp_space", "did you mean create_study(search_space=)"),
+        ("trainer", "leave it out: Shoal trains without a Trainer"),
         ("retry_fail", "did you mean retry_failed"),
     ],
 )
@@ -165,6 +179,78 @@ def test_what_searchers_and_policies_refuse_is_an_error_of_the_study(
         made.optimize(**arguments, progress=False)
     assert isinstance(caught.value, ValueError)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("monitor", "did you mean metric=?"),
+        ("project", "did you mean study_name=?"),
+        ("num_train_epochs", "did you mean optimize(max_epochs=)?"),
+        ("accelerator", "did you mean optimize(device=)?"),
+        ("timeout", "did you mean optimize(timeout=)?"),
+        ("devices", "did you mean optimize(slots=), with backend='ray'?"),
+        ("batch_size", "did you mean batch_size of the recipe?"),
+    ],
+)
+def test_misnomers_of_create_study(tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(StudyError) as caught:
+        shoal.create_study(storage=tmp_path / "s", **{name: 2})
+    assert says in str(caught.value)
+
+
+def test_optuna_is_no_backend(tmp_path: Path, blobs: Any) -> None:
+    made = shoal.create_study(blobs(), storage=tmp_path / "s")
+    with pytest.raises(StudyError, match=r'for optuna write searcher="optuna\(\)"'):
+        made.optimize(backend="optuna")
+
+
+class Other:
+    """Stands for another tool's class of such a name."""
+
+
+def of_tool(module: str, *names: str) -> Any:
+    """An object of a class of that module, whose bases have these names, the last one first."""
+    kind: type = Other
+    for name in names:
+        kind = type(name, (kind,), {"__module__": module, "on_train_end": lambda self: None})
+    return kind()
+
+
+@pytest.mark.parametrize(
+    ("option", "module", "names", "says"),
+    [
+        (
+            "callbacks",
+            "lightning.pytorch.callbacks.early_stopping",
+            ("Callback", "EarlyStopping"),
+            "EarlyStopping is a callback of Lightning.*patience",
+        ),
+        (
+            "callbacks",
+            "pytorch_lightning.callbacks.checkpoint",
+            ("Callback", "ModelCheckpoint", "Mine"),
+            "Mine is a callback of Lightning.*best_model",
+        ),
+        ("callbacks", "lightning.x", ("Callback", "Odd"), "shoal.Callback"),
+        (
+            "callbacks",
+            "transformers.trainer_callback",
+            ("TrainerCallback", "EarlyStoppingCallback"),
+            "of the Hugging Face Trainer.*patience",
+        ),
+        ("loggers", "lightning.x", ("Logger", "CSVLogger"), r'loggers=\["csv"\]'),
+        ("loggers", "lightning.x", ("Logger", "CometLogger"), "loggers are names"),
+    ],
+)
+def test_objects_of_other_tools(
+    tmp_path: Path, blobs: Any, option: str, module: str, names: tuple[str, ...], says: str
+) -> None:
+    for given in (of_tool(module, *names), [of_tool(module, *names)]):
+        made = shoal.create_study(blobs(), storage=tmp_path / "s")
+        with pytest.raises((StudyError, ValueError), match=says):
+            made.optimize(**{option: given})
+        assert not (tmp_path / "s" / "journal.jsonl").exists()
 
 
 @pytest.mark.parametrize(

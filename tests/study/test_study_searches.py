@@ -22,10 +22,13 @@ from shoal.engine.journal import read
 from shoal.options import Options
 from shoal.policy import Fifo, Pack
 from shoal.policy.combine import Every
+from shoal.reporting import status_lines, summary
 from shoal.study import auto as candidates
 from shoal.study.folder import last_head
 from shoal.study.head import rebuild
 from shoal.study.searcher import per_slot
+from shoal.study.setup import data_of
+from shoal.tools.status import _status_of_all
 from shoal.train.lane.checkpoints import Checkpoints
 
 SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}
@@ -450,7 +453,49 @@ def test_progress_tells_who_was_stopped_at_which_epoch(
     study.optimize("asha(stopping=True)", num_samples=2, max_epochs=2)
     out = capsys.readouterr().out
     assert "t000 finished: " in out
-    assert "t001 stopped at epoch 1: " in out
+    assert "t001 stopped early at epoch 1: " in out
+    # one word wherever people read; the value of the API and the journal's stays
+    assert study.trials[1].status == "retired"
+    assert "t001  stopped early\n" in (tmp_path / "s" / "log.txt").read_text()
+    shown = status_lines(summary(study.lines()))
+    assert "trials   2: 1 finished, 1 stopped early" in shown
+    page = study.report().read_text()
+    assert '<i class="chip retired">stopped early</i>' in page
+    assert summary(study.lines())["trials"]["retired"] == 1
+    with pytest.raises(shoal.StudyError, match="t001 was stopped early, and only"):
+        study.extend("t001", 9)
+
+
+def test_a_new_study_says_at_once_what_it_does(
+    tmp_path: Path,
+    blobs: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check of the recipe takes seconds: until then nothing else is shown, nor is there a
+    study for `shoal status`."""
+    heard = []
+    folder = tmp_path / "s"
+
+    def slow(*given: Any) -> Any:
+        heard.append(capsys.readouterr().out)
+        if not folder.joinpath("journal.jsonl").exists():
+            with pytest.raises(shoal.StudyError, match="has not begun: the process"):
+                _status_of_all(folder, False, False)
+        return data_of(*given)
+
+    monkeypatch.setattr("shoal.study.run.data_of", slow)
+    for progress, says in ((True, "checking the recipe with one batch …\n"), (False, "")):
+        heard.clear()
+        shutil.rmtree(folder, ignore_errors=True)
+        study = made(folder, blobs)
+        study.optimize(num_samples=1, max_epochs=1, progress=progress)
+        assert heard[0].partition("data and ")[2] == says
+    assert capsys.readouterr().out == ""
+    study.optimize(num_samples=1, max_epochs=2)
+    assert "checking" not in capsys.readouterr().out
+    with pytest.raises(shoal.StudyError, match="there is no study"):
+        _status_of_all(tmp_path / "nowhere", False, False)
 
 
 # -- what functions give late, or never

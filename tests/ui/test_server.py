@@ -563,7 +563,7 @@ def test_news_come_as_the_journal_grows(tmp_path: Path) -> None:
             write(folder, {1.0: [Retired(TrialId("t0"))]})
             second = next(events)
             assert second["version"] > first["version"]
-            assert "1 retired" in second["heading"]
+            assert "1 stopped early" in second["heading"]
 
 
 def data_of(answer: httpx.Response) -> Any:

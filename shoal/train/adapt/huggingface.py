@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
@@ -82,6 +83,8 @@ def huggingface(
     """
     for name in MEANT.keys() & attributes.keys():
         raise TypeError(f"shoal.huggingface takes no {name}: give {MEANT[name]}")
+    for name in attributes.keys() & {field.name for field in fields(Arguments)}:
+        raise TypeError(f"shoal.huggingface takes no {name}: give args={{{name!r}: …}}")
     if isinstance(model_init, nn.Module) or not callable(model_init):
         raise TypeError(
             "model_init must be a function that returns a new model, since each trial has its own; "

@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from shoal.core.errors import warn
+from shoal.core.site import page
 from shoal.core.trial import TrialId, Value, is_number, shown
 from shoal.search.sobol import Place, Source, source
 from shoal.search.space import LARGEST
@@ -55,7 +56,8 @@ class ObjectiveTrial:
         if name in _MEANT:
             hint = f": did you mean {_MEANT[name]}?"
         raise AttributeError(
-            f"a trial of Shoal has no {name!r}{hint}; docs/functions.md lists what it has"
+            f"a trial of Shoal has no {name!r}{hint}; {page('functions', 'objectives')} "
+            "lists what it has"
         )
 
     @property

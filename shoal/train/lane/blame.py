@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from shoal.core.site import page
 from shoal.train.data.columns import DataError
 from shoal.train.lane import device
 from shoal.train.lane.checkpoints import StaleRun
@@ -127,7 +128,7 @@ def _why(error: BaseException, line: str) -> str:
         text += (
             ". Shoal calls a trial's function, and on Ray all of a trial's code, in a thread that "
             "is not the main one, where Python sets no signal handlers: do that in a process of "
-            "its own, as a trial of command= is (docs/functions.md)"
+            f"its own, as a trial of command= is ({page('functions', 'threads-signals-processes')})"
         )
     return text
 

@@ -236,3 +236,14 @@ def test_learns_what_a_loop_with_the_same_arguments_learns(
     ours = study.best_model().state_dict()
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-6)
+
+
+def test_arguments_of_a_trainer_are_told_where_they_go() -> None:
+    for name, says in (
+        ("num_train_epochs", r"give args=\{'num_train_epochs': …\}"),
+        ("callbacks", "study.optimize.callbacks="),
+        ("output_dir", r"did you mean create_study\(storage=\)"),
+        ("report_to", "loggers="),
+    ):
+        with pytest.raises(TypeError, match=says):
+            shoal.huggingface(lambda config: None, [{"x": 1}], **{name: 1})

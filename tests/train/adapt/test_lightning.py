@@ -351,6 +351,14 @@ def test_refuses_what_it_cannot_do() -> None:
         shoal.lightning(nn.Linear)
     with pytest.raises(TypeError, match="no attribute 'batchsize'"):
         shoal.lightning(Net, batchsize=3)
+    with pytest.raises(TypeError, match=r"did you mean study.optimize\(callbacks=\)"):
+        shoal.lightning(Net, callbacks=[])
+    with pytest.raises(TypeError, match="leave it out: Shoal trains without a Trainer"):
+        shoal.lightning(Net, trainer=None)
+    with pytest.raises(TypeError, match=r"did you mean study.optimize\(device=\)"):
+        shoal.lightning(Net, accelerator="gpu")
+    with pytest.raises(TypeError, match="did you mean valid="):
+        shoal.lightning(Net, val_dataloaders=None)
 
 
 def test_names_keys_that_init_does_not_take(tmp_path: Path) -> None:
