@@ -1,6 +1,7 @@
 """What `make house` counts, and the three rules that it keeps, on small samples."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,12 @@ def test_private_parts_of_a_library_may_stand_in_one_file() -> None:
         ],
         "private names of other modules": ["shoal/a.py:3 x._version"],
     }
+
+
+def test_no_two_files_of_tests_are_alike() -> None:
+    """pytest imports them by their names alone: of two, the second is not collected."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    names.update(path.name for path in (ROOT / "tools").glob("*.py"))
+    names.update(path.name for path in (ROOT / "papers" / "cerebro").glob("*.py"))
+    del names["conftest.py"]
+    assert [name for name, count in names.items() if count > 1] == []

@@ -17,7 +17,7 @@ from shoal.options import Options
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from reference import described  # noqa: E402
+from option_table import described  # noqa: E402
 
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
 

@@ -11,7 +11,7 @@ import packing_page
 import packing_pictures
 from choice_page import choices
 from figure_rules import Block, Rule, Sentence, sentence
-from reference import options_table
+from option_table import options_table
 from results import Row, benchmark, ratio, row, rows
 from selection_tables import markdown as selection_markdown
 
