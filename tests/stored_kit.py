@@ -218,6 +218,7 @@ SAID_SINCE = frozenset(
         "shares",
         "since",
         "starting",
+        "unit",
         "waiting",
     ]
 )

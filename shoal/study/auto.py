@@ -127,7 +127,7 @@ def check_methods(kind: str, decider: Any, methods: tuple[str, ...]) -> None:
 def known_names() -> str:
     """The text that lists the names of policies, in lines that fit a terminal."""
     names = textwrap.fill(", ".join(SHOWN), 78, initial_indent="  ", subsequent_indent="  ")
-    return f"there are ({page('policy')} says when to use which):\n{names}"
+    return f"{page('policy')} lists:\n{names}"
 
 
 def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:

@@ -134,10 +134,15 @@ def teller(as_json: bool) -> Callable[[str], None]:
     return say
 
 
+def on_terminal() -> bool:
+    """Whether people read what is printed; with a closed stdout there is none."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def echo(text: str) -> None:
     """Print it; nothing if nobody reads any more, as after `| head -1`."""
     text = printable(text)
-    if sys.stdout.isatty():
+    if on_terminal():
         text = folded(text, shutil.get_terminal_size().columns)
     try:
         typer.echo(text)
@@ -180,7 +185,7 @@ def concluded(study: "Study", as_json: bool, command: str | None = None) -> Iter
         yield
     since, lines = study.folder.snapshots.recent()
     figures = reporting.summary(lines, since=since) | {"report": _report_of(study)}
-    if not as_json and sys.stdout.isatty():
+    if not as_json and on_terminal():
         echo("")  # the display of the run stands above
     show(figures, as_json, reporting.status_lines)
     trials = study.trials

@@ -50,6 +50,7 @@ OPEN_OTHERWISE = {
     "study/code/recipe_store.py": "the user's own source, which the user's mark names",
     "study/code/mark.py": "the user's key",
     "study/head.py": "what the system says of its processor",
+    "study/results.py": SCRATCH,
     "tools/": NAMED,
     "train/data/": NAMED,
     "train/function/": SCRATCH,
