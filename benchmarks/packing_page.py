@@ -43,7 +43,7 @@ def markdown(name: str, folder: Path) -> str:
 
 def cells_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
     """The cells: each net, number of models and batch size, by the way they train."""
-    found = _read(name, folder)
+    found = read(name, folder)
     ratios, rows = found["ratios"], found["rows"]
     ways = [*(way for way in GPU_WAYS if way in rows[0]), "chosen"]
     on_gpu = ratios["device"] != "the CPU"
@@ -67,7 +67,7 @@ def cells_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
 
 def plain_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
     """The chosen way beside plain loops of PyTorch."""
-    rows = _read(f"{name}-plain", folder)["rows"]
+    rows = read(f"{name}-plain", folder)["rows"]
     names = [name for name in rows[0] if name != "batch"]
     return _joined(
         "The goal is to be three times as fast as one after the other with these models. The "
@@ -79,7 +79,7 @@ def plain_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
 
 def switching_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
     """What it takes to change from one model to another, and to part a pack."""
-    rows = _read(f"{name}-switching", folder)["rows"]
+    rows = read(f"{name}-switching", folder)["rows"]
     return _joined(
         "SwOH (eq. 4) is what two models one after the other, on a slot that has seen neither, "
         "take beyond the sum of their epochs, here of 2000 images. The last column is what it "
@@ -88,7 +88,7 @@ def switching_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
     )
 
 
-def _read(name: str, folder: Path) -> dict[str, Any]:
+def read(name: str, folder: Path = RESULTS) -> dict[str, Any]:
     """The results of that name."""
     found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return found
@@ -188,7 +188,7 @@ def is_cut_short(row: dict[str, Any]) -> bool:
 
 def pairs_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
     """What pairs gained, by the factors in which they differ."""
-    rows = _read(f"{name}-pairs", folder)["rows"]
+    rows = read(f"{name}-pairs", folder)["rows"]
     factors = ("model", "data", "preprocessing", "optimizer", "batch")
     means = []
     for factor in factors:
@@ -221,7 +221,7 @@ def pairs_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
 
 def gained_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
     """How many pairs gain and lose for sure, by what their models share."""
-    rows = _read(f"{name}-pairs", folder)["rows"]
+    rows = read(f"{name}-pairs", folder)["rows"]
     lines = []
     for data in ("same", "different"):
         for prepared in ("yes", "no"):
@@ -246,7 +246,7 @@ def gained_markdown(name: str = "packing", folder: Path = RESULTS) -> str:
 
 def four_markdown() -> str:
     """The tables of the paper's four nets, from what `packing_four.py` has written."""
-    found = json.loads((RESULTS / "packing_four.json").read_text())
+    found = read("packing_four")
     batches = [key for key in found["rows"][0] if key.startswith("GiB at ")]
     heads = ["net", "parameters", *batches, "two at 32", "two in turns at 32"]
     memory = [
@@ -293,3 +293,15 @@ def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
 
 def short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+# What stands in the page, by the names of its places there.
+TABLES = {
+    "cells": cells_markdown,
+    "plain": plain_markdown,
+    "pairs": pairs_markdown,
+    "gained": gained_markdown,
+    "switching": switching_markdown,
+    "four": four_markdown,
+    "gpu": gpu_markdown,
+}

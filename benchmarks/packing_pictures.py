@@ -6,13 +6,12 @@ Grey text and lines can be read on a light page and on a dark one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from itertools import product
 from math import log2
 from typing import Any
 
-from packing_page import RESULTS
+from packing_page import read
 
 GREY, FAINT = "#75808f", "#75808f55"
 SHADES = {32: "#0f9d8a", 64: "#3987e5", 128: "#9a6bdc", 256: "#d9702b"}  # by batch size
@@ -63,14 +62,9 @@ def legend(left: float, top: float, entries: Iterable[tuple[str, str]]) -> list[
     return parts
 
 
-def rows_of(name: str) -> list[dict[str, Any]]:
-    found = json.loads((RESULTS / f"{name}.json").read_text())
-    return list(found["rows"])
-
-
 def speed() -> str:
     """How many times as fast as one after the other: a panel for each net. 860 x 560."""
-    rows = rows_of("packing")
+    rows = read("packing")["rows"]
     nets, counts = [list(dict.fromkeys(row[key] for row in rows)) for key in ("net", "models")]
     parts = legend(70, 20, [(colour, f"batch {batch}") for batch, colour in SHADES.items()])
     width, height, least, most = 225, 190, 0.8, 10.5
@@ -100,7 +94,7 @@ def speed() -> str:
 
 def pairs() -> str:
     """What 96 pairs gained, with the interval of each. 860 x 330."""
-    rows = rows_of("packing-pairs")
+    rows = read("packing-pairs")["rows"]
     colours = {"yes": GAIN, "either": GREY, "no": LOSS}
     words = ("gains for sure", "may be either", "loses for sure")
     parts = legend(60, 20, zip(colours.values(), words, strict=True))
@@ -137,7 +131,7 @@ def memory() -> str:
         )
         parts.append(text((44, 254 - 25 * tick), tick, "end"))
     parts.append(text((14, 20), "GiB", "start"))
-    for place, row in enumerate(rows_of("packing_four")):
+    for place, row in enumerate(read("packing_four")["rows"]):
         left = 80 + 200 * place
         for number, (key, colour) in enumerate(shades.items()):
             height = 25 * row[key]

@@ -43,6 +43,12 @@ def test_a_registry_knows_the_classifiers() -> None:
     assert not [each for each in PROJECT["classifiers"] if each not in known.classifiers]
 
 
+def test_the_licences_are_those_of_shoal_and_of_its_bundle() -> None:
+    (file,) = (name for name in PROJECT["license-files"] if name != "LICENSE")
+    bundled = re.findall(r"^={80}\n\S+ \S+ \((.+)\)\n={80}$", (ROOT / file).read_text(), re.M)
+    assert {*PROJECT["license"].split(" AND ")} == {"Apache-2.0", *bundled}
+
+
 def test_what_shoal_needs_and_its_extras_are_those_of_the_package() -> None:
     names = [re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]]
     assert sorted(NEEDED) == sorted(names)

@@ -1,8 +1,8 @@
 """Build the package, install it outside of the checkout, and use it there: `make package`.
 
-The sdist is built from a clean copy of the tracked files, the wheel from the sdist. What was built
-is left in `dist/`. Each extra is installed alone, in an environment of its own that sees the
-packages of the one without extras. `--only NAME…` looks at these extras alone; `--no-extras` at
+The sdist is built from a clean copy of the tracked files, the wheel from the sdist. Both are left
+in `dist/`, with nothing else. Each extra is installed alone, in an environment of its own that sees
+the packages of the one without extras. `--only NAME…` looks at these extras alone; `--no-extras` at
 none. Exits with 1 if anything fails; prints how long each step took.
 """
 
@@ -26,8 +26,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
+DIST = ROOT / "dist"
 LARGEST = 2_000_000  # bytes of the report of a small study
 PATIENCE = 300  # seconds for a command
+DOWNLOAD = 1800  # for an installation: PyTorch with CUDA has gigabytes
 # Tracked files that the sdist lacks: what only a repository needs.
 LEFT_OUT = (".ci/", ".git", ".pre-commit-config.yaml")
 POINTS = '''
@@ -144,7 +146,8 @@ class Place:
     def install(self, *packages: str) -> None:
         """Install these, in the versions of constraints.txt."""
         pip = (sys.executable, "-m", "pip", "--python", self.python, "install", "--no-compile")
-        self.run(*pip, "--quiet", "--disable-pip-version-check", "-c", CONSTRAINTS, *packages)
+        quiet = ("--quiet", "--disable-pip-version-check")
+        run(self.work, *pip, *quiet, "-c", CONSTRAINTS, *packages, patience=DOWNLOAD)
 
     def run(self, *command: str | Path) -> str:
         """Run the command here; returns what it prints.
@@ -159,7 +162,9 @@ class Place:
         return self.run(self.python.parent / "shoal", *words)
 
 
-def run(folder: Path, *command: str | Path, path: Path | None = None) -> str:
+def run(
+    folder: Path, *command: str | Path, path: Path | None = None, patience: float = PATIENCE
+) -> str:
     """Run a command in that folder, in an environment that knows of no checkout."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "WANDB_MODE": "offline"}
@@ -169,7 +174,7 @@ def run(folder: Path, *command: str | Path, path: Path | None = None) -> str:
         [str(word) for word in command],
         cwd=folder,
         env=environment,
-        timeout=PATIENCE,
+        timeout=patience,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -208,8 +213,8 @@ def processor_seconds() -> float:
 
 
 def tracked() -> list[str]:
-    """The files of the repository, as they are in the working tree."""
-    listed = run(ROOT, "git", "ls-files", "--cached", "--others", "--exclude-standard")
+    """The files of the repository, as they are in the working tree; new ones after `git add`."""
+    listed = run(ROOT, "git", "ls-files")
     return [name for name in listed.splitlines() if (ROOT / name).is_file()]
 
 
@@ -385,8 +390,7 @@ def check_sdist(sdist: Path, folder: Path) -> None:
     with tarfile.open(sdist) as opened:
         opened.extractall(folder, filter="data")
     source = folder / sdist.name.removesuffix(".tar.gz")
-    said = run(source, sys.executable, "-m", "pytest", "-q", "tests/core", "tests/test_package.py")
-    need("failed" not in said and "100%" in said, said)
+    run(source, sys.executable, "-m", "pytest", "tests/core", "tests/test_package.py")
 
 
 def main() -> int:
@@ -394,7 +398,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(EXTRAS), choices=list(EXTRAS))
     parser.add_argument("--no-extras", dest="only", action="store_const", const=[])
-    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where to leave both")
     asked = parser.parse_args()
     with step("in all"), tempfile.TemporaryDirectory(prefix="shoal-package-") as made:
         folder = Path(made)
@@ -427,9 +430,8 @@ def main() -> int:
                 if "ray" in asked.only:  # alone: Ray gives up on a machine that is slow to start it
                     found.append(check_extra("ray", folder, base, wheel))
                 faults = [fault for fault in found if fault]
-            asked.dist.mkdir(exist_ok=True)
-            for path in (sdist, wheel):
-                shutil.copy2(path, asked.dist)
+            shutil.rmtree(DIST, ignore_errors=True)  # one of before would be uploaded with them
+            shutil.copytree(sdist.parent, DIST)
         except (CheckError, subprocess.TimeoutExpired) as error:
             faults = [str(error)]
     for fault in faults:

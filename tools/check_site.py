@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 TALLEST = 3000  # pixels of a page's tables
 WIDE, NARROW = (1400, 900), (420, 900)
-TABLES = """() => [...document.querySelectorAll('.md-content table')]
+TABLES = """() => [...document.querySelectorAll('table')]
   .filter(table => table.checkVisibility()).reduce((sum, table) => sum + table.offsetHeight, 0)"""
 SPILLS = "() => document.documentElement.scrollWidth - window.innerWidth"
 GRAVE = ("serious", "critical")
@@ -112,14 +112,14 @@ def main(site: Path) -> int:
     if not (site / "index.html").is_file():
         sys.exit(f"{site} has no index.html: build the site with `make docs`")
     faults = list(broken(site))
-    if chromium := shutil.which("chromium") or shutil.which("google-chrome"):
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium:
         faults += seen(site, chromium)
-    else:
-        print("No Chromium here: pages were not looked at in a browser.")
     for fault in faults:
         print(fault)
     pages = len(list(site.rglob("*.html")))
-    print(f"{pages} pages, {len(faults)} faults")
+    unseen = "" if chromium else "; NOT looked at in a browser: there is no Chromium here"
+    print(f"{pages} pages, {len(faults)} faults{unseen}")
     return bool(faults)
 
 

@@ -755,8 +755,8 @@ def packing() -> list[Rule]:
             *(len(rest), told.count("yes"), told.count("no"), max(sure)),
         ),
         *(
-            Block(page, f"packing-{name}", getattr(packing_page, f"{name}_markdown")())
-            for name in ("cells", "plain", "pairs", "gained", "switching", "four", "gpu")
+            Block(page, f"packing-{name}", markdown())
+            for name, markdown in packing_page.TABLES.items()
         ),
         *(
             Block(f"docs/assets/packing-{name}.svg", f"packing-{name}", picture())

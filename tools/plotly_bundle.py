@@ -1,6 +1,6 @@
 """Build `shoal/reporting/vendor/plotly.min.js`, which draws in the report and on the live page.
 
-`python tools/plotly_bundle.py` needs npm and its registry. It takes a minute and writes two files:
+`python tools/plotly_bundle.py` needs npm and its registry. It writes two files:
 
 - `plotly.min.js`: plotly.js with the kinds of traces that Shoal draws, and no others. None of them
   needs WebGL or `eval`.

@@ -31,9 +31,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import gallery  # noqa: E402
 
-DOOR = ROOT / "examples" / "door"
+DOOR = gallery.DOOR
 TRIALS = 4
-EXAMPLES = sorted(path.stem for path in DOOR.glob("*.py"))
+EXAMPLES = gallery.examples()
 MOST_LINES = 1.3  # lines of an example over those of its plain loop
 PATIENCE = 120.0  # seconds until a process has made its first checkpoint
 
