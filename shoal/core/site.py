@@ -7,8 +7,8 @@ SITE = "https://shoal-train.github.io/shoal/"
 def page(name: str, heading: str = "") -> str:
     """The address of a page of the site, by its file in docs/ without ".md".
 
-    >>> page("study", "growing-a-search")
-    'https://shoal-train.github.io/shoal/study.html#growing-a-search'
+    >>> page("study", "failed-trials")
+    'https://shoal-train.github.io/shoal/study.html#failed-trials'
     """
     mark = f"#{heading}" if heading else ""
     return f"{SITE}{name}.html{mark}"

@@ -58,7 +58,8 @@ class Spatial:
         reach: racks.
         table: measured instead, as rising (from so many racks on, the chance if they joined apart,
             the chance if they joined together).
-        position: a function of a node's name: where its rack stands, in racks.
+        position: a function of a node's name: where its rack stands, in racks. By default it is
+            read from the numbers in the name.
 
     Raises:
         ValueError: a chance not within 0 … 1, a reach not positive, or a table whose distances do

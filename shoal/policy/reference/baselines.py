@@ -347,7 +347,7 @@ class Wrate:
     """Greatest sum of speed-ups, in which short trials count more.
 
     Args:
-        beta: how much more. 0: all alike; 0.25 is a good value.
+        beta: how much more short trials count. 0: all alike; 0.25 is a good value.
         hysteresis: how much more a step counts that the trial already has; 0.1 and more where a
             change of width costs a minute or more.
         every: seconds between two decisions, as for `Doubling`.

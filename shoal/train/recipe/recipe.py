@@ -39,16 +39,16 @@ class Recipe:
     Attributes:
         batch_size: samples. "max": the largest power of two that fits, found out before a trial
             begins.
-        shuffle: "once": a fixed random order; "each": another one in each pass; "sequential": that
-            of the data.
+        shuffle: "once": a fixed random order within a shard; "each": another one in each pass;
+            "sequential": that of the data.
         drop_last: leave out the smaller batch at the end of a shard's pass.
         gradient_clip_val: the largest 2-norm of the whole gradient. None: any.
         accumulate_grad_batches: batches to a step; the gradient is the mean over all their samples.
         precision: "32", or "bf16" for autocast.
-        nan_patience: steps in a row whose loss may be infinite or NaN before the trial is set
-            aside.
-        fuse_random: fused packs may draw other random numbers (dropout masks): equal in
-            distribution only.
+        nan_patience: steps in a row whose loss may be infinite or NaN; one more and the trial
+            fails. It also fails if no step of its last epoch has a finite loss.
+        fuse_random: fused packs may draw other random numbers (dropout masks) than training alone:
+            equal in distribution only.
         batch_per_slot: a batch is `batch_size` for each slot of a wide trial, so that it grows with
             the slots.
         lr_rule: how the learning rate grows with such a batch: "linear", "sqrt", "none", or a
