@@ -124,6 +124,21 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert not lost
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_said_to_be_above_is_above(page: Path) -> None:
+    text = without_fences(page.read_text())
+    heads = {
+        re.sub(r"[^\w -]", "", head[1]).lower().replace(" ", "-"): head.start()
+        for head in re.finditer(r"^#+ (.*)$", text, flags=re.M)
+    }
+    wrong = [
+        link[0]
+        for link in re.finditer(r"\[(above|below)\]\(#([^)]+)\)", text)
+        if (link[1] == "above") != (heads[link[2]] < link.start())
+    ]
+    assert not wrong
+
+
 OUTPUT = ("python", "")  # a block of code, and right behind it what it prints
 README = ROOT / "README.md"
 URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
