@@ -245,9 +245,10 @@ def studies_in(path: Path) -> dict[str, Path]:
     return studies
 
 
-# Addresses of databases, which are storages of Optuna.
+# Addresses of databases, which are storages of Optuna: the kind, and the path after the host.
 _DATABASE = re.compile(
-    r"(sqlite|postgres(?:ql)?|mysql|mariadb|oracle|mssql|redis)s?(?:\+\w+)?:/+(.*)", re.S
+    r"(sqlite|postgres(?:ql)?|mysql|mariadb|oracle|mssql|redis)s?(?:\+\w+)?:(?=/)(?://[^/]*)?(.*)",
+    re.S,
 )
 
 
@@ -260,7 +261,7 @@ def _check_no_database(place: Any) -> None:
             return
         given = f"an address of {match[1]}"  # not all of it: it may hold a password
         file = Path(match[2].partition("?")[0]).stem
-        if is_name(file):
+        if is_name(file) and not {"@", ":"} & {*file}:
             name = file
     elif type(place).__module__.partition(".")[0] == "optuna":
         given = type(place).__name__

@@ -23,6 +23,9 @@ def test_a_database_is_no_storage(tmp_path: Path) -> None:
         "postgresql+psycopg2://me:secret@host/waves": "storage='runs/waves'",
         "mysql://host:3306/waves?x=1": "storage='runs/waves'",
         "redis://": "storage='runs/my-study'",
+        "redis://:secret@host:6379": "storage='runs/my-study'",
+        "mysql://me:se/secret@host": "storage='runs/my-study'",
+        "sqlite:///:memory:": "storage='runs/my-study'",
     }
     for place, instead in places.items():
         with pytest.raises(StudyError, match="in a folder, not in a database") as error:
