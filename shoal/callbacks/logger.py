@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shoal.callbacks.callback import Callback
+from shoal.core.errors import arguments_checked
 from shoal.core.install import install
-from shoal.core.other_tools import instead_of
+from shoal.core.other_tools import check_own
 from shoal.core.trial import shown
 from shoal.engine.files import is_remote, whole
 from shoal.engine.ownership import make_folder, why_foreign
@@ -143,6 +144,7 @@ def last_epoch(trial: Any, step: int) -> float:
 # -- by name ---------------------------------------------------------------------------------------
 
 
+@arguments_checked()
 def loggers_of(loggers: str | Iterable[str | Callback]) -> list[Callback]:
     """The loggers that these names, or objects, stand for.
 
@@ -150,7 +152,8 @@ def loggers_of(loggers: str | Iterable[str | Callback]) -> list[Callback]:
     store; for wandb a folder or "online".
 
     Raises:
-        ValueError: no logger has that name, or its library is not installed.
+        ArgumentError: no logger has that name, its library is not installed, or it is another
+            tool's.
     """
     return [_named(each) if isinstance(each, str) else each for each in listed(loggers)]
 
@@ -159,10 +162,7 @@ def listed(loggers: str | Iterable[str | Callback]) -> list[str | Callback]:
     """The loggers as a list; one name is a list of one."""
     if isinstance(loggers, str):
         return [loggers]
-    for each in loggers if isinstance(loggers, list | tuple) else [loggers]:
-        instead = instead_of(each)
-        if instead is not None:
-            raise ValueError(instead)
+    check_own(loggers)
     if not isinstance(loggers, Iterable):
         raise ValueError(
             f"loggers= takes a list of names ({', '.join(SINKS)}) or loggers; got {shown(loggers)}"

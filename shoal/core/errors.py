@@ -20,12 +20,12 @@ class StudyError(RuntimeError):
 
 
 class ArgumentError(StudyError, ValueError):
-    """An argument is wrong, of a searcher or a policy, too. It stays a `ValueError`."""
+    """An argument is wrong, of a searcher, policy or logger, too. It stays a `ValueError`."""
 
 
 @contextmanager
 def arguments_checked() -> Iterator[None]:
-    """Within, a searcher or a policy refuses its arguments by a `ValueError`, which is passed on.
+    """Within, what a study is given refuses its arguments by a `ValueError`, which is passed on.
 
     Other kinds of it, such as a `UnicodeDecodeError`, come from elsewhere and stay as they are.
 

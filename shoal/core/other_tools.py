@@ -8,6 +8,8 @@ what both have names for.
 import re
 from collections.abc import Collection
 
+from shoal.core.errors import ArgumentError
+
 # Of `Study.optimize`.
 OPTIMIZE = {
     # trials, and for how long they train
@@ -174,6 +176,8 @@ TOOLS = {
     "transformers": "the Hugging Face Trainer",
     "ray": "Ray",
     "keras": "Keras",
+    "optuna": "Optuna",
+    "optuna_integration": "Optuna",
 }
 CALLBACKS = {
     "EarlyStopping": 'use searcher="patience(epochs=…)", which stops trials that do not improve',
@@ -182,6 +186,7 @@ CALLBACKS = {
     "LearningRateMonitor": "have training_step return the rate, and it is shown as a curve",
     "Timer": "use timeout=",
     "ProgressBar": "progress is shown by itself (progress=)",
+    "MaxTrialsCallback": "use n_trials=",
 }
 OTHER_CALLBACK = (
     "write the hooks of your module, or a shoal.Callback, which is told of trials and epochs"
@@ -201,7 +206,15 @@ LOGGERS = {
 }
 
 
-def instead_of(given: object) -> str | None:
+def check_own(values: object) -> None:
+    """Raise ArgumentError if this, or one of these, is a callback or a logger of another tool."""
+    for each in values if isinstance(values, list | tuple) else [values]:
+        instead = _instead_of(each)
+        if instead is not None:
+            raise ArgumentError(instead)
+
+
+def _instead_of(given: object) -> str | None:
     """What to write in place of a callback or a logger of another tool; None: it is none."""
     kind = given if isinstance(given, type) else type(given)
     names = [ALIKE.get(base.__name__, base.__name__) for base in kind.__mro__]

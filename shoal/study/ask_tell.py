@@ -14,7 +14,7 @@ from typing import Any
 from weakref import finalize
 
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.errors import StudyError
+from shoal.core.errors import StudyError, arguments_checked
 from shoal.core.event import (
     Advanced,
     Entry,
@@ -463,6 +463,7 @@ def _head(setup: Setup, data: Any, deciders: Deciders, before: Head) -> dict[str
 DIGITS = 3
 
 
+@arguments_checked()
 def searcher_for(setup: Setup, searcher: Searcher[Any] | str | None, before: Head) -> Searcher[Any]:
     """The searcher that the study was given, or had before; else a grid or random sampling.
 

@@ -80,7 +80,7 @@ def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
             "a function has one slot for itself: it is neither packed nor moved nor resized, so "
             f'policy={policy!r} cannot be met: use "fifo", or leave policy= out'
         )
-    return policy
+    return policy_of(policy, fuse=False, seed=0)
 
 
 def policy_of(

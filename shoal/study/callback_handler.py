@@ -12,7 +12,7 @@ from shoal.callbacks.callback import METHODS, Callback
 from shoal.core.cluster import epoch_size
 from shoal.core.errors import StudyError, warn
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Kept, Planned, Retired
-from shoal.core.other_tools import instead_of
+from shoal.core.other_tools import check_own
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId, shown
 from shoal.core.visits import EPS
@@ -32,10 +32,7 @@ def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Any, ...]:
         StudyError: one is another tool's or a class, has none of the methods, or one whose name is
             misspelt.
     """
-    for each in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
-        instead = instead_of(each)
-        if instead is not None:
-            raise StudyError(instead)
+    check_own(callbacks)
     if callable(callbacks) or any(hasattr(callbacks, name) for name in METHODS):
         raise StudyError(f"callbacks= takes a list; got {callbacks!r}: write [{_name(callbacks)}]")
     if not isinstance(callbacks, Iterable):

@@ -164,9 +164,11 @@ def test_misnomers_of_arguments(tmp_path: Path, blobs: Any, name: str, says: str
         ({"policy": "pack(nix=3)"}, "policy pack: "),
         ({"policy": "auto:fifo,pack(nix=3)"}, "policy pack: "),
         ({"policy": "auto(aim=2)"}, "auto takes an objective alone"),
+        ({"loggers": ["best"]}, "no logger is named 'best'"),
+        ({"device": "tpu"}, "there is no device 'tpu' here"),
     ],
 )
-def test_what_searchers_and_policies_refuse_is_an_error_of_the_study(
+def test_what_an_argument_refuses_is_an_error_of_the_study(
     tmp_path: Path, blobs: Any, arguments: dict[str, Any], says: str
 ) -> None:
     """It stays the ValueError that it was."""
@@ -179,6 +181,15 @@ def test_what_searchers_and_policies_refuse_is_an_error_of_the_study(
         made.optimize(**arguments, progress=False)
     assert isinstance(caught.value, ValueError)
     assert says in str(caught.value)
+
+
+def test_a_loop_and_a_function_refuse_them_alike(tmp_path: Path) -> None:
+    made = shoal.create_study(storage=tmp_path / "s", metric="loss", searcher="best")
+    with pytest.raises(StudyError, match="no searcher is named 'best'"):
+        made.ask()
+    made = shoal.create_study(storage=tmp_path / "s", metric="loss")
+    with pytest.raises(StudyError, match="a policy is a name, or an object with start and decide"):
+        made.optimize(lambda trial: 1.0, policy=3.5, n_trials=1, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +250,8 @@ def of_tool(module: str, *names: str) -> Any:
             ("TrainerCallback", "EarlyStoppingCallback"),
             "of the Hugging Face Trainer.*patience",
         ),
+        ("callbacks", "optuna.x", ("WeightsAndBiasesCallback",), r'Optuna.*loggers=\["wandb"\]'),
+        ("callbacks", "optuna._callbacks", ("MaxTrialsCallback",), "n_trials="),
         ("loggers", "lightning.x", ("Logger", "CSVLogger"), r'loggers=\["csv"\]'),
         ("loggers", "lightning.x", ("Logger", "CometLogger"), "loggers are names"),
     ],
@@ -248,7 +261,7 @@ def test_objects_of_other_tools(
 ) -> None:
     for given in (of_tool(module, *names), [of_tool(module, *names)]):
         made = shoal.create_study(blobs(), storage=tmp_path / "s")
-        with pytest.raises((StudyError, ValueError), match=says):
+        with pytest.raises(StudyError, match=says):
             made.optimize(**{option: given})
         assert not (tmp_path / "s" / "journal.jsonl").exists()
 

@@ -5,6 +5,8 @@ from math import inf
 import torch
 from torch import Tensor
 
+from shoal.core.errors import ArgumentError
+
 # GiB of a GPU that a process may take beside what it allocates; not measured
 CONTEXT = 0.5
 
@@ -15,7 +17,7 @@ def device_of(name: str = "auto") -> str:
     """The name of a device that is here; of "auto" a GPU's if there is one, else the CPU's.
 
     Raises:
-        ValueError: there is no such device here.
+        ArgumentError: there is no such device here.
     """
     available = ["cpu"]
     if torch.cuda.is_available():
@@ -25,7 +27,7 @@ def device_of(name: str = "auto") -> str:
     if name == "auto":
         return next(kind for kind in ("cuda", "mps", "cpu") if kind in available)
     if name.partition(":")[0] not in available:
-        raise ValueError(f"there is no device {name!r} here; there are {', '.join(available)}")
+        raise ArgumentError(f"there is no device {name!r} here; there are {', '.join(available)}")
     return name
 
 
