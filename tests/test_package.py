@@ -5,6 +5,7 @@ That it can be built, installed and used: `tools/check_package.py`.
 
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ from page_kit import ROOT
 
 from shoal import __version__
 from shoal.core.install import EXTRAS, NEEDED, install
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+import check_package  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOR_US = {"dev", "docs"}  # extras that need a checkout
@@ -55,7 +60,9 @@ def test_what_shoal_needs_and_its_extras_are_those_of_the_package() -> None:
     for package, extra in EXTRAS.items():
         wanted = " ".join(PROJECT["optional-dependencies"][extra])
         assert re.search(rf"\b{package}[>=]", wanted), (package, extra)
-    assert {*EXTRAS.values()} == PROJECT["optional-dependencies"].keys() - FOR_US
+    extras = PROJECT["optional-dependencies"].keys() - FOR_US
+    assert {*EXTRAS.values()} == extras
+    assert check_package.EXTRAS.keys() == extras  # each is installed alone, and used
 
 
 def test_a_package_is_installed_by_the_extra_that_brings_it() -> None:
