@@ -17,7 +17,7 @@ from shoal.core.install import EXTRAS, NEEDED, install
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-import check_package  # noqa: E402
+import check_package
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOR_US = {"dev", "docs"}  # extras that need a checkout
