@@ -48,7 +48,7 @@ class Mixed:
     Args:
         gain: a trial becomes wide if all trials then end earlier by more than this part of the time
             left.
-        most: trials in a pack.
+        most: trials in a pack, at most.
         fuse: trials of one graph may train in one step, equal to rounding.
 
     Raises:

@@ -78,7 +78,7 @@ class Pack:
     Args:
         grouping: "contiguous" is the cheapest by the profile, and packs only what gains by it;
             "nearest" (kNN), "random" and "batch_size" are the paper's, and fill the memory.
-        most: trials in a pack.
+        most: trials in a pack, at most.
         same: names in the configuration that make the model's graph; trials that differ in one are
             not packed.
         batch: the name of the batch size in the configuration.

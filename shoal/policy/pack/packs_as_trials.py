@@ -53,7 +53,7 @@ class PacksAsTrials:
 
     Args:
         policy: the policy.
-        most: trials in a pack; packs are small enough that every slot has one.
+        most: trials in a pack, at most; packs are small enough that every slot has one.
         fuse: trials of one graph may train in one step, equal to rounding.
 
     Raises:
