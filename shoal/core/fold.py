@@ -200,15 +200,22 @@ def _evaluated(draft: Draft, entry: Evaluated) -> None:
     if entry.trial not in draft.read("known"):
         return
     score = (entry.epoch, entry.values)
-    scores = draft.write("scores")
-    scores[entry.trial] += (score,)
+    scores = draft.read("scores")[entry.trial]
+    if scores[-1:] == (score,):
+        return  # a function was killed before its end was known, and has returned this again
+    scores = (*scores, score)
+    draft.write("scores")[entry.trial] = scores
     first = draft.read("first_scores").get(entry.trial)
     if first is None:
         return
     last = first[-1][0] if first else -inf
     # A function that returns a value has two scores of its last epoch.
-    if last < entry.epoch or (last == entry.epoch and len(scores[entry.trial]) > len(first)):
+    if last <= entry.epoch and _count(scores, entry.epoch) > _count(first, entry.epoch):
         draft.write("first_scores")[entry.trial] = (*first, score)
+
+
+def _count(scores: Scores, epoch: float) -> int:
+    return sum(of == epoch for of, _ in scores)
 
 
 def _measured(draft: Draft, entry: Measured) -> None:

@@ -1,3 +1,4 @@
+import itertools
 from copy import deepcopy
 from functools import reduce
 from typing import Any
@@ -94,6 +95,41 @@ def test_a_fall_brings_back_what_was_lost() -> None:
     assert [epoch for epoch, _ in fell.scores[A]] == [1.0]
     back = step(state, Fell(A, 0, 0.0))
     assert (back.done[A], back.visits[A], back.scores[A]) == (0.0, (), ())
+
+
+FALLS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 8)), max_size=4)
+
+
+@given(st.lists(st.integers(1, 2), min_size=4, max_size=4), FALLS)
+def test_what_comes_again_is_no_first_score(
+    counts: list[int], falls: list[tuple[int, int]]
+) -> None:
+    """Some epochs have two scores, the second that of a value which a function returned."""
+    epochs = [epoch + 1.0 for epoch, count in enumerate(counts) for _ in range(count)]
+    values = itertools.count()
+    state = started(trial("a", shards=(S0,)))
+    before: tuple[Any, ...] = ()
+    for back, so_far in [*falls, (0, len(epochs))]:
+        visits = min(back, len(state.visits[A]))
+        state = step(state, Fell(A, visits, 10.0 * visits))
+        for epoch in epochs[len(state.scores[A]) : so_far]:
+            if epoch > len(state.visits[A]):
+                visit = Visit(int(epoch), S0, int(epoch), 10)
+                state = step(state, Advanced({A: 10.0}, visits={A: (visit,)}))
+            state = step(state, Evaluated(A, epoch, {"loss": next(values)}))
+        first = state.first_scores.get(A, state.scores[A])
+        most = max(len(before), len(state.scores[A]))
+        assert first[: len(before)] == before
+        assert [epoch for epoch, _ in first] == epochs[:most]
+        before = first
+
+
+def test_what_a_function_returns_once_more_is_no_other_score() -> None:
+    """It was killed after its value was noted and before its end was."""
+    state = fold(
+        started(trial("a")), [Evaluated(A, 1.0, {"loss": each}) for each in (2.0, 1.0, 1.0)]
+    )
+    assert [values["loss"] for _, values in state.scores[A]] == [2.0, 1.0]
 
 
 def test_a_fall_below_the_newest_durable_state_takes_the_one_before_or_none() -> None:

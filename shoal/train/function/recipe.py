@@ -94,7 +94,7 @@ def returns_value(function: Any) -> bool:
         return True
     none_loaded = False
     for step in dis.get_instructions(code):
-        if step.opname == "RETURN_VALUE" and not none_loaded:
+        if step.opname == "RETURN_VALUE" and (step.is_jump_target or not none_loaded):
             return True
         if step.opname == "RETURN_CONST" and step.argval is not None:
             return True

@@ -144,11 +144,10 @@ class FunctionTrainer:
         spent = {**done.spent, "train": done.spent["train"] + perf_counter() - begin}
         if end is None:
             return replace(done, spent=spent)
-        values = {} if end.pruned else end.values
         _check_scored(run, end)
         config = self._drawn_config(unit)
         self._drop(unit.trial.id)
-        scores = {**(done.scores or {}), **values}
+        scores = {**(done.scores or {}), **end.values}
         return replace(done, spent=spent, scores=scores, over=True, config=config)
 
     def _done(
@@ -158,8 +157,7 @@ class FunctionTrainer:
         config = self._drawn_config(unit)
         over = isinstance(news, End)
         if isinstance(news, End) and (unit.visits or news.pruned or not news.values):
-            values = {} if news.pruned else news.values
-            return Returned(news.pruned, config, values, spent)
+            return Returned(news.pruned, config, news.values, spent)
         name = None
         if isinstance(news, Report) and news.checkpoint is not None:
             begin = perf_counter()

@@ -4,10 +4,12 @@ import asyncio
 import functools
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,11 @@ import torch
 from function_kit import losses, train
 
 import shoal
-from shoal.core.cluster import ShardId
 from shoal.core.errors import StudyError
-from shoal.core.event import Advanced, Evaluated, Fell, Opened, Submitted
-from shoal.core.fold import fold
-from shoal.core.state import State
-from shoal.core.trial import Trial, TrialId, Visit
+from shoal.core.event import Fell
 from shoal.reporting import account, status_lines, summary
 from shoal.reporting.facts import tiles
+from shoal.train.function.recipe import returns_value
 from shoal.train.lane.checkpoints import Checkpoints
 
 SPACE = {"lr": shoal.grid([0.1, 0.01, 0.001])}
@@ -116,6 +115,68 @@ def test_only_what_may_return_a_value_goes_on_after_the_last_report(tmp_path: Pa
 
     made(tmp_path / "s", endless, {"n": shoal.grid([0])}).optimize(progress=False, max_epochs=3)
     assert begun == [0, 1, 2]
+
+
+class Called:
+    def __call__(self, config: Any) -> Any:
+        return config
+
+    def nothing(self, config: Any) -> None:
+        self.given = config
+
+
+def nothing_from_a_loop(config: Any) -> None:
+    with suppress(ValueError):
+        for each in config:
+            if each:
+                return
+
+
+def value_or_none(config: Any) -> Any:
+    return config["x"] if config else None
+
+
+@pytest.mark.parametrize(
+    ("function", "may"),
+    [
+        (nothing_from_a_loop, False),
+        (Called().nothing, False),
+        (functools.partial(functools.partial(nothing_from_a_loop)), False),
+        ("python train.py", False),
+        (value_or_none, True),
+        (lambda config: config or None, True),
+        (lambda config: 0, True),
+        (Called(), True),
+        (Called().__call__, True),
+        (functools.partial(value_or_none), True),
+        (len, True),
+    ],
+)
+def test_code_tells_whether_a_function_may_return_a_value(function: Any, may: bool) -> None:
+    assert returns_value(function) is may
+
+
+def test_killed_before_its_end_is_noted_it_has_the_same_scores(tmp_path: Path) -> None:
+    def returning(config: dict[str, Any]) -> float:
+        for step in range(shoal.restore() or 0, 2):
+            shoal.report({"loss": config["lr"] - step}, checkpoint=step + 1)
+        return -config["lr"]
+
+    def scores(folder: Path) -> list[list[tuple[float, float]]]:
+        study = shoal.create_study(
+            returning, storage=folder, metric="loss", search_space=SPACE, load_if_exists=True
+        )
+        study.optimize(progress=False)
+        return epochs_and_losses(study)
+
+    whole = scores(tmp_path / "whole")
+    lines = (tmp_path / "whole" / "journal.jsonl").read_text().splitlines(keepends=True)
+    ends = [number for number, line in enumerate(lines) if '"Finished"' in line]
+    assert len(ends) == 3
+    for end in ends:
+        killed = shutil.copytree(tmp_path / "whole", tmp_path / str(end))
+        (killed / "journal.jsonl").write_text("".join(lines[:end]))
+        assert scores(killed) == whole
 
 
 def test_a_function_that_returns_is_made_longer_where_it_waits(tmp_path: Path) -> None:
@@ -591,17 +652,3 @@ def test_killed_and_resumed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> Non
     assert losses(study) == losses(whole)
     begun = [line for line in notes.read_text().split("\n") if line.startswith("from")]
     assert begun[0] == "from 0" and begun[-1] in ("from 4", "from 6", "from 8")
-
-
-def test_a_searcher_sees_what_a_restarted_function_returned() -> None:
-    name, shard = TrialId("t000"), ShardId("s0")
-    trial = Trial(name, 9.0, {}, shards=frozenset({shard}))
-    entries: list[Any] = [Opened(1, {shard: 1}, {}), Submitted(trial)]
-    units: list[list[Any]] = []
-    for number, loss in enumerate([3.0, 2.0]):
-        visits = {name: (Visit(number, shard, number, 1.0),)}
-        scored = Evaluated(name, number + 1.0, {"loss": loss})
-        units.append([Advanced({name: 1.0}, visits=visits), scored])
-    entries += [*units[0], *units[1], Fell(name, 0, 0.0), *units[0], *units[1]]
-    state = fold(State(), [*entries, Evaluated(name, 2.0, {"loss": 0.5})])
-    assert [values["loss"] for _, values in state.first_scores[name]] == [3.0, 2.0, 0.5]
