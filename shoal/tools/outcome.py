@@ -121,7 +121,7 @@ def show(
     if as_json:
         echo(json.dumps(figures, indent=2, default=str))
     else:
-        echo("\n".join(lines(figures)))
+        echo_lines(lines(figures))
 
 
 def teller(as_json: bool) -> Callable[[str], None]:
@@ -141,13 +141,16 @@ def on_terminal() -> bool:
 
 def echo(text: str) -> None:
     """Print it; nothing if nobody reads any more, as after `| head -1`."""
-    text = printable(text)
-    if on_terminal():
-        text = folded(text, shutil.get_terminal_size().columns)
     try:
-        typer.echo(text)
+        typer.echo(printable(text))
     except BrokenPipeError:
         into_nothing(sys.stdout)
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Print lines for people: on a terminal folded. JSON and scripts are for `echo`."""
+    text = "\n".join(lines)
+    echo(folded(text, shutil.get_terminal_size().columns) if on_terminal() else text)
 
 
 def folded(text: str, columns: int) -> str:
@@ -191,8 +194,7 @@ def concluded(study: "Study", as_json: bool, command: str | None = None) -> Iter
     trials = study.trials
     failed = [trial.id for trial in trials if trial.status.startswith("failed")]
     if not as_json:
-        for line in next_steps(study, figures, failed, command):
-            echo(line)
+        echo_lines(next_steps(study, figures, failed, command))
     if len(failed) == len(trials) > 0:
         raise typer.Exit(1)
     why = figures["stopped"]
