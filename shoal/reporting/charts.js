@@ -141,6 +141,21 @@ const Charts = (() => {
     lines.axes.forEach((_, n) => { if ((from <= n && n <= to) || n === nearest) picks[n] = picked; });
   }
 
+  // -- a learning curve over epochs or time, on a linear or a log axis
+  function curve({ figure, times, unit }, timed, log) {
+    const layout = structuredClone(figure.layout);
+    if (timed) {
+      layout.xaxis.title.text = `${unit} of the study`;
+      delete layout.xaxis.dtick;
+    }
+    if (log !== (layout.yaxis.type === "log")) {
+      delete layout.yaxis.range;
+      layout.yaxis.type = log ? "log" : "linear";
+    }
+    const data = timed ? figure.data.map((trace, n) => ({ ...trace, x: times[n] })) : figure.data;
+    return { data, layout };
+  }
+
   // -- one figure
   function viewed(panel, number) {
     const view = panel.views?.[number];
@@ -194,7 +209,7 @@ const Charts = (() => {
   };
 
   function chooser(box, number, views) {
-    const label = element("label", "over", "over ");
+    const label = element("label", "", "over ");
     const select = document.createElement("select");
     select.append(...views.map((view, n) => new Option(view.name, n)));
     select.addEventListener("change", () => { shown.get(box).views[number] = Number(select.value); draw(box); });
@@ -253,5 +268,17 @@ const Charts = (() => {
   // How high a drawing will be, for those who wait for it.
   const height = (drawing) => (drawing.panels ?? [{ figure: drawing }]).reduce((sum, panel) => Math.max(sum, panel.figure?.layout.height ?? 400), 0);
   const repaint = () => { for (const box of shown.keys()) draw(box); };
-  return { draw, forget, height, repaint, shown };
+
+  // -- light and dark: as the system says, until this button says otherwise
+  function theme(button) {
+    const root = document.documentElement;
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    const dark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
+    const changed = () => { button.textContent = dark() ? "light" : "dark"; repaint(); };
+    button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; changed(); });
+    system.addEventListener("change", changed);
+    changed();
+  }
+
+  return { curve, draw, forget, height, repaint, shown, theme };
 })();

@@ -42,8 +42,8 @@ const tables = (() => {
     sort(table, by.column, by.way);
   }
 
-  // -- CSV, as RFC 4180 has it. A spreadsheet must take no text for a formula; numbers stay as they are
-  const FORMULA = /^\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|^[\t\r\n]/;
+  // -- CSV, as RFC 4180 has it. A spreadsheet must take no text for a formula, as in csv_cells.py; numbers stay as they are
+  const FORMULA = /^'*(\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n])/;
   const NUMBER = /^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)$/i;
 
   function field(text) {
@@ -56,7 +56,7 @@ const tables = (() => {
   function texts(table) {
     const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent + (head.dataset.unit ? ` (${head.dataset.unit})` : ""));
     const value = (cell) => cell.dataset.v ?? cell.dataset.k ?? cell.textContent;
-    return [heads, ...(orders.get(table) ?? [...table.tBodies[0].rows]).map((row) => [...row.cells].map(value))];
+    return [heads, ...[...table.tBodies[0].rows].map((row) => [...row.cells].map(value))];
   }
 
   function save(name, rows) {

@@ -173,7 +173,7 @@ class Pages:
             page=number,
         )
         if query.get("whole") == "1":
-            return JSONResponse(table.whole(study.seen(), question))
+            return _json(table.whole(study.seen(), question))
         return _json(table.answer(study.seen(), question))
 
     @of_study

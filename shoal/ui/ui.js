@@ -37,19 +37,7 @@
     document.body.textContent = `The server does not show the page (${error.message}).`;
     return;
   }
-  const root = document.documentElement;
-
-  // -- light and dark: as the system says, until the button says otherwise
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const dark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-
-  function repaint() {
-    one("theme").textContent = dark() ? "light" : "dark";
-    Charts.repaint();
-  }
-  one("theme").addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; repaint(); });
-  system.addEventListener("change", repaint);
-  one("theme").textContent = dark() ? "light" : "dark";
+  Charts.theme(one("theme"));
 
   // -- a part of the page is replaced only if it has changed; the focus stays where it was
   const shown = new Map();
@@ -193,14 +181,9 @@
 
   function curveDrawn() {
     if (!curve?.figure) return;
-    const layout = structuredClone(curve.figure.layout);
-    const timed = one("curve-x").value === "time";
-    if (timed) { layout.xaxis.title.text = `${curve.unit} of the study`; delete layout.xaxis.dtick; }
     const log = one("curve-log");
-    if (log.dataset.name !== curve.name) { log.dataset.name = curve.name; log.checked = layout.yaxis.type === "log"; }
-    if (log.checked !== (layout.yaxis.type === "log")) { delete layout.yaxis.range; layout.yaxis.type = log.checked ? "log" : "linear"; }
-    const data = timed ? curve.figure.data.map((trace, n) => ({ ...trace, x: curve.times[n] })) : curve.figure.data;
-    Charts.draw(one("curves-drawing"), { data, layout });
+    if (log.dataset.name !== curve.name) { log.dataset.name = curve.name; log.checked = curve.figure.layout.yaxis.type === "log"; }
+    Charts.draw(one("curves-drawing"), Charts.curve(curve, one("curve-x").value === "time", log.checked));
   }
   one("curve-name").addEventListener("change", curves);
   one("curve-x").addEventListener("change", curveDrawn);
@@ -226,7 +209,7 @@
   ]);
   const load = (box) => loads.get(box)();
   for (const box of loads.keys()) { late.add(box); seen.observe(box); }
-  document.querySelector('script[src$="plotly.js"]').addEventListener("load", repaint);
+  document.querySelector('script[src$="plotly.js"]').addEventListener("load", Charts.repaint);
 
   // -- news: the heading comes with it; what is in sight is asked for, the rest when it comes into sight
   let version = null;

@@ -1,4 +1,6 @@
-"""The tables of the report and of the live page, and how both fit a phone, in a real browser."""
+"""What the report and the live page share, in a real browser: tables, controls, and the way they
+fit a phone.
+"""
 
 import csv
 import math
@@ -15,6 +17,7 @@ from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Failed, Joined, Planned
 from shoal.core.plan import solo
 from shoal.core.trial import TrialId
+from shoal.engine import csv_cells
 
 ODD = 'a, "b"\nand c'
 LONG = "a value that is much longer than any column has room for " * 3
@@ -63,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained = [entry for n in range(28) for entry in epoch(f"t{n:02d}", 0, 1 - 0.01 * n)]
     failed = [Failed(TrialId(f"t{n}"), f"ValueError: {LONG}") for n in (28, 29)]
     gang = solo(TrialId("t00"), slot.id, 0)
-    write(folder, {0.0: [*entries, Planned((), (gang,))], 1.0: [*trained, *failed]})
+    write(folder, {0.0: [*entries, Planned((), (gang,))], 3.0: [*trained, *failed]})
     place = folder / "trials" / "t28"
     place.mkdir(parents=True)
     (place / "error.txt").write_text(TRACEBACK)
@@ -156,6 +159,10 @@ def test_the_csv_has_all_rows_and_columns_exactly(page: Any, address: str) -> No
     assert {name: first[name] for name in TEXTS} == TEXTS
     assert (float(first["training (s)"]), float(first["low"])) == (0.08, -1.5e-7)
     assert {row[1] for row in rows} == {"running", "waiting", "failed"}
+    for way in ("ascending", "descending"):
+        page.click('[data-title="trials"] th button:text-is("lr")')
+        page.wait_for_selector(f'[data-title="trials"] th[aria-sort="{way}"]')
+    assert _table(page, "trials")[1][0] == "t29", "rows are in another order than on the page"
     page.locator("#failures").scroll_into_view_if_needed()
     heads, *rows = _table(page, "failed trials")
     assert rows[0][:2] == ["t28", f"ValueError: {LONG}"]
@@ -187,6 +194,7 @@ def test_only_texts_are_kept_from_being_formulas(page: Any, folder: Path) -> Non
         "-1+cmd": "'-1+cmd",
         "=A1": "'=A1",
         " =A1": "' =A1",
+        "'=A1": "''=A1",
         "＝A1": "'＝A1",
         "\rx": '"\'\rx"',
         "a,b": '"a,b"',
@@ -197,6 +205,7 @@ def test_only_texts_are_kept_from_being_formulas(page: Any, folder: Path) -> Non
     }
     made = page.evaluate("rows => tables.csv(rows)", [[*fields]])
     assert made == ",".join(fields.values()) + "\r\n"
+    assert next(csv.reader([made])) == csv_cells.cells(fields)
 
 
 WIDER = """() => [...document.querySelectorAll("body *")].filter((each) => {
@@ -285,3 +294,30 @@ def test_a_long_value_is_cut_and_told_whole_with_the_focus(page: Any, address: s
     page.set_viewport_size({"width": 420, "height": 900})
     cut.evaluate("each => each.blur()")
     assert cut.bounding_box()["height"] > 2 * height
+
+
+CURVES = """() => {
+  const { data, layout } = document.querySelector("#curves-drawing .js-plotly-plot");
+  const { xaxis, yaxis, paper_bgcolor: paper } = layout;
+  const last = Math.max(...data.flatMap((trace) => trace.x));
+  return [xaxis.title.text, last, yaxis.type === "log", paper];
+}"""
+
+
+@pytest.mark.slow
+def test_curves_and_colours_are_as_their_controls_say(page: Any, address: str) -> None:
+    page.emulate_media(color_scheme="light")
+    _open(page, address, drawn=True)
+    page.locator("#curves").scroll_into_view_if_needed()
+    page.wait_for_selector("#curves-drawing .js-plotly-plot")
+    title, end, log, paper = page.evaluate(CURVES)
+    assert (title, end, log) == ("epochs", 1.0, False)
+    page.select_option("#curve-x", "time")
+    page.check("#curve-log")
+    assert page.evaluate(CURVES) == ["seconds of the study", 3.0, True, paper]
+    page.click("#theme")
+    assert page.locator("#theme").inner_text() == "light"
+    page.uncheck("#curve-log")
+    page.select_option("#curve-x", "epochs")
+    *rest, dark = page.evaluate(CURVES)
+    assert rest == [title, end, log] and dark != paper
