@@ -7,6 +7,7 @@ here: a value in `VALUES` (the JSON), and where it is worth it a line in `LINES`
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePath
 from re import compile as pattern
 from statistics import mean, stdev
@@ -472,15 +473,9 @@ def rescales_line(changes: Sequence[WidthChange]) -> str:
 # -- samples, and work that was lost ---------------------------------------------------------------
 
 
-def _samples_line(facts: FactValues) -> Iterator[str]:
-    """How many samples were trained, and how fast."""
-    if facts["throughput"] and facts["unit"] == "samples":
-        yield f"{count(facts['samples'])}, {count(facts['throughput'])} a second"
-
-
-def _reports_line(facts: FactValues) -> Iterator[str]:
-    """How many reports functions made, and how fast."""
-    if facts["throughput"] and facts["unit"] == "reports":
+def _trained_line(unit: str, facts: FactValues) -> Iterator[str]:
+    """How many samples or reports there were, and how fast; nothing if their unit is another."""
+    if facts["throughput"] and facts["unit"] == unit:
         yield f"{count(facts['samples'])}, {count(facts['throughput'])} a second"
 
 
@@ -623,8 +618,8 @@ LINES: Sequence[tuple[str, Callable[[FactValues], Iterable[str]]]] = (
     ("policy", _policy_line),
     ("harvest", _harvest_line),
     ("rescaled", _rescales_line),
-    ("samples", _samples_line),
-    ("reports", _reports_line),
+    ("samples", partial(_trained_line, "samples")),
+    ("reports", partial(_trained_line, "reports")),
     ("repeated", _repeated_line),
     ("split", _split_lines),
     ("failed", _failure_lines),

@@ -157,9 +157,11 @@ def size(value: float) -> str:
 
 
 def plural(value: int, noun: str) -> str:
-    """A number with its noun: 1 trial, 2 trials."""
+    """A number with its noun: 1 trial, 2 trials, 3 passes, 4 entries."""
     if value == 1:
         return f"{value:,} {noun}"
+    if re.search("[^aeiou]y$", noun):
+        return f"{value:,} {noun[:-1]}ies"
     return f"{value:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 

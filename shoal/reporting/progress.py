@@ -19,7 +19,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Entry, Failed, Finished, Joined, Left, Retired, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
-from shoal.reporting.format import DASH, config, count, duration, printable, score
+from shoal.reporting.format import DASH, config, count, duration, printable, score, status_words
 from shoal.reporting.gantt import natural
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Ends:
                 paused = epoch is not None and epoch < (self.furthest or 0.0)
                 how = ("paused" if paused else "finished") + _at_epoch(epoch)
             case Retired(trial):
-                how = "stopped early" + _at_epoch(_epoch(state, trial))
+                how = status_words("retired") + _at_epoch(_epoch(state, trial))
             case Failed(trial, why):
                 return f"{trial} failed: {why}"
             case Submitted(new) if self.furthest is not None and state.done.get(new.id, 0.0) > 0:

@@ -1,7 +1,7 @@
 """The sections of the report's page as data: notes, tables and places of drawings.
 
-A section is a row of `SECTIONS`; a column of the table of trials is one of `COLUMNS`. What blocks
-look like is known to the template page.html.j2 alone, which also escapes every text.
+A section is a row of `SECTIONS`; the table of trials is made of `Column`s. What blocks look like is
+known to the template page.html.j2 alone, which also escapes every text.
 """
 
 import shlex
@@ -230,10 +230,8 @@ def _has_metric(account: Account) -> bool:
 
 
 NAME = Column("trial", lambda row: str(row.id), lambda row: row.id)
-BEFORE = (  # the configuration; the metric comes between them
-    Column("status", lambda row: row.status, lambda row: status_words(row.status), look="chip"),
-)
-FIGURES = (
+STATUS = Column("status", lambda row: row.status, lambda row: status_words(row.status), look="chip")
+FIGURES = (  # behind the metric; then comes the configuration
     Column("epochs", lambda row: row.epochs, _epochs),
     Column("training", _training, lambda row: duration(_training(row)), unit="s"),
 )
@@ -259,7 +257,7 @@ AFTER = (
 )
 # What trials are sorted and searched by, by the heads of the columns.
 KEYS: Mapping[str, Callable[[TrialRow], Any]] = {
-    column.head: column.key for column in (NAME, *BEFORE, *FIGURES, *AFTER)
+    column.head: column.key for column in (NAME, STATUS, *FIGURES, *AFTER)
 }
 
 
@@ -272,13 +270,10 @@ class TrialTable:
     def __init__(self, account: Account, names: Sequence[str]) -> None:
         self._ranked = account.ranked()
         self._painted = painted_by(account)
-        columns = [*BEFORE]
+        self._before = [STATUS, *FIGURES]
         if account.metric:
-            columns.append(
-                Column(account.metric, lambda row: row.last, lambda row: score(row.last))
-            )
-        columns += FIGURES
-        self._before = columns
+            metric = Column(account.metric, lambda row: row.last, lambda row: score(row.last))
+            self._before.insert(1, metric)
         self._names = names
         self._after = [column for column in AFTER if column.shown(account)]
 
@@ -862,8 +857,7 @@ ELSEWHERE = ("study", "metric", "mode", "space", "marks")
 
 def setup(account: Account) -> list[Block]:
     """The runs, what the automatic policy chose, the options and the versions."""
-    entries = plural(account.entries, "entry").replace("entrys", "entries")
-    source = note(f"Made from the journal alone: {entries}.")
+    source = note(f"Made from the journal alone: {plural(account.entries, 'entry')}.")
     return [*_runs(account), *_choices(account), *_options(account), source]
 
 

@@ -20,7 +20,7 @@ from shoal.core.trial import Seconds, Trial, TrialId, shown
 from shoal.engine.journal import WRONG, Journal, as_read
 from shoal.engine.plain_files import is_there
 from shoal.options import POOL, Options, check_for_width, check_widths
-from shoal.reporting.format import plural
+from shoal.reporting.format import plural, status_words
 from shoal.search.space import value_of
 from shoal.study.checks import check_added, check_one_slot
 from shoal.study.folder import StudyBusy
@@ -287,7 +287,7 @@ def _extend_entries(
     known = check_known(state, trial)
     end = state.ended.get(trial)
     if end not in (None, "finished"):
-        how = "was stopped early" if end == "retired" else f"is {end.rstrip('.')}"
+        how = f"was {status_words(end)}" if end == "retired" else f"is {end.rstrip('.')}"
         remedy = "make a copy with warm_start=False, as nothing of it is durable"
         if end.startswith("failed"):
             remedy = "try it again with retry_failed=True"

@@ -24,7 +24,7 @@ from shoal.core.event import (
 from shoal.core.plan import Gang
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.format import config, described, plural
+from shoal.reporting.format import config, described, plural, status_words
 
 MOST = 300  # items that are remembered
 NAMED = 4  # names of one item that are listed
@@ -97,7 +97,7 @@ class NewsFeed:
                 yield "search", *self._submitted(entry)
                 self._known.add(trial.id)
             case Retired(trial):
-                yield "search", "stopped early:", str(trial)
+                yield "search", f"{status_words('retired')}:", str(trial)
             case Remembered("policy", {"follows": follows, "why": why}):
                 if self._follows != (follows, why):
                     self._follows = follows, why

@@ -94,6 +94,11 @@ def test_counts_shares_and_sizes() -> None:
         "1 trial",
         "1,200 trials",
     ]
+    assert [form.plural(2, noun) for noun in ("pass", "entry", "key")] == [
+        "2 passes",
+        "2 entries",
+        "2 keys",
+    ]
 
 
 def test_what_a_head_describes() -> None:
