@@ -284,8 +284,12 @@ def _why_no_checkpoint(recipe: FunctionRecipe, state: State, trial: TrialId) -> 
         keeps = "a loop with ask and tell keeps its models itself"
     elif isinstance(recipe, CommandRecipe):
         keeps = "a command keeps what it writes into the folder {checkpoint} before a report"
-    yet = "" if trial in state.ended else " yet"
-    return f"trial {trial} kept no checkpoint{yet}: {keeps}"
+    end = state.ended.get(trial)
+    if end is None:
+        return f"trial {trial} kept no checkpoint yet: {keeps}"
+    if end.startswith("failed"):
+        return f"trial {trial} kept no checkpoint; it {end}"
+    return f"trial {trial} kept no checkpoint: {keeps}"
 
 
 def function_checkpoint(saved: Mapping[str, Any]) -> Any:

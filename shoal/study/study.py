@@ -375,8 +375,8 @@ class Study:
     def finished(self) -> bool:
         """Whether the last run did all that was asked for, and no trial was added since.
 
-        False while it runs, and after it was stopped (by Ctrl-C, a time limit or `stop`) or cut
-        off: run it again to go on.
+        False while work is left, and after it was stopped (by Ctrl-C, a time limit or `stop`) or
+        cut off: run it again to go on. In a loop with `ask`: whether every trial was told.
         """
         since, lines = self.folder.snapshots.recent()
         return reporting.account(lines, since=since).status == "finished"

@@ -67,6 +67,20 @@ def test_a_function_that_kept_nothing_is_told_how_to(tmp_path: Path) -> None:
             ask()
 
 
+def test_a_function_that_failed_says_why_it_kept_nothing(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        shoal.report({"loss": 1.0}, checkpoint={"x": 1 / config["x"]})
+
+    study = shoal.create_study(
+        train, storage=tmp_path / "s", metric="loss", search_space={"x": shoal.grid([1.0, 0.0])}
+    )
+    study.optimize(max_epochs=1, progress=False)
+    assert study.checkpoint("t000") == {"x": 1.0}
+    for ask in (study.checkpoint, study.load_model):
+        with pytest.raises(StudyError, match="t001 kept no checkpoint; it failed: ZeroDivision"):
+            ask("t001")
+
+
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_a_search_at_module_level_is_to_be_guarded(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
