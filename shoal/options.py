@@ -11,7 +11,6 @@ in the same way: which trials there are, for how long they train, and what follo
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from difflib import get_close_matches
 from math import inf
 from numbers import Number
 from pathlib import Path
@@ -493,15 +492,9 @@ OF_RECIPES = frozenset(
 
 def _hint(name: str, known: Iterable[str]) -> str:
     """What the user may have meant by an option of that name."""
-    if name in other_tools.NEEDLESS:
-        return f" (leave it out: {other_tools.NEEDLESS[name]})"
-    meant = other_tools.for_optimize(name, OF_RECIPES)
     arguments = ["n_trials", *(each.name for each in fields(SearchArguments))]
-    if meant is None:
-        meant = " or ".join(get_close_matches(name, [*known, *arguments], 2))
-    if not meant:
-        return ""
-    return f" (did you mean {meant}?)"
+    meant = other_tools.for_optimize(name, OF_RECIPES)
+    return other_tools.hint(name, meant, [*known, *arguments])
 
 
 def check_names(arguments: Mapping[str, Any]) -> None:
@@ -510,9 +503,5 @@ def check_names(arguments: Mapping[str, Any]) -> None:
     options = {"n_trials", *(each.name for each in (*fields(SearchArguments), *fields(Options)))}
     for name in arguments:
         meant = other_tools.for_create(name, options, OF_RECIPES)
-        if meant is None:
-            meant = " or ".join(f"{near}=" for near in get_close_matches(name, known, 2))
-        hint = ""
-        if meant:
-            hint = f": did you mean {meant}?"
+        hint = other_tools.hint(name, meant, (f"{each}=" for each in known))
         raise StudyError(f"create_study has no argument {name}={hint}")

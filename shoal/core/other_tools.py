@@ -6,7 +6,8 @@ what both have names for.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 
 from shoal.core.errors import ArgumentError
 
@@ -127,7 +128,7 @@ def for_optimize(name: str, recipe: Collection[str]) -> str | None:
     """What to write in place of an argument that `optimize` lacks. `recipe`: a recipe's names."""
     if name in OPTIMIZE:
         return OPTIMIZE[name]
-    if name in CREATE:
+    if name in CREATE and name not in NEEDLESS:
         return _call("create_study", CREATE[name])
     attribute = RECIPE.get(name) or (name if name in recipe else None)
     return attribute and f"{attribute} of the recipe"
@@ -154,9 +155,20 @@ def for_recipe(name: str) -> str | None:
         return f"{RECIPE[name]}="
     if name in OPTIMIZE:
         return _call("study.optimize", OPTIMIZE[name])
-    if name in CREATE:
+    if name in CREATE and name not in NEEDLESS:
         return _call("create_study", CREATE[name])
     return None
+
+
+def hint(name: str, meant: str | None, near: Iterable[str] = ()) -> str:
+    """What an error adds to a wrong name: what was meant, that it is needless, or the like of it.
+
+    `near`: names of which one may have been misspelt.
+    """
+    if meant is None and name in NEEDLESS:
+        return f" (leave it out: {NEEDLESS[name]})"
+    meant = meant or " or ".join(get_close_matches(name, [*near], 2))
+    return f" (did you mean {meant}?)" if meant else ""
 
 
 def _call(function: str, text: str) -> str:

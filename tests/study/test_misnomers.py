@@ -201,6 +201,9 @@ def test_a_loop_and_a_function_refuse_them_alike(tmp_path: Path) -> None:
         ("accelerator", "did you mean optimize(device=)?"),
         ("timeout", "did you mean optimize(timeout=)?"),
         ("devices", "did you mean optimize(slots=), with backend='ray'?"),
+        ("trainer", "did you mean shoal.lightning(YourModule) or"),
+        ("logging_steps", "leave it out: scores are logged at each evaluation"),
+        ("storag", "did you mean storage=?"),
         ("batch_size", "did you mean batch_size of the recipe?"),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from shoal.core.other_tools import NEEDLESS, for_recipe
+from shoal.core.other_tools import for_recipe, hint
 from shoal.core.trial import Visit
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import Settings
@@ -151,11 +151,9 @@ def set_attributes(recipe: Adapted, attributes: Mapping[str, Any]) -> None:
             meant = for_recipe(name)
             if name in ("callbacks", "loggers"):
                 meant = f"study.optimize({name}=)"
-            hint = f" (leave it out: {NEEDLESS[name]})" if name in NEEDLESS else ""
-            if not hint and meant:
-                hint = f" (did you mean {meant}?)"
             raise TypeError(
-                f"recipes have no attribute {name!r}{hint}; they have {', '.join(sorted(known))}"
+                f"recipes have no attribute {name!r}{hint(name, meant)}; they have "
+                f"{', '.join(sorted(known))}"
             )
         if value is not None:
             setattr(recipe, name, value)
