@@ -20,13 +20,6 @@ from shoal.ui.actions import LOG
 from shoal.ui.studies import LiveStudy, Seen
 
 TAIL = 24_000  # bytes at the end of a log that are shown
-CHIPS = {
-    "finished": "finished",
-    "failed": "failed",
-    "running": "running",
-    "added": "open",
-    "open": "open",
-}
 OPEN = ("running", "waiting")  # these can be stopped
 ENDED_WELL = (*OPEN, "finished")  # these can be extended
 
@@ -154,7 +147,7 @@ def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> Cells:
     count = len(seen.account.trials)
     return [
         Cell(study.name, study.name, "link", f"/?study={quote(study.name, safe='')}"),
-        Cell(state, state, "chip", CHIPS.get(kind, "")),
+        Cell(state, state, "chip", kind),
         Cell(f"{count:,}", count),
         _best(seen.account),
         news,

@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from shoal.core.errors import StudyError
 from shoal.core.trial import Seconds
 from shoal.engine.journal import JournalError, Tail
 from shoal.engine.plain_files import is_there, status_of
 from shoal.reporting.accounting import Account, Accounting
-from shoal.reporting.charts import painted_by
 from shoal.reporting.importance import Memory
 from shoal.reporting.parameters import Parameter, parameters
 from shoal.reporting.score_charts import View
@@ -55,11 +53,6 @@ class Seen:
     def parameters(self) -> tuple[list[Parameter], dict[str, str]]:
         """What varies in the configurations, and what is the same in all of them."""
         return parameters(self.account)
-
-    @cached_property
-    def painted(self) -> Mapping[Any, str]:
-        """A colour for each trial."""
-        return painted_by(self.account)
 
     @cached_property
     def rows(self) -> Mapping[str, TrialRow]:
