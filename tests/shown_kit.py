@@ -19,7 +19,6 @@ from pathlib import Path
 
 from page_kit import fences, without_fences
 
-SLURM = ("sbatch ", "squeue", "shoal harvest ")
 # Measured, or drawn by what was measured: times, rates, scores, which trial was best by a hair.
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 UNIT = r" ?(?:ms|s|min|h|%|[kMGT]i?B|epochs|samples|moves|a second)(?![a-z])"
@@ -30,16 +29,12 @@ MEASURED = re.compile(
 CONFIGURED = re.compile(r"(?<![\w-])([a-z_][\w.]*)=[\w.+-]+")  # as lr=0.03, and not --nodes=2
 
 
-def prose(page: Path) -> str:
-    """What a page says outside of its blocks, without links' addresses and titles of folds."""
+def words(page: Path) -> int:
+    """How many words of prose a page has, without links' addresses and titles of folds."""
     text = without_fences(page.read_text())
     text = re.sub(r"^\?\?\?.*$", "", text, flags=re.M)
-    return re.sub(r"\]\([^)]*\)", "]", text)
-
-
-def words(page: Path) -> int:
-    """How many words of prose a page has."""
-    return len(re.findall(r"[A-Za-z0-9][\w'’.=/-]*", prose(page)))
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return len(re.findall(r"[A-Za-z0-9][\w'’.=/-]*", text))
 
 
 def stable(line: str) -> str:
@@ -64,14 +59,14 @@ def _is(line: str, other: str) -> bool:
 def run_page(page: Path, folder: Path, slurm: bool = False) -> None:
     """Do what a page shows, and compare what it shows as printed.
 
-    Commands that need Slurm are left out unless `slurm`.
+    Blocks that begin with `sbatch` are left out unless `slurm`.
     """
     printed: str | None = None
     for block in fences(page.read_text()):
         if block.language == "python" and block.title:
             (folder / block.title).write_text(block.text)
         elif block.language == "bash":
-            needs_slurm = block.text.startswith(SLURM)
+            needs_slurm = block.text.startswith("sbatch ")
             printed = None if needs_slurm and not slurm else run(block.text, folder)
         elif block.language == "" and printed is not None:
             lost = missing(block.text, printed)

@@ -68,6 +68,14 @@ def for_users() -> list[Path]:
     return [DOCS / page for page in re.findall(r"^\s*- (?:.*?: )?(\S+\.md)$", text, flags=re.M)]
 
 
+def test_llms_txt_has_all_pages_for_users() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    listed = text.partition("\n      sections:")[2].partition("\nmarkdown_extensions:")[0]
+    patterns = re.findall(r"^ +- (\S+\.md)$", listed, flags=re.M)
+    pages = [page for pattern in patterns for page in DOCS.glob(pattern)]
+    assert sorted(pages) == sorted(for_users())
+
+
 @pytest.mark.parametrize("page", for_users(), ids=lambda page: str(page.relative_to(DOCS)))
 def test_pages_for_users_say_group_model_and_pass(page: Path) -> None:
     """Gang, lane and visit are words of the journal and the code: only as such, or explained."""
@@ -102,7 +110,9 @@ def test_commands_shown_exist(page: Path) -> None:
     """In every page."""
     there = options_of("", typer.main.get_command(app))
     there["slurm script"] |= there["run"]  # which it passes on
-    whole_lines = re.findall(r"^\s*shoal ([^\n#]*)$", "\n".join(blocks(page, "")), flags=re.M)
+    code = [text for language in ("", "bash", "sh") for text in blocks(page, language)]
+    lines = "\n".join(code).replace("\\\n", " ")
+    whole_lines = re.findall(r"^\s*(?:\w+=\S+ )?shoal ([^\n#]*)", lines, flags=re.M)
     for shown in whole_lines + re.findall(r"`shoal ([^`]*)`", page.read_text()):
         name = next(
             (n for n in sorted(there, key=len, reverse=True) if f"{shown} ".startswith(f"{n} ")),

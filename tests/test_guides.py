@@ -1,11 +1,12 @@
 """The guides by task: short, and what they show is what happens."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import shown_kit as kit
-from page_kit import DOCS, fences
+from page_kit import DOCS, ROOT, fences
 
 GUIDES = DOCS / "guides"
 PAGES = sorted(GUIDES.glob("*.md"))
@@ -29,23 +30,48 @@ def test_a_file_is_the_same_in_every_guide() -> None:
     assert len(files) == 1
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "empty"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.stem != ON_RAY], ids=lambda page: page.stem
 )
-def test_what_a_guide_shows_happens(page: Path, tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    folder = tmp_path / "empty"
-    folder.mkdir()
+def test_what_a_guide_shows_happens(page: Path, folder: Path) -> None:
     kit.run_page(page, folder)
 
 
 @pytest.mark.slow
-def test_what_the_guide_to_shards_shows_happens_on_ray(tmp_path: Path) -> None:
+def test_what_the_guide_to_shards_shows_happens_on_ray(folder: Path) -> None:
     pytest.importorskip("ray", reason="Ray is an extra")
-    folder = tmp_path / "empty"
-    folder.mkdir()
     kit.run_page(GUIDES / f"{ON_RAY}.md", folder)
+
+
+@pytest.mark.slow
+def test_what_a_first_run_shows_happens(folder: Path) -> None:
+    shutil.copy(ROOT / "examples" / "digits.py", folder)
+    kit.run_page(DOCS / "install.md", folder)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_home_page_run(folder: Path) -> None:
+    """One trains a module of Lightning, the other a program; both are in train.py."""
+    pytest.importorskip("lightning", reason="Lightning is an extra")
+    module = fences((DOCS / "compare" / "lightning.md").read_text())[0].text
+    for old, new in (("class Classifier", "class LitModel"), ("width, lr)", "lr, width=8)")):
+        assert module.count(old) == 1
+        module = module.replace(old, new)
+    files = [module, "import sys\nprint(f'loss={float(sys.argv[2])}')\n"]
+    shown = [each.text for each in fences((DOCS / "index.md").read_text())]
+    commands = [text for text in shown if text.startswith("shoal run ")]
+    for text, command in zip(files, commands, strict=True):
+        (folder / "train.py").write_text(text)
+        assert not kit.missing("study    …: finished\n", kit.run(command, folder))
+        shutil.rmtree(folder / "runs")
 
 
 def test_questions_have_short_answers_with_links() -> None:
