@@ -332,7 +332,8 @@ def thinned(points: Points, limit: int) -> Points:
 def value_axis(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]:
     """What plotly is to know of the values' axis: log for values that span decades, and its range.
 
-    The range lets a few diverging curves leave the picture.
+    The range lets a few diverging curves leave the picture. A log axis loses no value: all are
+    above 0.
     """
     finite = sorted(drawable(values))
     if len(finite) < 3:
@@ -344,7 +345,7 @@ def value_axis(values: Sequence[float], best: Sequence[float]) -> dict[str, Any]
     high = max([finite[int(0.98 * (len(finite) - 1))], *drawn])
     usual = (high - low) or 0.1 * abs(high) or 1.0
     strays = finite[-1] - finite[0] > 3 * usual
-    if low > 0 and high / low > 40:
+    if finite[0] > 0 and high / low > 40:
         settings: dict[str, Any] = {"type": "log"}
         if strays:
             settings["range"] = [log10(low) - 0.1, log10(high) + 0.1]

@@ -12,7 +12,7 @@ TREES = 32
 LEAF = 2  # rows of a leaf at least; of many rows a hundredth
 
 
-class Finding(NamedTuple):
+class Importances(NamedTuple):
     """What a forest says of its columns.
 
     `parts`: of each column, of 1 in all; all 0 where no column helps. `explained`: which part of
@@ -85,7 +85,9 @@ class _Tree:
             nodes[at] = np.where(below, left[node], right[node])
 
 
-def finding(table: Floats, categories: Sequence[int], scores: Floats, seed: int = 0) -> Finding:
+def permutation_importance(
+    table: Floats, categories: Sequence[int], scores: Floats, seed: int = 0
+) -> Importances:
     """Grow a forest, and see how much worse it predicts when one column after the other is mixed.
 
     Each tree is grown on as many rows, drawn with repetition, and judged by the others.
@@ -115,7 +117,7 @@ def finding(table: Floats, categories: Sequence[int], scores: Floats, seed: int 
     error = np.square(predicted[known] / judged[known] - scores[known]).sum()
     spread = np.square(scores[known] - scores[known].mean()).sum()
     explained = 1.0 - float(error / spread) if spread > 0 else 0.0
-    return Finding(tuple(map(float, parts / (total or 1.0))), explained)
+    return Importances(tuple(map(float, parts / (total or 1.0))), explained)
 
 
 def _draws(rows: int, draw: np.random.Generator) -> Iterator[tuple[Ints, Ints]]:

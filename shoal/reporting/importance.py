@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from shoal.reporting.accounting import Account
-from shoal.reporting.parameters import Parameter, parameters_of
+from shoal.reporting.parameters import Parameter, Rows, parameters_of
 from shoal.reporting.tally import TrialRow
 
 LEAST = 10  # scored trials; of fewer nothing can be told
@@ -25,7 +25,6 @@ UNCLEAR = 0.1  # part of the variance that a forest must explain for its word to
 SEED = 0
 ENDED = ("finished", "retired", "failed")
 
-Rows = Sequence[TrialRow]
 Table = Sequence[Sequence[float]]  # a row for each trial, a column for each parameter
 
 
@@ -49,11 +48,8 @@ class Importance(NamedTuple):
         return self.explained < UNCLEAR
 
 
-def importance(account: Account, optuna: bool = True) -> Importance | None:
-    """How much each hyper-parameter matters; None: too few trials have a score, or none varies.
-
-    `optuna`: ask Optuna's evaluator where it is installed.
-    """
+def importance(account: Account) -> Importance | None:
+    """How much each hyper-parameter matters; None: too few trials have a score, or none varies."""
     rows = scored_rows(account)
     if len(rows) < LEAST:
         return None
@@ -71,9 +67,9 @@ def importance(account: Account, optuna: bool = True) -> Importance | None:
     ranks = _ranks(chosen, account.mode)
     table = [*zip(*(_column(parameter, chosen) for parameter in varying), strict=True)]
     categories = [n for n, each in enumerate(varying) if each.scale == "category"]
-    found = forest.finding(np.array(table), categories, np.array(ranks), SEED)
+    found = forest.permutation_importance(np.array(table), categories, np.array(ranks), SEED)
     by, parts = f"a forest of {forest.TREES} regression trees", found.parts
-    if optuna and (asked := _optuna(table, varying, ranks)):
+    if asked := _optuna(table, varying, ranks):
         by, parts = f"fANOVA of Optuna {version('optuna')}", asked
     named = zip((each.name for each in varying), parts, strict=True)
     ordered = dict(sorted(named, key=lambda pair: -pair[1]))
@@ -168,7 +164,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[int, Importance | None]] = {}
+        self._known: dict[str, tuple[int, Importance]] = {}
 
     def of(self, name: str, account: Account) -> Importance | None:
         """The importances as of now or a little before. `name`: of these trials among others."""
@@ -183,5 +179,6 @@ class Memory:
                 if not grown and (scores == count or not is_over):
                     return known
             found = importance(account)
-            self._known[name] = scores, found
+            if found is not None:
+                self._known[name] = scores, found
             return found

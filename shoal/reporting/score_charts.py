@@ -173,11 +173,11 @@ class Frame(NamedTuple):
         outside = 0
         if "range" in settings:
             outside = sum(not inside[0] <= score <= inside[1] for score in scores)
-        return cls(settings, 10**floor if on_log else floor, outside)
+        return cls(settings, 10 ** min(floor, 300.0) if on_log else floor, outside)
 
-    def axis(self, account: Account, title: bool = True, **more: Any) -> Look:
+    def axis(self, account: Account, **more: Any) -> Look:
         """The axis as plotly takes it."""
-        return axis((account.metric or "") if title else "", **self.settings, **more)
+        return axis(account.metric or "", **self.settings, **more)
 
     @property
     def note(self) -> str:
@@ -246,21 +246,10 @@ def _history(aim: Aim) -> Panel:
     last = max((row.number for row in aim.whole.trials), default=0) + 1
     by_time = _steps(aim.whole, lambda row: times[row.id] / unit[0], end / unit[0])
     by_number = _steps(aim.whole, lambda row: row.number + 1, last)
-    traces: list[Look] = []
-    for name, rows, marker in groups:
-        heights = [aim.frame.floor if row.status == "failed" else row.last for row in rows]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": [times[row.id] / unit[0] for row in rows],
-                "y": heights,
-                "marker": marker,
-                "customdata": _numbers(rows),
-                "hovertemplate": HOVER,
-            }
-        )
+    traces = [
+        _dots(aim, rows, [times[row.id] / unit[0] for row in rows], marker, name=name)
+        for name, rows, marker in groups
+    ]
     traces.append(
         {
             "type": "scatter",
@@ -290,6 +279,20 @@ def _history(aim: Aim) -> Panel:
         ),
     }
     return {**_panel(aim, figure), "views": views}
+
+
+def _dots(aim: Aim, rows: Rows, across: Sequence[float], marker: Look, **more: Any) -> Look:
+    """Trials that look alike, each at its score; those that failed where there is none."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        **more,
+        "x": across,
+        "y": [aim.frame.floor if row.status == "failed" else row.last for row in rows],
+        "marker": marker,
+        "customdata": _numbers(rows),
+        "hovertemplate": HOVER,
+    }
 
 
 def _times(account: Account) -> dict[TrialId, Seconds]:
@@ -343,6 +346,8 @@ def _importance_note(aim: Aim) -> str:
     found = aim.importance
     if found is None:
         count = len(scored_rows(aim.whole))
+        if count >= LEAST:
+            return "The trials with a score so far have the same hyper-parameters."
         return f"To tell what matters takes {LEAST} trials with a score; there are {count}."
     of = plural(found.trials, "trial")
     if found.trials < found.scored:
@@ -441,6 +446,9 @@ def _between(scale: Sequence[tuple[float, str]], part: float) -> str:
 def _score_axis(aim: Aim, rows: Rows) -> dict[str, Any]:
     """The axis of the scores; what lies outside the usual range ends at an end."""
     scores = [float(row.last or 0.0) for row in rows]
+    usual = drawable(scores)
+    low, high = min(usual, default=0.0), max(usual, default=0.0)
+    scores = [min(max(score, low), high) for score in scores]
     settings = aim.frame.settings
     ticks = None
     if settings.get("type") == "log":
@@ -565,7 +573,7 @@ def _slice(aim: Aim, account: Account, parameter: Parameter) -> Figure:
     for group, marker in layers:
         rows = [row for row in group if row.id in parameter.values]
         if rows:
-            traces.append(_dots(aim, parameter, rows, marker))
+            traces.append(_dots(aim, rows, [_across(parameter, row) for row in rows], marker))
     shape = layout(
         270,
         showlegend=False,
@@ -575,19 +583,6 @@ def _slice(aim: Aim, account: Account, parameter: Parameter) -> Figure:
         margin={"l": 56, "r": 14, "t": 12, "b": 46},
     )
     return {"data": traces, "layout": shape}
-
-
-def _dots(aim: Aim, parameter: Parameter, rows: Rows, marker: Look) -> Look:
-    """Trials that look alike."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [_across(parameter, row) for row in rows],
-        "y": [aim.frame.floor if row.status == "failed" else row.last for row in rows],
-        "marker": marker,
-        "customdata": _numbers(rows),
-        "hovertemplate": HOVER,
-    }
 
 
 def _across(parameter: Parameter, row: TrialRow) -> float:

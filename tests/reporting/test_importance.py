@@ -7,6 +7,7 @@ from math import log10
 from time import process_time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shoal.core.event import Entry, Evaluated, Opened, Submitted
@@ -14,6 +15,7 @@ from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
 from shoal.reporting import importance as module
 from shoal.reporting.accounting import Account, account
+from shoal.reporting.forest import permutation_importance
 from shoal.reporting.importance import FANOVA, LEAST, Importance, Memory, importance
 
 Config = Mapping[str, Any]
@@ -48,7 +50,10 @@ def study(count: int, score: Score, mode: str = "max") -> Account:
 
 
 def told(told_of: Account, optuna: bool = True) -> Importance:
-    found = importance(told_of, optuna)
+    with pytest.MonkeyPatch.context() as patch:
+        if not optuna:
+            patch.setattr(module, "find_spec", lambda name: None)
+        found = importance(told_of)
     assert found is not None
     return found
 
@@ -111,6 +116,18 @@ def test_noise_is_called_noise(count: int, optuna: bool) -> None:
     assert found.explained < 0.1
 
 
+def test_of_many_categories_few_trials_tell_the_good_ones_and_names_tell_nothing() -> None:
+    """A category stands where the trials put it that a tree is grown on, and those alone."""
+    draw = np.random.default_rng(0)
+    kind = draw.integers(8, size=40)
+    columns = np.column_stack([kind, draw.random((40, 4))])
+    scores = (kind * 5 % 8) + draw.normal(size=40) * 0.3
+    found = permutation_importance(columns, [0], scores)
+    assert found.parts[0] > 0.9 and found.explained > 0.8
+    names = np.column_stack([np.arange(40.0), columns[:, 1:]])
+    assert permutation_importance(names, [0], draw.random(40)).explained < 0.1
+
+
 def test_equal_scores_say_nothing() -> None:
     found = told(study(40, lambda config, draw: 0.5))
     assert found.unclear
@@ -141,9 +158,8 @@ def test_the_same_trials_give_the_same_importances() -> None:
     assert list(told(study(50, only_lr, "min")).parts) == list(first.parts)
 
 
-def test_without_optuna_the_forest_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    assert told(study(40, only_lr)).by == "a forest of 32 regression trees"
+def test_without_optuna_the_forest_answers() -> None:
+    assert told(study(40, only_lr), optuna=False).by == "a forest of 32 regression trees"
 
 
 def test_an_optuna_that_fails_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,3 +191,20 @@ def test_a_live_study_is_looked_at_again_only_when_it_has_grown(
     for count in (100, 100, 103, 105, 106, 106, 112):
         assert memory.of("", study(count, only_lr)) is not None
     assert asked == [100, 106, 112]
+
+
+def test_a_live_study_is_told_as_soon_as_it_has_enough_trials() -> None:
+    """However few epochs the last of them has beside the others'."""
+
+    def scored(count: int) -> Account:
+        entries: list[Entry] = [Opened(1, {}, {"metric": "m", "mode": "max"})]
+        for number in range(count):
+            trial = TrialId(f"t{number}")
+            entries.append(Submitted(Trial(trial, 50.0, {"lr": 0.1 * number})))
+            epochs = 50 if number < LEAST - 1 else 1
+            entries += [Evaluated(trial, float(epoch), {"m": number}) for epoch in range(epochs)]
+        return account(Line(0.0, entry) for entry in entries)
+
+    memory = Memory()
+    assert memory.of("", scored(LEAST - 1)) is None
+    assert memory.of("", scored(LEAST)) is not None

@@ -1,5 +1,6 @@
 """The drawings of scores: the best so far, importances, configurations against scores."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -126,6 +127,17 @@ def test_diverged_scores_leave_the_picture_and_the_best_never_do() -> None:
     assert "range" not in settings or settings["range"][1] > 50
 
 
+@pytest.mark.parametrize("odd", [0.0, -1e9, -sys.float_info.max])
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_one_odd_score_among_many_spoils_no_drawing(odd: float, mode: str) -> None:
+    """The others span decades, on an axis that has no place for it if it is a log one."""
+    lines = study(mode, (odd, *(0.01 + 0.011 * number for number in range(80))))
+    for chart in CHARTS.values():
+        assert chart.make(View(account(lines), 1000)) is not None
+    (panel,) = made(parallel, lines)["panels"]
+    assert all(0 <= at <= 1 for at in panel["lines"]["axes"][-1]["at"])
+
+
 def test_what_has_no_score_has_no_drawing(hopping: list[Line], empty: list[Line]) -> None:
     for lines in (empty, [Line(0.0, Opened(1, {})), *hopping[1:]]):
         view = View(account(lines), 1000)
@@ -144,6 +156,17 @@ def test_importances_say_who_says_so_and_what_is_too_little(many: list[Line]) ->
     few = made(importances, study("max"))
     assert few["panels"] == []
     assert few["note"] == "To tell what matters takes 10 trials with a score; there are 5."
+
+
+def test_equal_configurations_of_all_scored_trials_are_said() -> None:
+    lines = [Line(0.0, Opened(1, {}, {"metric": "m", "mode": "max"}))]
+    for number in range(12):
+        trial = TrialId(f"t{number}")
+        lines.append(Line(0.0, Submitted(Trial(trial, 1.0, {"lr": 0.1 * (number // 11)}))))
+        lines.append(Line(1.0, Evaluated(trial, 1.0, {"m": 0.1 * number})))
+    lines.append(Line(2.0, Failed(trial, "why")))
+    drawing = made(importances, lines)
+    assert drawing["note"].endswith("have the same hyper-parameters.")
 
 
 def test_noise_has_a_warning() -> None:
