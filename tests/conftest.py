@@ -36,6 +36,7 @@ try:
 except ImportError:  # of an older pytest
     coerce_node_id = str
 import typer.testing
+from browser_kit import browser, page  # noqa: F401 - fixtures
 
 import shoal
 from shoal.engine.process import STOPPING

@@ -15,13 +15,16 @@ const Charts = (() => {
     return { data, layout: look };
   }
 
-  const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  // Users' texts come escaped: what plotly shows as one character may be written as &#x27;.
+  const letters = (text) => text.match(/&#?\w+;|./gsu) ?? [];
+  const size = (text) => letters(text).length;
+  const cut = (text, most) => (size(text) > most ? `${letters(text).slice(0, most - 1).join("")}…` : text);
 
   function legendLines(figure, width) {
     let lines = 1;
     let used = 0;
     const items = figure.data.filter((trace) => trace.showlegend !== false && trace.name);
-    const widest = Math.max(...items.map((trace) => 44 + 7 * trace.name.length));
+    const widest = Math.max(...items.map((trace) => 44 + 7 * size(trace.name)));
     for (const _ of items) {  // plotly gives each item as much as the longest needs
       if (used && used + widest > width) { lines += 1; used = 0; }
       used += widest;
@@ -61,7 +64,7 @@ const Charts = (() => {
     if (!axis.ticktext) return axis;
     const at = axis.tickvals.map((value) => (axis.type === "log" ? Math.log10(value) : value));
     const [low, high] = axis.range ?? [Math.min(...at), Math.max(...at)];
-    const kept = apart(at.map((value) => ((value - low) / (high - low || 1)) * length), axis.ticktext.map((text) => (across ? 15 : 6.6 * text.length + 10)));
+    const kept = apart(at.map((value) => ((value - low) / (high - low || 1)) * length), axis.ticktext.map((text) => (across ? 15 : 6.6 * size(text) + 10)));
     return { ...axis, tickvals: axis.tickvals.filter((_, n) => kept.has(n)), ticktext: axis.ticktext.filter((_, n) => kept.has(n)) };
   }
 
@@ -77,7 +80,7 @@ const Charts = (() => {
 
   // -- parallel coordinates: axes side by side, or one below the other where their names have no room
   function hasRoom(axes, width) {
-    const longest = Math.max(...axes.map((axis) => axis.name.length));
+    const longest = Math.max(...axes.map((axis) => size(axis.name)));
     return width >= Math.min(130, Math.max(72, 7 * longest + 12)) * axes.length;
   }
 
@@ -111,8 +114,8 @@ const Charts = (() => {
       const line = (from, to, look) => { const [a, b] = [place(along, from), place(along, to)]; shapes.push({ type: "line", x0: a.x, y0: a.y, x1: b.x, y1: b.y, line: look }); };
       line(0, 1, { color: css("--soft"), width: 1 });
       if (picks[along]) line(...picks[along], { color: css("--accent"), width: 5 });
-      const size = axis.ticks.map(([, words]) => (beside ? 15 : 6.2 * words.length + 8));
-      const kept = apart(axis.ticks.map(([at]) => at * length), size);
+      const sizes = axis.ticks.map(([, words]) => (beside ? 15 : 6.2 * size(words) + 8));
+      const kept = apart(axis.ticks.map(([at]) => at * length), sizes);
       axis.ticks.forEach(([at, words], n) => {
         if (!kept.has(n)) return;
         const anchor = beside ? { xanchor: "right", xshift: -4 } : { yanchor: "top", yshift: -3, xanchor: at < 0.02 ? "left" : at > 0.98 ? "right" : "center" };
@@ -229,12 +232,12 @@ const Charts = (() => {
     });
   }
 
-  const shape = (drawing) => JSON.stringify(drawing.panels.map((panel) => [panel.title, panel.views?.length]));
+  // What the reader's choices are about: they end when it changes.
+  const shape = (drawing) => JSON.stringify(drawing.panels.map((panel) => [panel.title, panel.views?.length, panel.lines?.axes.map((axis) => axis.name)]));
 
   // Draw, or draw again as the page is now. A drawing without panels is one figure.
   function draw(box, drawing, hover) {
-    const before = shown.get(box);
-    const now = before ?? { views: [], picks: [] };
+    const now = shown.get(box) ?? {};
     if (drawing) {
       now.drawing = drawing.panels ? drawing : { panels: [{ figure: drawing }] };
       now.hover = hover;
@@ -243,7 +246,10 @@ const Charts = (() => {
     now.width = box.clientWidth;
     box.style.minHeight = "";
     const outline = shape(now.drawing);
-    if (now.outline !== outline) { build(box, now.drawing); now.outline = outline; }
+    if (now.outline !== outline) {
+      build(box, now.drawing);
+      Object.assign(now, { outline, views: [], picks: [] });
+    }
     box.querySelector(".says").textContent = now.drawing.note ?? "";
     box.querySelectorAll(".plot").forEach((place, number) => {
       plot(place, now.drawing.panels[number], now, number);

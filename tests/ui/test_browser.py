@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import httpx
 import preloaded
 import pytest
-from ui_kit import NEEDS_CHROMIUM, epoch, many, opened, serving, submitted, write
+from ui_kit import epoch, many, opened, serving, submitted, write
 
 from shoal import reporting
 from shoal.core.cluster import Slot, SlotId
@@ -21,8 +21,6 @@ from shoal.core.trial import Trial, TrialId
 from shoal.study.folder import Folder
 
 HERE = Path(__file__).resolve().parent
-
-pytestmark = NEEDS_CHROMIUM
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui_kit import NEEDS_CHROMIUM, SHARD, epoch, many, opened, serving, submitted, write
+from ui_kit import SHARD, epoch, many, opened, serving, submitted, write
 
 from shoal import reporting
 from shoal.core.cluster import Slot, SlotId
@@ -50,8 +50,6 @@ TRACEBACK = "Traceback (most recent call last):\n" + "".join(
     f'  File "a/long/way/to/the/module_{n}.py", line {n}, in {"a_function_" * 12}\n    ^^^^\n'
     for n in range(9)
 )
-
-pytestmark = NEEDS_CHROMIUM
 
 
 @pytest.fixture(scope="module")

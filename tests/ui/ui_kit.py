@@ -1,14 +1,12 @@
 """Journals that pages are made of, and a page that is served."""
 
 import random
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from starlette.testclient import TestClient
 
 from shoal.core.cluster import ShardId, Slot, SlotId
@@ -32,10 +30,6 @@ from shoal.ui.guard import KEY, Connections, Guard
 from shoal.ui.serve import Server
 from shoal.ui.studies import Shelf
 
-CHROMIUM = shutil.which("chromium")
-NEEDS_CHROMIUM = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium here: apt-get install chromium"
-)
 SHARD = ShardId("s0")
 EPOCH = 1000  # samples
 HOST = "127.0.0.1:8765"

@@ -1,12 +1,13 @@
-"""A real browser for the tests of the pages."""
+"""A real browser for the tests of the report and of the live page: `browser`, and `page` in it."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ui_kit import CHROMIUM
 
+CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -21,6 +22,8 @@ PATIENCE = 20_000  # milliseconds that anything may take on a busy machine
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: apt-get install chromium")
     api = pytest.importorskip(
         "playwright.sync_api", reason="needs playwright: pip install playwright"
     )
