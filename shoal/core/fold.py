@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -215,7 +216,8 @@ def _evaluated(draft: Draft, entry: Evaluated) -> None:
 
 
 def _count(scores: Scores, epoch: float) -> int:
-    return sum(of == epoch for of, _ in scores)
+    """How many of the newest scores are of that epoch."""
+    return sum(1 for _ in takewhile(lambda score: score[0] == epoch, reversed(scores)))
 
 
 def _measured(draft: Draft, entry: Measured) -> None:
