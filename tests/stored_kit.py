@@ -261,10 +261,14 @@ def weights(study: shoal.Study, which: str = "last") -> dict[str, Any]:
     return found
 
 
-def numerics() -> str:
-    """A hash of what this machine and this torch make of a small training; equal hashes promise
-    equal bits.
+def numerics() -> set[str]:
+    """Hashes of what this machine makes of a small training, with torch and with numpy alone: a
+    study that has one of them was trained with the same bits.
     """
+    return {_torch_numerics(), _numpy_numerics()}
+
+
+def _torch_numerics() -> str:
     torch.manual_seed(5)
     inputs, labels = torch.randn(64, 5), torch.arange(64) % 3
     hashed = hashlib.sha256()
@@ -287,6 +291,18 @@ def numerics() -> str:
         for parameter in model.parameters():
             hashed.update(parameter.detach().numpy().tobytes())
     return hashed.hexdigest()
+
+
+def _numpy_numerics() -> str:
+    """NumPy's BLAS chooses its sums by the processor's model, torch's by its instructions."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(30, 5)).astype("float32")
+    y = rng.integers(0, 3, 30).astype("float32")
+    line = np.zeros(5)
+    for batch in range(40):
+        chosen = slice(batch % 16, batch % 16 + 2 + batch % 13)
+        line += 0.1 * (y[chosen] - x[chosen] @ line) @ x[chosen] / len(y[chosen])
+    return hashlib.sha256(line.tobytes()).hexdigest()
 
 
 # -- the report

@@ -57,7 +57,6 @@ Run = Callable[..., str]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs blocks of a page as a script in an empty folder; gives what it prints."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def printed(page: str, *titles: str) -> str:
@@ -154,7 +153,9 @@ def test_an_objective_of_optuna_runs_as_it_is(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweeps_function_runs_offline(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweeps_function_runs_offline(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sweep needs an account: here its configurations are drawn, and everything else is real."""
     wandb = pytest.importorskip("wandb")
     rng, sweeps, names = random.Random(0), [], []
@@ -173,7 +174,9 @@ def test_a_sweeps_function_runs_offline(run: Run, monkeypatch: pytest.MonkeyPatc
     def begun(*args: Any, **kwargs: Any) -> Any:
         space = sweeps[0]["sweep"]["parameters"]
         config = {name: rng.uniform(each["min"], each["max"]) for name, each in space.items()}
-        return init(*args, config={**config, "width": int(config["width"])}, **kwargs)
+        config["width"] = int(config["width"])
+        # wandb reads the environment and the folder once a process, maybe in another test.
+        return init(*args, config=config, mode="offline", dir=tmp_path, **kwargs)
 
     def logged(run: Any, data: dict[str, Any]) -> None:
         names.extend(data)

@@ -306,21 +306,28 @@ def platform_facts(device: str) -> dict[str, str]:
 
     With a cluster of several machines this is the one that runs the study.
     """
+    name, model = _processor()
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": name,
+        "processor's model": model,
         "instructions": instructions(),
         "device": kind_of_name(device_of(device)),
     }
 
 
-def _processor() -> str:
-    """The processor's name, as the system tells it."""
+# What tells processors apart that virtual machines give one name; on ARM there is no name at all.
+_MODEL = ("cpu family", "model", "CPU implementer", "CPU part")
+
+
+def _processor() -> tuple[str, str]:
+    """The processor's name and the numbers of its model, as the system tells them."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            names = [line for line in lines if line.startswith("model name")]
+            pairs = [line.partition(":")[::2] for line in lines]
     except OSError:
-        names = []
-    if names:
-        return names[0].partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+        pairs = []
+    # Of the first of several processors that are alike.
+    facts = {name.strip(): value.strip() for name, value in reversed(pairs)}
+    model = ", ".join(f"{name} {facts[name]}" for name in _MODEL if name in facts)
+    return facts.get("model name") or platform.processor() or platform.machine(), model

@@ -20,6 +20,7 @@ from shoal.core.errors import StudyError
 from shoal.options import Options
 from shoal.study.backends import check_slots, slots_here
 from shoal.study.folder import TrialsFailed
+from shoal.study.head import platform_facts
 from shoal.tools.check import replay_lines
 
 
@@ -362,19 +363,25 @@ def test_replay_says_in_what_another_place_differs(
     torchs = version("torch")
     moved = unsealed(journal.read_text()).replace(f'"torch":"{torchs}"', '"torch":"1.0"')
     moved = moved.replace('"instructions":"', '"instructions":"NEON and ')
+    moved = moved.replace('"processor\'s model":"', '"processor\'s model":"cpu family 6, was ')
     journal.write_text(moved.replace('"lr":0.1', '"lr":0.2'))
     (row,) = shoal.load_study(tmp_path / "s").replay()
     here = torch.backends.cpu.get_cpu_capability()
-    said = [f"instructions was NEON and {here}, is {here}", f"torch was 1.0, is {torchs}"]
+    model = platform_facts("cpu")["processor's model"]
+    said = [
+        f"processor's model was cpu family 6, was {model}, is {model}",
+        f"instructions was NEON and {here}, is {here}",
+        f"torch was 1.0, is {torchs}",
+    ]
     assert row["elsewhere"] == said
     text = replay_lines({"trials": [row]})[0]
-    assert "DIFFERS by up to" in text and "elsewhere" in text and said[1] in text
+    assert "DIFFERS by up to" in text and "elsewhere" in text and said[2] in text
     text = replay_lines({"trials": [{**row, "elsewhere": []}]})[0]
     assert "processor, libraries and threads are those of the study" in text
-    older = re.sub(r'"place":{[^}]*},', "", journal.read_text())
-    journal.write_text(older)
-    (row,) = shoal.load_study(tmp_path / "s").replay()
-    assert "the processor was not recorded" in row["elsewhere"]
+    for older in (r'"processor\'s model":"[^"]*",', r'"place":{[^}]*},'):
+        journal.write_text(re.sub(older, "", journal.read_text()))
+        (row,) = shoal.load_study(tmp_path / "s").replay()
+        assert "the processor's model was not recorded" in row["elsewhere"]
 
 
 def test_shoal_offers_few_names() -> None:
