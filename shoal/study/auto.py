@@ -109,6 +109,17 @@ def policy_of(
     return parse(policy, {"fuse": fuse}, seed, with_files)
 
 
+@arguments_checked()
+def check_policy(policy: Policy[Any] | str) -> None:
+    """Refuse what is no policy. Whether it fits the data is seen once these are read.
+
+    Raises:
+        StudyError: no policy has that name.
+        ArgumentError: the arguments in the name do not fit the policy.
+    """
+    policy_of(policy, fuse=False, seed=0)
+
+
 def check_methods(kind: str, decider: Any, methods: tuple[str, ...]) -> None:
     """Raise StudyError unless the object has these methods, and is no class."""
     hint = instead(decider)

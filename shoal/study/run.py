@@ -91,6 +91,7 @@ from shoal.study.watchers import (
     optuna_log,
 )
 from shoal.train.data.data import Data
+from shoal.train.lane.device import device_of
 from shoal.train.recipe.guard import forget_shared
 
 
@@ -111,6 +112,7 @@ def train(setup: Setup, request: Request) -> None:
             *checked_callbacks(request.arguments.callbacks),
             *checked_callbacks(loggers_of(request.arguments.loggers)),
         )
+        _check_before_data(setup, request.deciders, place)
         displays = _displays(setup, request)
         past = _restore(setup, request, place)
         choice = _choose(setup, request, place, past, callbacks)
@@ -137,6 +139,15 @@ def _open(setup: Setup, request: Request, stack: ExitStack) -> RunPlace:
     place = run_place(request.deciders.options, setup.folder.path)
     stack.callback(place.close)
     return place
+
+
+def _check_before_data(setup: Setup, deciders: Deciders, place: RunPlace) -> None:
+    """Refuse what can be refused before the data are read, which may take long."""
+    if deciders.options.backend == "local":
+        device_of(deciders.options.device)
+    check_slots(deciders.options, place.room(threads=1))
+    if trains_itself(setup):
+        check_function_search(setup, deciders.searcher)
 
 
 def _displays(setup: Setup, request: Request) -> list[Progress]:
@@ -193,10 +204,7 @@ def _choose(
     """Make the searcher and the policy fit this study, its data and its slots."""
     deciders, options = request.deciders, request.deciders.options
     speeds = profile_of(request.arguments.profile)
-    if trains_itself(setup):
-        check_function_search(setup, deciders.searcher)
     policy = study_policy(setup, deciders.policy, options, past.data, tells_of_hops(speeds))
-    check_slots(options, place.room(threads=1))
     with refusing_foreign_head(past.head):
         longest = plan_schedules(setup, deciders.searcher, past.head, past.state)
         searcher = per_slot(deciders.searcher, policy, place.with_room(options))

@@ -22,6 +22,7 @@ from shoal.search import is_searcher
 from shoal.study import control, results
 from shoal.study.arguments import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
 from shoal.study.ask_tell import AskedTrial, AskTellLoop
+from shoal.study.auto import check_policy
 from shoal.study.backends import at_holders
 from shoal.study.checks import check_one_slot
 from shoal.study.code.recipe_file import code_name, function_in, parts_of
@@ -223,6 +224,7 @@ class Study:
         check_widths(trial_widths, chosen)
         check_one_slot(self.recipe, trial_widths)
         check_used(chosen, widths)
+        check_policy(arguments.policy)
         self._train(Request(Deciders(complete, arguments.policy, chosen), arguments, self))
 
     def resume(

@@ -33,7 +33,7 @@ from shoal.profile.overrides import Given, given_rows, tells_of_hops
 from shoal.profile.pace import FORM
 from shoal.profile.table import Table
 from shoal.profile.widths import AT, WIDER
-from shoal.study.auto import about_every, is_auto, needs_hops, policy_of
+from shoal.study.auto import about_every, check_policy, is_auto, needs_hops, policy_of
 from shoal.study.backends import Perform, at_holders, perform_here, slots_on_this_machine
 from shoal.study.checks import check_validate_every
 from shoal.study.head import Deciders, head
@@ -103,6 +103,8 @@ def forecast(
         StudyError: as `Study.optimize`.
     """
     chosen = Options.of(**with_recipe_options(study.recipe, options))
+    for policy in policies:
+        check_policy(policy)
     data = data_of(study.recipe)
     check_widths(widths, chosen)
     check_used(replace(chosen, device="auto"), widths)  # the probe's device counts

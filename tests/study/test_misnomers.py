@@ -171,10 +171,14 @@ def test_misnomers_of_arguments(tmp_path: Path, blobs: Any, name: str, says: str
 def test_what_an_argument_refuses_is_an_error_of_the_study(
     tmp_path: Path, blobs: Any, arguments: dict[str, Any], says: str
 ) -> None:
-    """It stays the ValueError that it was."""
+    """It stays the ValueError that it was, and comes before the data are read."""
 
     class NoEnd(blobs):  # type: ignore[misc]
         max_epochs = None if "needs max_epochs" in says else 2
+
+        def data(self) -> Any:
+            assert self.max_epochs is None
+            return super().data()
 
     made = shoal.create_study(NoEnd(), storage=tmp_path / "s", metric="loss")
     with pytest.raises(StudyError) as caught:
