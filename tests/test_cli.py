@@ -532,7 +532,8 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
 
     found, rows = planned([1000.0])
     assert found["guessed"] and found["trials"] == 1 and set(CANDIDATES) < set(rows)
-    assert rows["waterfill"] < 0.6 * rows["fifo"]
+    # Not at the second slot alone: a policy climbs to the widths that are taken to pay.
+    assert rows["waterfill"] < 0.4 * rows["fifo"] and rows["auto"] < 0.4 * rows["fifo"]
     found, rows = planned([1000.0] * 4, "--policy", "waterfill", "--policy", "fifo")
     assert not found["guessed"]
     assert rows["waterfill"] == pytest.approx(rows["fifo"], rel=0.05)  # more slots were no gain

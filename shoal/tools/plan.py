@@ -135,6 +135,7 @@ def forecast(
             device=chosen.device,
             threads=chosen.threads,
         )
+        state = _with_wider(state, believe(state), widths[1])
         believe = _Frozen(state, believe)
     took = perf_counter() - begin
 
@@ -161,6 +162,20 @@ def _usual(widths: tuple[int, int]) -> tuple[str, ...]:
     if most > 1:
         names += [name for name in CANDIDATES if POLICIES[name].wide]
     return tuple(names)
+
+
+def _with_wider(state: State, truth: Profile, most: int) -> State:
+    """The state with the rates of wider lanes that are taken as true, as if they were measured.
+
+    A simulation measures none. Without them no policy that climbs would go past two slots.
+    """
+    figures = {**state.figures}
+    for trial, name in state.signature.items():
+        if AT + str(most) not in figures[name]:
+            curve = enumerate(truth.curve(trial, most), 1)
+            wider = {f"{AT}{width}": rate for width, rate in curve if width > 1}
+            figures[name] = {**wider, **figures[name]}
+    return replace(state, figures=figures)
 
 
 class _Frozen:
