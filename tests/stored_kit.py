@@ -9,6 +9,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from html.parser import HTMLParser
 from math import isfinite
 from pathlib import Path
@@ -261,9 +262,11 @@ def weights(study: shoal.Study, which: str = "last") -> dict[str, Any]:
     return found
 
 
+@cache
 def numerics() -> set[str]:
-    """Hashes of what this machine makes of a small training, with torch and with numpy alone: a
-    study that has one of them was trained with the same bits.
+    """Hashes of what this machine makes of a small training: with torch, and with numpy alone.
+
+    A stored study has the one of what its recipe trains with. Equal hashes promise equal bits.
     """
     return {_torch_numerics(), _numpy_numerics()}
 

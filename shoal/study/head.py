@@ -306,28 +306,27 @@ def platform_facts(device: str) -> dict[str, str]:
 
     With a cluster of several machines this is the one that runs the study.
     """
-    name, model = _processor()
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": name,
-        "processor's model": model,
+        "processor": _processor(),
         "instructions": instructions(),
         "device": kind_of_name(device_of(device)),
     }
 
 
+CPUINFO = "/proc/cpuinfo"
 # What tells processors apart that virtual machines give one name; on ARM there is no name at all.
-_MODEL = ("cpu family", "model", "CPU implementer", "CPU part")
+MODEL = ("cpu family", "model", "CPU implementer", "CPU part")
 
 
-def _processor() -> tuple[str, str]:
-    """The processor's name and the numbers of its model, as the system tells them."""
+def _processor() -> str:
+    """The processor's name and model, as the system tells them."""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        with open(CPUINFO, encoding="utf-8", errors="replace") as lines:
             pairs = [line.partition(":")[::2] for line in lines]
     except OSError:
         pairs = []
-    # Of the first of several processors that are alike.
+    # Of the first of several processors.
     facts = {name.strip(): value.strip() for name, value in reversed(pairs)}
-    model = ", ".join(f"{name} {facts[name]}" for name in _MODEL if name in facts)
-    return facts.get("model name") or platform.processor() or platform.machine(), model
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    return ", ".join([name, *(f"{key} {facts[key]}" for key in MODEL if key in facts)])

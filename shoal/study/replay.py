@@ -51,7 +51,7 @@ from shoal.train.tools.verify import (
 
 Saved = Mapping[str, Any]
 LIBRARIES = ("torch", "numpy", "shoal")
-UNKNOWN = "the processor's model was not recorded"
+UNKNOWN = "the processor was not recorded"
 # Why rounding alone cannot explain how a trial differs that was not trained alone.
 FUSE_RANDOM = "fuse_random: fused it drew other random numbers, and is equal in distribution only"
 WIDE_RANDOM = "on several slots it drew random numbers for each slot's part of a batch"
@@ -601,6 +601,5 @@ def platform_differences(lines: Sequence[Line]) -> list[str]:
             for name, value in here.items()
             if name in there and there[name] != value
         ]
-        known = "processor's model" in head.get("place", {})
-        unlike |= dict.fromkeys(texts if known else [*texts, UNKNOWN])
+        unlike |= dict.fromkeys(texts if "place" in head else [*texts, UNKNOWN])
     return list(unlike)

@@ -18,6 +18,7 @@ from torch import nn
 import shoal
 from shoal.core.errors import StudyError
 from shoal.options import Options
+from shoal.study import head
 from shoal.study.backends import check_slots, slots_here
 from shoal.study.folder import TrialsFailed
 from shoal.study.head import platform_facts
@@ -363,13 +364,12 @@ def test_replay_says_in_what_another_place_differs(
     torchs = version("torch")
     moved = unsealed(journal.read_text()).replace(f'"torch":"{torchs}"', '"torch":"1.0"')
     moved = moved.replace('"instructions":"', '"instructions":"NEON and ')
-    moved = moved.replace('"processor\'s model":"', '"processor\'s model":"cpu family 6, was ')
+    moved = re.sub('"processor":"[^"]*"', '"processor":"AMD EPYC, model 1"', moved)
     journal.write_text(moved.replace('"lr":0.1', '"lr":0.2'))
     (row,) = shoal.load_study(tmp_path / "s").replay()
     here = torch.backends.cpu.get_cpu_capability()
-    model = platform_facts("cpu")["processor's model"]
     said = [
-        f"processor's model was cpu family 6, was {model}, is {model}",
+        f"processor was AMD EPYC, model 1, is {platform_facts('cpu')['processor']}",
         f"instructions was NEON and {here}, is {here}",
         f"torch was 1.0, is {torchs}",
     ]
@@ -378,10 +378,29 @@ def test_replay_says_in_what_another_place_differs(
     assert "DIFFERS by up to" in text and "elsewhere" in text and said[2] in text
     text = replay_lines({"trials": [{**row, "elsewhere": []}]})[0]
     assert "processor, libraries and threads are those of the study" in text
-    for older in (r'"processor\'s model":"[^"]*",', r'"place":{[^}]*},'):
-        journal.write_text(re.sub(older, "", journal.read_text()))
-        (row,) = shoal.load_study(tmp_path / "s").replay()
-        assert "the processor's model was not recorded" in row["elsewhere"]
+    older = re.sub(r'"place":{[^}]*},', "", journal.read_text())
+    journal.write_text(older)
+    (row,) = shoal.load_study(tmp_path / "s").replay()
+    assert "the processor was not recorded" in row["elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("text", "was", "other"),
+    [
+        ("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n", "17", "18"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "0xd0c", "0xd4f"),
+    ],
+)
+def test_models_of_a_processor_of_one_name_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, was: str, other: str
+) -> None:
+    monkeypatch.setattr(head, "CPUINFO", tmp_path / "cpuinfo")
+    processors = []
+    another = text.replace(was, other)
+    for told in (text, text + another, another):  # of several it is the first
+        (tmp_path / "cpuinfo").write_text(told)
+        processors.append(platform_facts("cpu")["processor"])
+    assert processors[0] == processors[1] != processors[2]
 
 
 def test_shoal_offers_few_names() -> None:
