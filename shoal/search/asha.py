@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import floor, inf
+from typing import ClassVar
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
@@ -19,10 +20,10 @@ from shoal.search.draws import (
     SOBOL,
     Draws,
     asked_for,
+    check_needs,
     check_numbers,
     draws,
     extended,
-    needed,
     new_trial,
     numbered,
     room,
@@ -85,6 +86,8 @@ class ASHA:
         ValueError: a number is out of range.
     """
 
+    needs: ClassVar = ("num_samples", "max_epochs")
+
     space: Space | None = field(default=None, hash=False)
     num_samples: int | None = None
     max_epochs: float | None = None
@@ -110,7 +113,7 @@ class ASHA:
         return None
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
-        needed(self, "num_samples", "max_epochs")
+        check_needs(self)
         check_scores(view, self.metric)
         assert self.num_samples is not None
         self._rungs.look(view)

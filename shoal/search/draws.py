@@ -164,9 +164,9 @@ def retiring(proposal: Proposal, trials: Iterable[TrialId]) -> Proposal:
     return replace(proposal, retire=proposal.retire | more)
 
 
-def needed(searcher: Any, *names: str) -> None:
-    """Raise ArgumentError if one of these fields is None, because no study filled it in."""
-    for name in names:
+def check_needs(searcher: Any) -> None:
+    """Raise ArgumentError if a field that it `needs` is None, because no study filled it in."""
+    for name in getattr(searcher, "needs", ()):
         if getattr(searcher, name) is None:
             raise ArgumentError(
                 f"{type(searcher).__name__} needs {name}=: "

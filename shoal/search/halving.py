@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil, floor, inf, log
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
@@ -22,10 +22,10 @@ from shoal.search.draws import (
     Draws,
     asked_for,
     by_number,
+    check_needs,
     check_numbers,
     draws,
     extended,
-    needed,
     new_trial,
     numbered,
     through,
@@ -119,6 +119,8 @@ class SuccessiveHalving:
         ValueError: a number is out of range.
     """
 
+    needs: ClassVar = ("num_samples", "max_epochs")
+
     space: Space | None = field(default=None, hash=False)
     num_samples: int | None = None
     max_epochs: float | None = None
@@ -141,7 +143,7 @@ class SuccessiveHalving:
         return None
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
-        needed(self, "num_samples", "max_epochs")
+        check_needs(self)
         check_scores(view, self.metric)
         trials = self._rungs.due(view, self._brackets(), concurrent=False)
         return Proposal(trials), memory
@@ -178,6 +180,8 @@ class Hyperband:
         ValueError: a number is out of range.
     """
 
+    needs: ClassVar = ("max_epochs",)
+
     space: Space | None = field(default=None, hash=False)
     max_epochs: float | None = None
     reduction_factor: float = 3
@@ -200,7 +204,7 @@ class Hyperband:
         return None
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
-        needed(self, "max_epochs")
+        check_needs(self)
         check_scores(view, self.metric)
         due = self._rungs.due(view, self._brackets(), self.concurrent)
         return Proposal(due), memory

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from logging import CRITICAL, getLogger
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -22,7 +22,7 @@ from shoal.core.plan import Proposal
 from shoal.core.state import View, having
 from shoal.core.trial import Trial, TrialId, Value
 from shoal.search.batch import Widths
-from shoal.search.draws import check_numbers, needed, new_trial, numbered, room
+from shoal.search.draws import check_needs, check_numbers, new_trial, numbered, room
 from shoal.search.look import Look
 from shoal.search.membership import holds
 from shoal.search.rank import Mode, check_scores, cost
@@ -63,6 +63,8 @@ class Optuna:
     Raises:
         ValueError: a number is out of range, there is no such sampler, or Optuna is not installed.
     """
+
+    needs: ClassVar = ("num_samples", "max_epochs")
 
     sampler: str = "tpe"
     space: Space | None = field(default=None, hash=False)
@@ -116,7 +118,7 @@ class Optuna:
         return None
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
-        needed(self, "num_samples", "max_epochs")
+        check_needs(self)
         check_scores(view, self.metric)
         assert self.num_samples is not None and self.max_epochs is not None
         free = room(self, view)

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, nextafter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,10 +26,10 @@ from shoal.search.draws import (
     SOBOL,
     Draws,
     by_number,
+    check_needs,
     check_numbers,
     draws,
     extended,
-    needed,
     new_trial,
     numbered,
     samples_in,
@@ -84,6 +84,8 @@ class PBT:
         ValueError: a number is out of range.
     """
 
+    needs: ClassVar = ("num_samples", "max_epochs")
+
     space: Space | None = field(default=None, hash=False)
     num_samples: int | None = None
     max_epochs: float | None = None
@@ -135,7 +137,7 @@ class PBT:
         return None
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
-        needed(self, "num_samples", "max_epochs")
+        check_needs(self)
         check_scores(view, self.metric)
         assert self.num_samples is not None
         ends = self.ends()

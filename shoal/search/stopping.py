@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.core.plan import Proposal
 from shoal.core.ports import Searcher
 from shoal.core.state import View
 from shoal.core.trial import TrialId, is_number, is_whole, shown
-from shoal.search.draws import check_numbers, needed, retiring, training
+from shoal.search.draws import check_needs, check_numbers, retiring, training
 from shoal.search.rank import EPOCH, Mode, check_scores, cost, scored
 
 
@@ -40,6 +40,8 @@ class MedianStopping:
     Raises:
         ValueError: a number is out of range.
     """
+
+    needs: ClassVar = ("inner",)
 
     inner: Searcher[Any] | None = None
     metric: str | None = None
@@ -131,6 +133,8 @@ class Patience:
         ValueError: a number is out of range.
     """
 
+    needs: ClassVar = ("inner",)
+
     inner: Searcher[Any] | None = None
     epochs: float = 5
     min_delta: float = 0.0
@@ -182,6 +186,6 @@ def _inner_of(rule: "MedianStopping | Patience") -> Searcher[Any]:
     Raises:
         ValueError: the rule has none.
     """
-    needed(rule, "inner")
+    check_needs(rule)
     assert rule.inner is not None
     return rule.inner

@@ -112,10 +112,11 @@ def train(setup: Setup, request: Request) -> None:
             *checked_callbacks(request.arguments.callbacks),
             *checked_callbacks(loggers_of(request.arguments.loggers)),
         )
+        speeds = profile_of(request.arguments.profile)
         _check_before_data(setup, request.deciders, place)
         displays = _displays(setup, request)
         past = _restore(setup, request, place)
-        choice = _choose(setup, request, place, past, callbacks)
+        choice = _choose(setup, request, place, past, callbacks, speeds)
         now = _check(setup, request, past, choice)
         begun = _begin(setup, request, past, choice, now)
         start = _start(choice, past.data, begun, place, was_cut_off(setup.folder))
@@ -199,11 +200,15 @@ class _Choice:
 
 
 def _choose(
-    setup: Setup, request: Request, place: RunPlace, past: _Past, callbacks: tuple[Any, ...]
+    setup: Setup,
+    request: Request,
+    place: RunPlace,
+    past: _Past,
+    callbacks: tuple[Any, ...],
+    speeds: Profile | Given | None,
 ) -> _Choice:
     """Make the searcher and the policy fit this study, its data and its slots."""
     deciders, options = request.deciders, request.deciders.options
-    speeds = profile_of(request.arguments.profile)
     policy = study_policy(setup, deciders.policy, options, past.data, tells_of_hops(speeds))
     with refusing_foreign_head(past.head):
         longest = plan_schedules(setup, deciders.searcher, past.head, past.state)

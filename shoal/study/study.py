@@ -18,7 +18,8 @@ from shoal.engine.files import whole as whole_path
 from shoal.engine.journal import JournalError, Line
 from shoal.options import Options, SearchArguments, check_names, check_used, check_widths
 from shoal.reporting.format import plural, printable
-from shoal.search import is_searcher
+from shoal.search import is_searcher, nested
+from shoal.search.draws import check_needs
 from shoal.study import control, results
 from shoal.study.arguments import as_recipe, metric_of, mode_of, name_in, seed_in, usual_mode
 from shoal.study.ask_tell import AskedTrial, AskTellLoop
@@ -220,6 +221,8 @@ class Study:
             retry_failed=retry_failed,
         )
         complete = searcher_of(self.setup, arguments)
+        for each in nested(complete):
+            check_needs(each)
         trial_widths = widths_of(complete)
         check_widths(trial_widths, chosen)
         check_one_slot(self.recipe, trial_widths)

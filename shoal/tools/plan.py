@@ -103,20 +103,20 @@ def forecast(
         StudyError: as `Study.optimize`.
     """
     chosen = Options.of(**with_recipe_options(study.recipe, options))
-    for policy in policies:
-        check_policy(policy)
-    data = data_of(study.recipe)
     check_widths(widths, chosen)
     check_used(replace(chosen, device="auto"), widths)  # the probe's device counts
     epochs = epochs_of(study.recipe, max_epochs)
     arguments = SearchArguments(num_samples=num_samples, max_epochs=epochs, widths=widths)
     searcher = searcher_of(study.setup, arguments)
-    check_validate_every(study.setup, chosen, data, most_slots(searcher, ()))
     widths = widths or (1, 1)
     names = policies or _usual(widths)
+    for name in names:
+        check_policy(name)
+    speeds = profile_of(profile)
+    data = data_of(study.recipe)
+    check_validate_every(study.setup, chosen, data, most_slots(searcher, ()))
     every = about_every(study.setup, chosen, data)
     seed = study.setup.seed
-    speeds = profile_of(profile)
     hops = needs_hops(data, tells_of_hops(speeds))
     rules = {name: policy_of(name, chosen.fuse, seed, every, hops) for name in names}
 
@@ -135,7 +135,8 @@ def forecast(
             device=chosen.device,
             threads=chosen.threads,
         )
-        state = _with_wider(state, believe(state), widths[1])
+        if widths[1] > 1:
+            state = _with_wider(state, believe(state), widths[1])
         believe = _Frozen(state, believe)
     took = perf_counter() - begin
 

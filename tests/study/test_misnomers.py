@@ -8,6 +8,7 @@ import torch
 
 import shoal
 from shoal.core.errors import StudyError
+from shoal.tools.plan import forecast
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +167,8 @@ def test_misnomers_of_arguments(tmp_path: Path, blobs: Any, name: str, says: str
         ({"policy": "auto(aim=2)"}, "auto takes an objective alone"),
         ({"loggers": ["best"]}, "no logger is named 'best'"),
         ({"device": "tpu"}, "there is no device 'tpu' here"),
+        ({"backend": "ray", "slots": 99999}, "slots=99999 is more than 4 for each"),
+        ({"profile": "nowhere.toml"}, "this cannot be read"),
     ],
 )
 def test_what_an_argument_refuses_is_an_error_of_the_study(
@@ -177,14 +180,32 @@ def test_what_an_argument_refuses_is_an_error_of_the_study(
         max_epochs = None if "needs max_epochs" in says else 2
 
         def data(self) -> Any:
-            assert self.max_epochs is None
-            return super().data()
+            pytest.fail("read")
 
     made = shoal.create_study(NoEnd(), storage=tmp_path / "s", metric="loss")
     with pytest.raises(StudyError) as caught:
         made.optimize(**arguments, progress=False)
-    assert isinstance(caught.value, ValueError)
     assert says in str(caught.value)
+    assert isinstance(caught.value, ValueError) or "backend" in arguments or "profile" in arguments
+
+
+@pytest.mark.parametrize(
+    ("policies", "profile", "says"),
+    [
+        (("fifo", "best"), None, "unknown policy 'best'"),
+        ((), "nowhere.toml", "this cannot be read"),
+    ],
+)
+def test_a_plan_refuses_before_the_data_are_read(
+    tmp_path: Path, blobs: Any, policies: tuple[str, ...], profile: str | None, says: str
+) -> None:
+    class Unread(blobs):  # type: ignore[misc]
+        def data(self) -> Any:
+            pytest.fail("read")
+
+    made = shoal.create_study(Unread(), storage=tmp_path / "s")
+    with pytest.raises(StudyError, match=says):
+        forecast(made, policies, None, None, profile, {})
 
 
 def test_a_loop_and_a_function_refuse_them_alike(tmp_path: Path) -> None:
