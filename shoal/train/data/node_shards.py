@@ -209,8 +209,9 @@ class PlacedFiles:
     node. `names`: of the node that this process is on; none: it holds nothing. `user_reader`:
     the recipe's own. `holders`: read what lies elsewhere for this process; None: nobody does.
 
-    Before a file is read, its size, its time of writing and its time of change are looked at. If
-    they changed, its checksum is computed again.
+    Before and after a file is read, its size, its time of writing and its time of change are
+    looked at. If they changed, its checksum is computed again: what was read while somebody wrote
+    to the file is not taken for the part.
     """
 
     catalogue: Catalogue
@@ -328,13 +329,20 @@ class PlacedFiles:
 
     @contextmanager
     def _reading(self, part: ShardId) -> Iterator[None]:
-        """Whatever reading the part raises becomes an error that names the part."""
+        """Whatever reading the part raises becomes an error that names the part.
+
+        A file that was written to meanwhile is told by what it holds now. One of the cache is only
+        looked at after an error: it may have been given up since, and would be fetched once more.
+        """
+        place = self.places[part]
         try:
             yield
+            if not is_url(place.path):
+                self.file(part)
         except ShardError:
             raise
         except Exception as error:
-            place = self.places[part]
+            self.file(part)
             why = f"{place.path} cannot be read ({type(error).__name__}: {error})"
             raise ShardError(part, place.node, why) from error
 

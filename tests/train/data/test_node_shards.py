@@ -413,6 +413,36 @@ def test_a_file_that_the_recipe_misses_is_named(tmp_path: Path) -> None:
     assert "labels.txt" in found.why
 
 
+@pytest.mark.parametrize("readable", [True, False])
+@pytest.mark.parametrize("reader", ["read_whole", "parts_of_file"])
+def test_a_file_that_is_written_to_while_it_is_read_is_not_taken_for_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, readable: bool
+) -> None:
+    """Whether its reader fails or finds other samples, the error says what the file holds."""
+    file = tmp_path / "a.npz"
+    data = shoal.Data.shards(written(tmp_path, "a"))
+    good = file.read_bytes()
+    written(tmp_path / "o", "b", "a")
+    bad = (tmp_path / "o" / "a.npz").read_bytes() if readable else b"x" * len(good)
+    original = getattr(source, reader)
+
+    def late(*args: Any) -> Any:
+        file.write_bytes(bad)
+        return original(*args)
+
+    def read() -> Any:
+        if reader == "read_whole":
+            return data.read(data.shards[0])
+        return data.rows(data.shards[0], np.arange(12))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source, reader, late)
+        with pytest.raises(ShardError, match="a at local: .*and held .*put it back"):
+            read()
+    file.write_bytes(good)
+    assert read()["y"].tolist() == list(range(12))
+
+
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_file_that_was_replaced_by_one_of_equal_size_and_time_is_noticed(
     tmp_path: Path, kind: str
