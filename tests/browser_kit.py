@@ -17,7 +17,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 20_000  # milliseconds that anything may take on a busy machine
+PATIENCE = 60_000  # milliseconds that anything may take on a busy machine
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in a script's background job: what the tests start would ignore it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -39,6 +40,7 @@ import typer.testing
 from browser_kit import browser, page  # noqa: F401 - fixtures
 
 import shoal
+from shoal.backend.local import Local
 from shoal.engine.process import STOPPING
 
 # No test fails because the machine is busy.
@@ -50,6 +52,7 @@ hypothesis.settings.load_profile("any speed")
 # Seconds that a quick test may take: longer ones are marked slow. Machines of CI differ by two.
 QUICK = 5.0
 MOST = 2 * QUICK
+LATE = 10_000.0  # seconds
 HANDLERS = {each: signal.getsignal(each) for each in STOPPING}
 # Slow tests that run in one process, one after the other, beside Slurm's in another: several at a
 # time keep a small machine too busy.
@@ -184,6 +187,26 @@ def folders_of_recipes_are_forgotten() -> Iterator[None]:
     for now, before in texts:
         now.clear()
         now.update(before)
+
+
+@pytest.fixture
+def late_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], AbstractContextManager[None]]:
+    """The local backend's clock is `LATE` ahead once so many visits were made within this: a
+    timeout comes there and then, however quick or slow the machine is.
+    """
+    usual = Local.now
+
+    @contextmanager
+    def late(visits: int) -> Iterator[None]:
+        def now(backend: Local) -> float:
+            made = sum(len(at.visits) for at in backend.course.positions.values())
+            return usual(backend) + LATE * (made >= visits)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Local, "now", now)
+            yield
+
+    return late
 
 
 class Blobs(shoal.Recipe):

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,9 @@ def _serve(listener: socket.socket) -> tuple[list[str], dict[str, str], str]:
             os._exit(0)  # the tests are over
         asked, _ = listener.accept()
         ask, rights, *_ = asked.recvmsg(1 << 20, socket.CMSG_SPACE(3 * size))
+        if not rights:  # who asked has ended
+            asked.close()
+            continue
         streams = array.array("i", rights[0][2])
         if os.fork() == 0:
             for here, there in enumerate(streams):
@@ -146,7 +150,8 @@ def _serve(listener: socket.socket) -> tuple[list[str], dict[str, str], str]:
             return tuple(json.loads(ask))  # type: ignore[return-value]
         for each in streams:
             os.close(each)
-        asked.send(b"forked")
+        with suppress(OSError):  # who asked has ended
+            asked.send(b"forked")
         asked.close()
 
 

@@ -6,7 +6,7 @@ Blocks of a page, in their order:
 - `bash` is run there, each block by a shell of its own, which ends at the first command that fails;
 - one without a language, behind a `bash` block, has lines that were printed, in their order, though
   not all of them. "…" stands for what is left out. Numbers with a point or a unit are measured, and
-  so are names of trials, and why a policy was chosen: only their places count;
+  so are names of trials, which policy was chosen and why: only their places count;
 - `sh` is for machines that no test has, and is not run.
 """
 
@@ -24,7 +24,7 @@ NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 UNIT = r" ?(?:ms|s|min|h|%|[kMGT]i?B|epochs|samples|moves|a second)(?![a-z])"
 POINT = r"-?\d[\d,]*\.\d[\de+-]*|\d[\d,]*,\d{3}"  # or a comma before thousands
 MEASURED = re.compile(
-    rf"(?<![\w.=])(?:{NUMBER}{UNIT}|{POINT})|\bt\d{{3}}\b|(?<=, because ).*|[\d-]+ [\d:]+ UTC"
+    rf"(?<![\w.=])(?:{NUMBER}{UNIT}|{POINT})|\bt\d{{3}}\b|[\w-]+(?=, because ).*|[\d-]+ [\d:]+ UTC"
 )
 CONFIGURED = re.compile(r"(?<![\w-])([a-z_][\w.]*)=[\w.+-]+")  # as lr=0.03, and not --nodes=2
 

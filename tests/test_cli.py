@@ -321,9 +321,11 @@ def test_stop_says_what_is_true(tmp_path: Path) -> None:
     assert found == {"stopped": None, "outcome": "finished"}
 
 
-def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
+def test_resume_of_a_stopped_study(tmp_path: Path, late_after: Any) -> None:
     folder = tmp_path / "s"
-    shoal("run", DIGITS, "--storage", str(folder), "--timeout", "0.7", "--max-epochs", "3", code=3)
+    words = ["--storage", str(folder), "--timeout", "5000", "--max-epochs", "3"]
+    with late_after(3):
+        shoal("run", DIGITS, *words, code=3)
     left = json.loads(shoal("status", str(folder), "--json"))
     assert left["trials"]["finished"] < 16
     assert json.loads(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partialmethod
 from pathlib import Path
 
+import killed_at
 import preloaded
 import pytest
 
@@ -24,29 +25,6 @@ MNIST = ROOT.parent / "shared" / "data" / "mnist10k"
 
 # Runs a script, and kills the process as soon as its journal says that a trial is retired. The race
 # is over within a second, so that another process would come too late.
-KILLED_ONCE_RETIRED = """
-import os, runpy, signal, sys
-from pathlib import Path
-from shoal.core.event import Retired
-from shoal.engine.journal import Journal
-
-retired = []
-usual_append, usual_sync_soon = Journal.append, Journal.sync_soon
-
-def append(journal, time, entry):
-    usual_append(journal, time, entry)
-    retired.extend([entry] * isinstance(entry, Retired))
-
-def sync_soon(journal):
-    usual_sync_soon(journal)
-    if retired:
-        journal.sync()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Journal.append, Journal.sync_soon = append, sync_soon
-sys.path.insert(0, str(Path(sys.argv[1]).parent))
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
 
 
 def script(folder: Path, *args: str, codes: tuple[int, ...] = (0,)) -> str:
@@ -125,7 +103,7 @@ def test_own_searcher(tmp_path: Path, run: Run) -> None:
     killed = tmp_path / "killed"
     killed.mkdir()
     process = preloaded.run(
-        [sys.executable, "-c", KILLED_ONCE_RETIRED, str(example)],
+        killed_at.command("Retired", 1, [sys.executable, str(example)]),
         cwd=killed,
         stdout=subprocess.DEVNULL,
         check=False,

@@ -52,7 +52,7 @@ class PilotNode:
         self._head = head
         self._offer = offer
         self._temporary = ray_folder()
-        self._leaving = False
+        self._leaving = self._ended = False
         self._ray: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -68,6 +68,8 @@ class PilotNode:
             return self._work()
         finally:
             self._end()
+            if self._ray is not None:
+                self._ray.wait()
             guard.communicate()
             shutil.rmtree(self._temporary.parent, ignore_errors=True)
 
@@ -116,17 +118,19 @@ class PilotNode:
         yield from common(self._temporary, ip or "")
 
     def _end(self) -> None:
-        """Tell the cluster, then kill all processes of the node."""
-        if self._ray is None:
+        """Tell the cluster, then kill all processes of the node, once.
+
+        They are not waited for: a signal may have come while somebody does that.
+        """
+        if self._ray is None or self._ended:
             return
+        self._ended = True
         for pid in _tree(self._ray.pid):
             if _name(pid) == "raylet":
                 _signal(pid, signal.SIGTERM)
         time.sleep(PAUSE)
         for pid in (*_tree(self._ray.pid), self._ray.pid):
             _signal(pid, signal.SIGKILL)
-        self._ray.wait()
-        self._ray = None
 
 
 def _ip_beside(head: str, node: str) -> str | None:

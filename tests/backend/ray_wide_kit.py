@@ -54,7 +54,7 @@ class Exact(Recipe):
     """
 
     batch_size = 10
-    held = 0.05  # seconds for a step while the script is not over
+    held = 0.2  # seconds for a step while the script is not over
 
     def __init__(
         self,

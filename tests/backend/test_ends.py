@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.backend.cluster_start import UNTIL
 from shoal.backend.ray.cluster import _until
 from shoal.backend.ray.slot_watch import SPARE, UnitTimes, due
 from shoal.core.cluster import Slot, SlotId
@@ -83,7 +84,10 @@ def test_slots_of_a_wide_lane_leave_when_another_one_has_the_state() -> None:
     assert due([short, equal], times, 990.0) == ["s", "e"]
 
 
-@given(st.dictionaries(st.text(), st.text()) | st.just({"shoal-until": "nan"}))
+OTHERS = st.text().filter(lambda name: name != UNTIL)
+
+
+@given(st.dictionaries(OTHERS, st.text()) | st.just({UNTIL: "nan"}))
 def test_the_labels_of_others_are_no_ends(labels: dict[str, str]) -> None:
     assert _until(labels) == inf
 

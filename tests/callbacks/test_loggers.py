@@ -88,8 +88,9 @@ def wandb_records(path: str) -> Iterator[bytes]:
     A process of W&B's own writes it, and is not through when the run has ended here.
     """
     log = Path(path).parent / "logs" / "debug-internal.log"
-    deadline = time.monotonic() + 30
-    while b"all finished" not in log.read_bytes() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while not log.exists() or b"all finished" not in log.read_bytes():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     data = Path(path).read_bytes()
     assert data[:4] == b":W&B"

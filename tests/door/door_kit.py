@@ -6,13 +6,12 @@ Its recipe names a search space of four configurations, a metric and `max_epochs
 
 import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import killed_at
 import numpy as np
 import preloaded
 import shown_kit
@@ -35,7 +34,6 @@ DOOR = gallery.DOOR
 TRIALS = 4
 EXAMPLES = gallery.examples()
 MOST_LINES = 1.3  # lines of an example over those of its plain loop
-PATIENCE = 120.0  # seconds until a process has made its first checkpoint
 
 Tree = Mapping[str, Any]
 
@@ -87,26 +85,21 @@ def run_plain(name: str) -> str:
 
 
 def kill_once_kept(folder: Path, *args: str) -> None:
-    """Start a command, and kill -9 its process as soon as a trial's state is durable.
-
-    The study must not be over then: take more epochs if it is.
-    """
+    """Start a command that is killed -9 as soon as a trial's state is durable."""
     kill_process_once_kept(folder, shoal_command(*args))
 
 
 def kill_process_once_kept(folder: Path, command: list[str], cwd: Path | None = None) -> None:
     """As `kill_once_kept`, of any command that trains the folder's study."""
-    process = preloaded.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    journal = folder / "journal.jsonl"
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and process.poll() is None:
-        if journal.exists() and b'"Kept"' in journal.read_bytes():
-            break
-        time.sleep(0.005)
-    process.kill()
-    _, errors = process.communicate()
-    assert process.returncode == -signal.SIGKILL, (
-        f"it ended by itself, with {process.returncode}: {errors.decode()[-2000:]}"
+    done = preloaded.run(
+        killed_at.command("Kept", 1, command),
+        cwd=cwd,
+        capture_output=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == -signal.SIGKILL, (
+        f"it ended by itself, with {done.returncode}: {done.stderr.decode()[-2000:]}"
     )
     assert finished(Folder(folder).lines()) < TRIALS, "killed too late"
 

@@ -1,7 +1,10 @@
 """Checkpoints that cannot be read: the trial goes on from the one before, and that is said."""
 
 import json
+import os
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -293,12 +296,18 @@ def test_a_checkpoint_that_is_damaged_while_the_study_runs_on_ray(
     folder = tmp_path / "s"
     with Driver(folder, {}, policy="fifo", checkpoint_every=0, **RAY) as driver:
         driver.until(lambda: driver.visits() >= 10 and driver.slots(), "some visits")
+        slots = driver.slots()
+        for slot in slots:  # what they make now would come from sound checkpoints
+            os.kill(slot, signal.SIGSTOP)
+        written = -1
+        while written != (written := (folder / "journal.jsonl").stat().st_size):
+            time.sleep(1.0)  # what they have told is being noted
         driver.pause()
         state = shoal.load_study(folder).state
         for trial, kept in state.kept.items():
             if trial in state.trials:
                 flip(folder / "checkpoints" / kept.name)
-        for slot in driver.slots():
+        for slot in slots:
             kill(slot)
         driver.go_on()
         code, said = driver.end()

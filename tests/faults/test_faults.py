@@ -200,6 +200,7 @@ def test_a_study_that_is_open_in_another_process_says_where(tmp_path: Path) -> N
     folder = tmp_path / "s"
     with Driver(folder, {}, policy="fifo") as first:
         first.until(lambda: first.visits() >= 1, "a visit")
+        first.pause()  # it is not over before the second has looked
         with Driver(folder) as second:
             code, said = second.end()
         assert code == 2
@@ -396,7 +397,8 @@ def test_a_lost_shard_and_a_full_disk_pause_a_study_on_ray(tmp_path: Path) -> No
     (tmp_path / "away").rename(shards / "2.npz")
     with Driver(folder) as second:
         second.until(lambda: second.visits() >= 4, "some visits")
-        narrow.write_text("1000")
+        (tmp_path / "said").write_text("1000")
+        (tmp_path / "said").rename(narrow)
         code, said = second.end()
         assert code == 2 and "File too large" in said and "Traceback" not in said, said
         second.vanish()

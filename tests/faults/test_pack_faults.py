@@ -132,7 +132,7 @@ def test_resume_packed_hyperband_from_prefixes_of_the_journal(
 
 @pytest.mark.slow
 def test_kill_9_of_a_packed_search_on_local(tmp_path: Path, packed: shoal.Study) -> None:
-    endure(tmp_path / "s", PACK, ["driver"], 1, {"slow": 0.004, **DRAWN}, **HYPERBAND)
+    endure(tmp_path / "s", PACK, ["driver"], 1, {"slow": 0.02, **DRAWN}, **HYPERBAND)
     check_same(study := check_sound(tmp_path / "s"), packed)
     assert runs(study) == 2
     check_repeated(study.lines())
@@ -140,7 +140,7 @@ def test_kill_9_of_a_packed_search_on_local(tmp_path: Path, packed: shoal.Study)
 
 @pytest.mark.slow
 def test_a_search_that_waits_for_nobody_equals_its_own_record(tmp_path: Path) -> None:
-    endure(tmp_path / "s", PACK, ["driver", "driver"], 2, {"slow": 0.01, **DRAWN}, **ASHA)
+    endure(tmp_path / "s", PACK, ["driver", "driver"], 2, {"slow": 0.04, **DRAWN}, **ASHA)
     study = check_sound(tmp_path / "s")
     assert len(study.trials) == 8 and runs(study) == 3
     check_repeated(study.lines())
@@ -156,10 +156,13 @@ def test_a_search_that_waits_for_nobody_equals_its_own_record(tmp_path: Path) ->
 def test_kill_9_of_a_packed_search_on_ray(
     tmp_path: Path, packed: shoal.Study, kills: list[str]
 ) -> None:
-    endure(tmp_path / "s", PACK, kills, len(kills), {"slow": 0.02, **DRAWN}, **HYPERBAND, **RAY)
+    endure(tmp_path / "s", PACK, kills, len(kills), {"slow": 0.05, **DRAWN}, **HYPERBAND, **RAY)
     check_same(study := check_sound(tmp_path / "s"), packed)
-    died = [line for line in study.lines() if isinstance(line.entry, Left) and line.entry.died]
-    assert len(died) == kills.count("slot") and runs(study) == 1 + len(kills) - kills.count("slot")
+    died = sum(isinstance(line.entry, Left) and line.entry.died for line in study.lines())
+    slots = kills.count("slot")
+    # Where both are killed, the driver may still have noted that the slot was.
+    assert slots <= died <= slots + kills.count("both")
+    assert runs(study) == 1 + len(kills) - slots
     check_repeated(study.lines())
 
 
@@ -195,7 +198,7 @@ def test_kill_9_of_fused_packs_on_ray(tmp_path: Path) -> None:
         fused,
         ["slot"],  # the driver's death is no other than that of packs that are not fused
         4,
-        {"slow": 0.03, **recipe},
+        {"slow": 0.15, **recipe},
         **options,
         **RAY,
     )

@@ -232,12 +232,13 @@ def test_no_child_of_a_recipe_is_left_on_ray(tmp_path: Path, killed: str) -> Non
     given = {"deed": "children", "slow": 0.02}
     with Driver(tmp_path / "s", given, checkpoint_every=EVERY, **options) as driver:
         driver.until(lambda: children(driver), "a child")
+        born = children(driver)
         parents = {pid: int(stat[1]) for pid, stat in processes()}
         if killed == "driver":
             driver.kill()
             return
         if killed == "slot":
-            for slot in {parents[child] for child in children(driver)}:
+            for slot in {parents[child] for child in born if child in parents}:
                 kill(slot)
         code, said = driver.end()
         assert code == 0, said

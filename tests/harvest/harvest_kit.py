@@ -20,7 +20,7 @@ import shoal
 from shoal.core.event import Joined, Left
 
 RECIPE = Path(__file__).parent / "harvested_recipe.py"
-EPOCHS = 20  # minutes of steps as long as they are before `finish`
+EPOCHS = 60  # minutes of steps as long as they are before `finish`
 LONG = 240.0  # seconds that a study may take on a busy machine
 
 

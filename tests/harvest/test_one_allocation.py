@@ -142,7 +142,7 @@ def test_a_study_is_stopped_by_the_time_limit_requeued_and_ends_equal(
     began = [g for each in entries if isinstance(each, Planned) for g in each.start]
     assert {slot for gang in began for slot in gang.slots} == {s.id for s in slots}
     wait_for("the end of all", lambda: set(slurm.processes()) <= daemons)
-    assert orphans() <= before
+    wait_for("the end of their folders", lambda: orphans() <= before)
     assert not (tmp_path / "study" / "nodes").exists()
 
 

@@ -1,6 +1,7 @@
 """A Ray head and pilots as plain processes: what a batch system would start, without one."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -64,14 +65,14 @@ def until(met: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-def left_of(folder: Path) -> list[bytes]:
-    """The processes that were started for this folder, and that live."""
+def left_of(folder: Path) -> dict[int, bytes]:
+    """The processes that were started for this folder, and that live: their command lines."""
     told = f"{MARK}={folder}".encode()
-    return [
-        content(Path(f"/proc/{pid}/cmdline"))
+    return {
+        pid: content(Path(f"/proc/{pid}/cmdline"))
         for pid, status in processes()
         if status[0] != b"Z" and told in content(Path(f"/proc/{pid}/environ"))
-    ]
+    }
 
 
 def nodes_of(lines: list[Line]) -> set[str]:
@@ -151,7 +152,7 @@ def test_nothing_is_left_of_a_head_whose_process_is_killed(shared: Path) -> None
     assert owner.stdout.readline() == b"open\n"
     n1 = pilot(shared, "n1")
     with ended(n1):
-        until(lambda: b"raylet" in b"".join(left_of(shared)), "the node is there")
+        until(lambda: b"raylet" in b"".join(left_of(shared).values()), "the node is there")
         kill(owner.pid)
         owner.communicate()
         assert n1.wait(PATIENCE) == 1
@@ -169,7 +170,7 @@ def test_a_pilot_leaves_a_head_that_stands_still(shared: Path) -> None:
         n1 = pilot(shared, "n1")
         with ended(n1):
             until(
-                lambda: sum(b"/raylet/raylet" in each for each in left_of(shared)) == 2,
+                lambda: sum(b"/raylet/raylet" in line for line in left_of(shared).values()) == 2,
                 "the node is there",
             )
             for pid in own:
@@ -188,16 +189,18 @@ def _command(pid: int, folder: Path) -> bytes:
 @pytest.mark.slow
 def test_nothing_is_left_of_a_pilot_that_is_killed(shared: Path) -> None:
     with RayHead(shared, IP):
-        before = len(left_of(shared))
+        before = left_of(shared).keys()
         n1 = pilot(shared, "n1")
         with ended(n1):
             until(
-                lambda: sum(b"/raylet/raylet" in each for each in left_of(shared)) == 2,
+                lambda: sum(b"/raylet/raylet" in line for line in left_of(shared).values()) == 2,
                 "the node is there",
             )
             n1.send_signal(signal.SIGKILL)
             n1.wait(PATIENCE)
-            until(lambda: len(left_of(shared)) == before, "its processes end")
+            until(lambda: not left_of(shared).keys() - before, "its processes end")
+            for folder in Path("/tmp").glob(f"shoal-node-{n1.pid}-*"):  # as the next pilot would
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_pilot_without_a_head_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,7 @@ with SlurmLab(SlurmSetup(nodes=2)) as lab:
 """
 
 
-def test_it_starts_within_ten_seconds_and_leaves_nothing(slurm: SlurmLab) -> None:
-    assert slurm.seconds < 10
+def test_it_starts_and_leaves_nothing(slurm: SlurmLab) -> None:
     assert slurm.idle() == ["n1", "n2", "n3", "n4"]
     folder, mark = slurm.folder, f"SLURM_CONF={slurm.folder}/slurm.conf"
     job = slurm.submit("-N4", "--exclusive", command=["sleep", "600"])

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LIMIT = 10.0  # seconds of a command
+LIMIT = 60.0  # seconds of a command
 IS_ROOT = hasattr(os, "getuid") and os.getuid() == 0
 VICTIM, STRANGER = (65534, 12345) if IS_ROOT else (os.getuid(), os.getuid())
 
@@ -330,7 +330,7 @@ class Typist:
             cwd="/",
             start_new_session=True,
         )
-        self._read(process, 120.0)
+        assert self._read(process, 240.0) is not None, "it did not start"
         return process
 
     def _read(self, process: subprocess.Popen[bytes], limit: float) -> bytes | None:

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,9 +73,10 @@ def listening(pid: int) -> list[tuple[str, str, int]]:
     found = []
     process = psutil.Process(pid)
     for each in (process, *process.children(recursive=True)):
-        for door in each.net_connections(kind="tcp"):
-            if door.status == psutil.CONN_LISTEN:
-                found.append((each.name(), door.laddr.ip, door.laddr.port))
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            for door in each.net_connections(kind="tcp"):
+                if door.status == psutil.CONN_LISTEN:
+                    found.append((each.name(), door.laddr.ip, door.laddr.port))
     return found
 
 

@@ -5,7 +5,6 @@ import platform
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.options import Options
+from shoal.pool import folder as pool_folder
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
 from shoal.pool.member import PoolMember
 from shoal.study.folder import Folder
@@ -103,12 +103,12 @@ def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Comman
         until(lambda: has(pool, "only") == 2)
         time.sleep(2.0)
         owner.send_signal(number)
-        said, _ = only.communicate(timeout=60)
+        said, _ = only.communicate(timeout=240)
         if number == signal.SIGKILL:
             assert only.returncode in (1, 3)  # it paused, or was stopped in good order before
             assert only.returncode == 3 or "paused: ConnectionError: " in said
             assert "Traceback" not in said and "ray." not in said
-        owner.wait(60)
+        owner.wait(240)
         assert pool.opened() is None
 
     shoal_.hurry()
@@ -120,23 +120,23 @@ def test_a_pool_that_closes_or_dies_loses_nothing(tmp_path: Path, shoal_: Comman
 
 
 def test_without_a_pool_one_clear_error(tmp_path: Path, shoal_: Commands) -> None:
-    out, _ = study(shoal_, "lonely", 2).communicate(timeout=60)
+    out, _ = study(shoal_, "lonely", 2).communicate(timeout=240)
     assert "there is no open pool in" in out
     assert "shoal pool" in out
 
 
-def test_a_pool_that_is_about_to_open_is_awaited(tmp_path: Path) -> None:
+def test_a_pool_that_is_about_to_open_is_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A study that is run right after `shoal pool` came while the pool's Ray was starting."""
     folder = PoolFolder(tmp_path / "pool")
     folder.make()
     assert folder.awaited() is None, "nobody opens it"
     folder.begin()
     opened = OpenPool("127.0.0.1:1", 1, platform.node(), os.getpid())
-    opening = threading.Timer(0.3, folder.open, [opened])
-    opening.start()
+    monkeypatch.setattr(pool_folder, "sleep", lambda seconds: folder.open(opened))
     with pytest.warns(UserWarning, match="is starting: waiting for it"):
         assert folder.awaited() == opened
-    opening.join()
     folder.close()
     assert folder.awaited() is None
 

@@ -49,7 +49,9 @@ def test_a_second_interrupt_ends_a_run_in_a_shells_background_too(former: Any) -
 
 @contextmanager
 def running(study: shoal.Study, **options: Any) -> Iterator[Callable[[Callable[[], Any]], None]]:
-    """The study runs in a thread; gives a way to wait for something. At the end it has ended."""
+    """The study of `slow` runs in a thread; gives a way to wait for something. At the end it has
+    ended: its steps take no time any more once all notes were taken.
+    """
     failed: list[BaseException] = []
 
     def optimize() -> None:
@@ -68,9 +70,17 @@ def running(study: shoal.Study, **options: Any) -> Iterator[Callable[[Callable[[
     thread.start()
     try:
         yield until
+        while Inbox(study.folder.path) and thread.is_alive():
+            time.sleep(0.005)
     finally:
+        Path(study.recipe.until).touch()
         thread.join(60)
     assert not failed
+
+
+def slow(folder: Path) -> Steady:
+    """It takes half a minute and more, so that whatever is asked for comes before its end."""
+    return Steady(slow=0.2, until=str(folder / "go"))
 
 
 def visits(folder: Path) -> int:
@@ -95,7 +105,7 @@ def test_a_running_study_takes_in_trials_and_gives_up_others(
         Checkpoints, "delete", lambda self, name: None
     )  # a study that is cut needs the states of then
     folder = tmp_path / "s"
-    study = shoal.create_study(Steady(slow=0.005), storage=folder)
+    study = shoal.create_study(slow(tmp_path), storage=folder)
     with running(study, policy=policy) as until:
         until(lambda: visits(folder) >= 2 and any(isinstance(e, Kept) for _, e in lines_of(folder)))
         other = shoal.load_study(folder)  # as another process would
@@ -114,9 +124,8 @@ def test_a_running_study_takes_in_trials_and_gives_up_others(
         ]
     found = {t.id: (t.status, t.epochs) for t in study.trials}
     assert found["added1"] == ("finished", 2) and found["t000"] == ("finished", 3)
-    assert found["t003"][0] == found["added2"][0] == "retired" and found["added2"][1] == 0
+    assert found["t003"][0] == found["added2"][0] == "retired" and found["added2"][1] < 2
     assert not study.state.plan.gangs
-    study.recipe.slow = 0
     assert all(row["equal"] for row in study.replay())
     resumed(study, tmp_path, policy)
 
@@ -136,7 +145,7 @@ def resumed(study: shoal.Study, folder: Path, policy: Any) -> None:
 
 
 def test_a_copy_of_a_trial_that_runs(tmp_path: Path) -> None:
-    study = shoal.create_study(Steady(slow=0.005), storage=tmp_path / "s")
+    study = shoal.create_study(slow(tmp_path), storage=tmp_path / "s")
     with running(study, policy="fifo") as until:
         until(lambda: any(isinstance(e, Kept) for _, e in lines_of(tmp_path / "s")))
         assert study.clone("t000", {"width": 4}, max_epochs=4) == "t000-c1"
@@ -146,12 +155,11 @@ def test_a_copy_of_a_trial_that_runs(tmp_path: Path) -> None:
     found = {t.id: (t.status, t.epochs) for t in study.trials}
     assert found["t000-c1"] == ("finished", 4) and found["t003-c1"] == ("finished", 3)
     assert study.state.known["t000-c1"].start[0] == "t000"  # type: ignore[index]
-    study.recipe.slow = 0
     assert all(row["equal"] for row in study.replay(["t000-c1", "t003-c1"]))
 
 
 def test_a_trial_is_extended_while_it_runs_and_after_its_end(tmp_path: Path) -> None:
-    study = shoal.create_study(Steady(slow=0.005), storage=tmp_path / "s")
+    study = shoal.create_study(slow(tmp_path), storage=tmp_path / "s")
     with running(study, policy="fifo") as until:
         until(lambda: visits(tmp_path / "s") >= 2)
         study.extend("t000", 5)  # it runs
@@ -170,7 +178,6 @@ def test_a_trial_is_extended_while_it_runs_and_after_its_end(tmp_path: Path) -> 
         study.extend("t002", 9)
     study.extend("t001", 4)
     study.extend("t001", 4)  # asked for twice, it is the same
-    study.recipe.slow = 0
     study.resume(progress=False)
     assert study.trials[1].status == "finished" and study.trials[1].epochs == 4
     assert all(row["equal"] for row in study.replay(["t000", "t001", "t003"]))
@@ -185,12 +192,11 @@ def test_a_trial_whose_state_is_gone_is_not_extended(tmp_path: Path) -> None:
 
 
 def test_a_run_is_stopped_and_goes_on(tmp_path: Path) -> None:
-    study = shoal.create_study(Steady(slow=0.005), storage=tmp_path / "s")
+    study = shoal.create_study(slow(tmp_path), storage=tmp_path / "s")
     with running(study, policy="fifo") as until:
         until(lambda: visits(tmp_path / "s") >= 2)
         study.stop()
     assert study.state.stopped == "asked for" and study.state.trials
-    study.recipe.slow = 0
     study.resume(progress=False)
     assert all(t.status == "finished" for t in study.trials) and len(study.trials) == 4
 

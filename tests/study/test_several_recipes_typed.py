@@ -1,11 +1,11 @@
 """Studies of several recipes by name: the command line, results, going on."""
 
-import subprocess
+import signal
 import sys
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
+import killed_at
 import preloaded
 import pytest
 import torch
@@ -220,13 +220,11 @@ def test_a_run_that_was_killed_goes_on(file: Path, tmp_path: Path) -> None:
     folder, epochs = tmp_path / "s", ["--max-epochs", "40"]
     policy = ["--policy", "pack(grouping=random)", "--no-fuse", "--checkpoint-every", "0"]
     run = ["run", str(file), *policy, *epochs, "--storage", str(folder)]
-    process = preloaded.Popen([sys.executable, "-m", "shoal.cli", *run])
-    try:
-        study = _begun(folder, process)
-    finally:
-        process.kill()
-        process.wait()
-    assert not study.state.ended
+    command = [sys.executable, "-m", "shoal.cli", *run]
+    killed = preloaded.run(killed_at.command("Kept", 4, command), timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    study = shoal.load_study(folder)
+    assert len(study.state.kept) == 4 and not study.state.ended
     typed("resume", folder)
     assert {trial.epochs for trial in study.trials} == {40.0}
     alone = shoal.create_study(load_module(file).Table(), storage=tmp_path / "alone")
@@ -235,15 +233,3 @@ def test_a_run_that_was_killed_goes_on(file: Path, tmp_path: Path) -> None:
         one, other = alone.load_model(own), study.load_model(trial)
         assert torch.equal(one.weight, other.weight)
     assert "4 of 4 trials equal" in typed("replay", folder)
-
-
-def _begun(folder: Path, process: "subprocess.Popen[bytes]") -> shoal.Study:
-    """The study, once something of all trials is durable."""
-    end = monotonic() + 60
-    while monotonic() < end and process.poll() is None:
-        if (folder / "journal.jsonl").exists():
-            study = shoal.load_study(folder)
-            if len(study.state.kept) == 4:
-                return study
-        sleep(0.01)
-    raise AssertionError("the run did not come so far")

@@ -598,5 +598,9 @@ def test_slots_of_ray_look_too_and_the_study_says_so(tmp_path: Path, blobs: Any)
     class Recipe(Late, blobs):  # type: ignore[misc,valid-type]
         change = grown
 
+        def configure_model(self, config: Any) -> Any:
+            shared_state.RARELY = 0  # of the slot's process
+            return super().configure_model(config)
+
     told = warned(Recipe(), tmp_path, backend="ray", slots=2, max_epochs=40)
     assert changes(told) == f"{__name__}.HISTORY"

@@ -149,7 +149,7 @@ def test_slots_are_added_and_removed_while_a_study_trains(tmp_path: Path, shoal_
     values = ",".join(str((i + 1) / 20) for i in range(16))
     study = shoal_(
         *("run", "recipe.py", "--space", f"lr=grid([{values}])", "--policy", "fifo"),
-        *("--max-epochs", "6", "--storage", "s", "--backend", "ray", "--slots", "2"),
+        *("--max-epochs", "40", "--storage", "s", "--backend", "ray", "--slots", "2"),
     )
     folder = Folder(tmp_path / "s")
 

@@ -14,7 +14,6 @@ import pytest
 
 import shoal
 from shoal import reporting
-from shoal.backend.local import Local
 from shoal.core.errors import StudyError
 from shoal.core.event import Advanced, Commanded, Evaluated, Failed, Fell, Kept, Opened, Planned
 from shoal.core.plan import Proposal
@@ -192,19 +191,11 @@ def test_resume_from_every_prefix_of_the_journal(
 
 
 def test_a_timeout_stops_with_everything_durable_and_resume_goes_on(
-    tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, blobs: Any, late_after: Any
 ) -> None:
     recipe = blobs(samples=300)
     study = shoal.create_study(recipe, storage=tmp_path / "s")
-    usual = Local.now
-
-    def late_after_three_visits(backend: Local) -> float:
-        """The timeout comes there and then, however quick or slow the machine is."""
-        made = sum(len(at.visits) for at in backend.course.positions.values())
-        return usual(backend) + 10_000 * (made >= 3)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Local, "now", late_after_three_visits)
+    with late_after(3):
         study.optimize(max_epochs=8, timeout=5_000, progress=False)
     state = study.state
     assert state.stopped == "timeout" and state.trials

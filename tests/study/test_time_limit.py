@@ -53,7 +53,7 @@ class Slow(shoal.Recipe):
     '''Two visits of a step an epoch. With the first real one the job's end comes near.'''
 
     search_space = {"lr": shoal.grid([0.1, 0.01])}
-    metric, mode, max_epochs, batch_size = "loss", "min", 4, 8
+    metric, mode, max_epochs, batch_size = "loss", "min", 16, 8
 
     def data(self):
         x = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
@@ -69,7 +69,9 @@ class Slow(shoal.Recipe):
         global steps
         steps += 1
         if steps > 8 and "TEST_VISIT" in os.environ:  # the first ones are a rehearsal
-            Path(os.environ["TEST_LEFT"]).write_text(os.environ["TEST_NEAR"])
+            near = Path(os.environ["TEST_LEFT"] + ".near")
+            near.write_text(os.environ["TEST_NEAR"])
+            near.replace(os.environ["TEST_LEFT"])
             time.sleep(float(os.environ["TEST_VISIT"]))
         return ((model(batch[0]) - batch[1]) ** 2).mean()
 
@@ -78,7 +80,7 @@ class Slow(shoal.Recipe):
 """
 # Seconds that the job has at each look until a trial has begun, and seconds before its end at which
 # a run stops: the first looks come soon, and nothing depends on how soon a trial begins.
-FAR, STOP = 606, 600
+FAR, STOP = 612, 600
 Lab = Callable[..., None]
 
 
@@ -137,7 +139,9 @@ def weights(folder: Path) -> Any:
 def test_a_run_stops_before_the_end(job: Lab, tmp_path: Path, blobs: Any) -> None:
     class Trained(blobs):
         def validation_step(self, model: Any, batch: Any) -> Any:
-            (tmp_path / "programs" / "left").write_text(str(STOP - 1))
+            near = tmp_path / "programs" / "near"
+            near.write_text(str(STOP - 1))
+            near.replace(tmp_path / "programs" / "left")
             return super().validation_step(model, batch)
 
     job(FAR)
@@ -249,8 +253,10 @@ def test_the_longest_visit_counts() -> None:
     ("left", "longest", "margin"),
     [(7200, 0, 60), (7200, 20, 60), (7200, 100, 150), (7200, 6000, 3600), (60, 0, 30)],
 )
-def test_a_run_stops_earlier_where_visits_are_long(left, longest, margin) -> None:
-    found = Allocation("7", ("n1",), (1,), 0, "n1", end=time.time() + left)
+def test_a_run_stops_earlier_where_visits_are_long(left, longest, margin, monkeypatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    found = Allocation("7", ("n1",), (1,), 0, "n1", end=now + left)
     limit = TimeLimit(found, None, State(), lambda event: None)
     made = ((0, "s0", 0),)
     limit(0.0, (Planned((), (gang(A),)),), State())

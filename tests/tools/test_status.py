@@ -55,11 +55,13 @@ def said(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_of_a_killed_process_it_is_said_since_when_and_what_goes_on(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    heard = time.time() - 125.0
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    heard = now - 125.0
     held_by(folder, gone.pid, heard)
     os.utime(folder / "journal.jsonl", (heard - 10.0, heard - 10.0))
     first, *others = said(folder, capsys).splitlines()

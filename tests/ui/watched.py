@@ -14,10 +14,10 @@ import shoal
 
 
 class Watched(shoal.Recipe):
-    """Minutes in all, so that somebody can do something meanwhile."""
+    """Many minutes in all, so that somebody can do something meanwhile."""
 
     batch_size = 32
-    metric, mode, max_epochs = "accuracy", "max", 400
+    metric, mode, max_epochs = "accuracy", "max", 4000
     search_space = {"lr": shoal.grid([0.001, 0.003, 0.01, 0.03])}
 
     def data(self) -> shoal.Data:

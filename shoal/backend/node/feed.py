@@ -217,7 +217,7 @@ def _fed(windows: Iterable[Any]) -> list[tuple[int, Fed]]:
     if not refs:
         return []
 
-    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=2.0)
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)
     reports: list[tuple[int, Fed]] = []
     for ref in ready:
         with suppress(RayError):

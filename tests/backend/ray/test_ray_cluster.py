@@ -96,18 +96,14 @@ def test_recipes_travel_with_their_code(tmp_path: Path) -> None:
     assert len(pickle.dumps(Own())) < 100  # by reference again
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "ray://127.0.0.1"])
 def test_an_address_without_a_cluster_is_one_error(host: str) -> None:
     """Ray itself would wait for minutes, and print lines of its own."""
-    address = f"{host}:{free_port()}"
-    with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address} .*refused"):
-        check_reached(address, patience=0.1)
+    with socket.socket() as taken:  # nobody listens there, and nobody else can
+        taken.bind(("127.0.0.1", 0))
+        address = f"{host}:{taken.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address} .*refused"):
+            check_reached(address, patience=0.1)
     with pytest.raises(ConnectionError, match="no Ray cluster answers at 127.0.0.1:99999 "):
         check_reached("127.0.0.1:99999", patience=0.1)
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,11 @@ def written(file: Path, tables: Tables) -> Path:
     return file
 
 
-def opened(backend: Ray) -> None:
+def opened(backend: Ray, names: Collection[str]) -> None:
     """Start slots at the new nodes, and wait until they are open: meanwhile nobody gets work."""
     backend._slots.look()
-    fresh = [each for each in backend._slots.processes.values() if each.slot is None]
+    processes = backend._slots.processes.values()
+    fresh = [each for each in processes if each.slot is None and each.node in names]
     assert len(fresh) == 2
     ray.get([each.call("train", "forget", TrialId("none")) for each in fresh])
 
@@ -135,9 +136,8 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
                     file.write_bytes(b"x" * file.stat().st_size)
             elif len(done) == 1 and least > 3 and len(state.slots) == 2:
                 done.append("back")
-                for name in gone:
-                    head.add_node(num_cpus=1, node_name=name)
-                opened(backend)
+                back = [head.add_node(num_cpus=1, node_name=name) for name in gone]
+                opened(backend, [node.node_id for node in back])
 
         return watch
 

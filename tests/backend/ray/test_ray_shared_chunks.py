@@ -44,13 +44,13 @@ class Notes:
 
 
 class Noted(Costly):
-    """In chunks of 8 samples."""
+    """In chunks of 16 samples."""
 
     notes: Notes
 
     def data(self) -> Data:
         made = super().data()
-        made.chunk = 8
+        made.chunk = 16
         return made
 
     def prepare(self, samples: Any) -> Any:
@@ -71,7 +71,7 @@ class NotedWide(Exact):
     notes: Notes
 
     def augment(self, samples: Any, rng: np.random.Generator) -> Any:
-        time.sleep(0.1)  # longer than to send it
+        time.sleep(0.3)  # longer than to send it, also on a busy machine
         x, y = samples
         made = x + rng.normal(scale=0.1, size=x.shape).astype(np.float32), y
         self.notes.take("augment", made)
@@ -87,13 +87,13 @@ def pair(head: Cluster) -> Cluster:
 
 
 def test_each_chunk_is_made_once_for_two_nodes(tmp_path: Path, pair: Cluster) -> None:
-    recipe = Noted(shards=2, pause=0.1)
+    recipe = Noted(shards=2, pause=0.3)
     recipe.notes = Notes(tmp_path / "notes")
     bench = Bench(tmp_path, recipe)
     epochs = 2
     searcher = Given([], trials_of(bench.data, [4, 5], epochs), lambda view: len(view.slots) == 2)
     bench.run(searcher, Fifo(), address=pair.address, feeders=1)
-    blocks = [-(-size // 8) for size in bench.data.sizes.values()]
+    blocks = [-(-size // 16) for size in bench.data.sizes.values()]
     prepared, augmented = recipe.notes.times("prepare"), recipe.notes.times("augment")
     assert len(augmented) == epochs * sum(blocks)
     assert set(augmented.values()) == {1}, "each chunk once in each pass"

@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -419,8 +420,9 @@ def test_a_file_that_is_written_to_while_it_is_read_is_not_taken_for_the_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, readable: bool
 ) -> None:
     """Whether its reader fails or finds other samples, the error says what the file holds."""
-    file = tmp_path / "a.npz"
-    data = shoal.Data.shards(written(tmp_path, "a"))
+    file, places = tmp_path / "a.npz", written(tmp_path, "a")
+    os.utime(file, ns=(10**18, 10**18))  # a clock of files that is coarse shows the writing, too
+    data = shoal.Data.shards(places)
     good = file.read_bytes()
     written(tmp_path / "o", "b", "a")
     bad = (tmp_path / "o" / "a.npz").read_bytes() if readable else b"x" * len(good)
@@ -464,6 +466,10 @@ def test_a_file_that_was_replaced_by_one_of_equal_size_and_time_is_noticed(
     before = file.stat()
     other = tmp_path / "other"
     other.write_bytes(file.read_bytes()[:-5] + b"wrong")
+    deadline = time.monotonic() + 60
+    while other.stat().st_ctime_ns <= before.st_ctime_ns:  # where the clock of files is coarse
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert time.monotonic() < deadline
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
     other.replace(file)
     with pytest.raises(ShardError, match="a at local: .*and held .*put it back"):

@@ -612,9 +612,11 @@ import shoal
 from function_kit import train
 
 def slow(config):
-    report = shoal.report
+    report, began_again, reports = shoal.report, shoal.restore() is not None, []
     def later(values, checkpoint=None):
-        time.sleep(0.03)
+        reports.append(values)
+        if len(reports) == 7 and not began_again:
+            time.sleep(60)  # it is killed before
         report(values, checkpoint=checkpoint)
     shoal.report = later
     try:

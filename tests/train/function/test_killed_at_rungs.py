@@ -41,11 +41,11 @@ def test_it_goes_on_and_counts_what_it_trains_again_once(tmp_path: Path) -> None
     optuna = pytest.importorskip("optuna", reason="optuna is not installed")
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py"]
-    killed = preloaded.run(command, cwd=tmp_path, timeout=60, check=False)
+    killed = preloaded.run(command, cwd=tmp_path, timeout=240, check=False)
     assert killed.returncode == -9 and (tmp_path / "s/optuna.log.lock").is_symlink()
 
     done = preloaded.run(
-        command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=True
+        command, cwd=tmp_path, timeout=240, capture_output=True, text=True, check=True
     )
     assert "a killed process left the lock" in done.stderr
     assert not (tmp_path / "s/optuna.log.lock").is_symlink()

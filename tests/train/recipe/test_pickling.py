@@ -111,7 +111,7 @@ def test_a_scripts_locks_are_new_ones_and_an_open_file_is_named(tmp_path: Path) 
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     loss, culprit = done.stdout.splitlines()
     assert loss == "1.0"
     assert culprit == "WORDS (TextIOWrapper), which writes uses,"

@@ -68,6 +68,6 @@ def test_only_the_newest_order_counts():
     assert orders.after(3) is None
     assert orders.wait(3, 0.01) is None
     threading.Timer(0.01, orders.move, [Move(4, None, broken=True)]).start()
-    assert orders.wait(3, 10) == Move(4, None, broken=True)
+    assert orders.wait(3, 60) == Move(4, None, broken=True)
     orders.halt()
-    assert orders.wait(3, 10) is None and orders.halted
+    assert orders.wait(3, 60) is None and orders.halted

@@ -40,7 +40,8 @@ def unit(what: Trial, made: Any = (), visit: Visit = FIRST, **fields: Any) -> Un
     return Unit(what, made, visit, **fields)
 
 
-def test_a_unit_reports_its_chunks_and_its_end() -> None:
+def test_a_unit_reports_its_chunks_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_events, "PART_SECONDS", inf)  # however long a step takes
     held = trainer(Small(), blobs(chunk=12))
     parts, done = drive(held.train(unit(trial(), evaluate=True)))
     assert [part.samples for part in parts] == [
@@ -80,6 +81,7 @@ def test_long_chunks_are_reported_in_pieces_that_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = blobs()
+    monkeypatch.setattr(pass_events, "PART_SECONDS", inf)
     whole = trainer(Small(), data)
     parts, _ = drive(whole.train(unit(trial())))
     monkeypatch.setattr(pass_events, "PART_SECONDS", 0.0)

@@ -67,8 +67,8 @@ def test_augmented_chunks_are_featured_in_each_pass() -> None:
     recipe = FeaturedVaried(samples=64, shards=2, chunk=16, validation=16)
     data = recipe.data()
     packed(recipe, data, trials_of(data))
-    ahead = 16  # the first chunk of a pass that could follow
-    assert sum(recipe.calls[2:]) == 3 * 64 + 16 + ahead
+    # The first chunk of a pass that could follow may be made, too.
+    assert sum(recipe.calls[2:]) in (3 * 64 + 16, 3 * 64 + 16 + 16)
 
 
 @pytest.mark.parametrize("shuffle", ["once", "each"])

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from multiprocessing import Pipe, current_process
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def test_what_items_draw_is_the_same_in_any_process() -> None:
 
 def test_the_recipes_error_is_raised_where_it_trains() -> None:
     data = numbers()
-    with workers(Broken(), data) as feed:
+    with workers(Broken(), data, 1) as feed:
         start(feed)
         with pytest.raises(ZeroDivisionError, match="seven"):
             passes(Broken(), data, feed)
@@ -366,14 +367,18 @@ class Noted(Slow):
         return super().prepare(samples)
 
 
-def test_workers_take_over_what_the_slot_prepared(tmp_path: Path) -> None:
+def test_workers_take_over_what_the_slot_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = numbers()
+    monkeypatch.setattr(pool, "START", inf)  # however long a chunk takes
     recipe = Noted(tmp_path / "pids")
     with workers(recipe, data, 1, at_once=False) as feed:
         streams = Streams(recipe, data, seed=1, device=HERE, memory_gb=1.0, feed=feed)
         feed.pop_block = streams.pop_block
         list(streams.of().chunks(S0, 0, "each"))
         assert not feed.pids, "all of this pass was made here"
+        monkeypatch.setattr(pool, "START", 0.0)
         start(feed)
         given = feed.chunks_taken
         mixed = list(streams.of().chunks(S0, 1, "each"))
@@ -519,6 +524,7 @@ def test_a_study_learns_the_same_with_workers(
 
     def noted(*args: Any) -> Workers:
         made.append(Workers(*args))
+        start(made[-1])
         return made[-1]
 
     monkeypatch.setattr(backends, "Workers", noted)
@@ -528,7 +534,7 @@ def test_a_study_learns_the_same_with_workers(
         study = shoal.create_study(Learns(), storage=tmp_path / f"{count}", search_space=space)
         study.optimize(
             policy="pack",
-            max_epochs=150,
+            max_epochs=5,
             workers=count,
             data_memory_gb=0.0,
             fuse=False,

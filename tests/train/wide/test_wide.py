@@ -319,7 +319,7 @@ def test_halting_one_rank_halts_all_at_the_same_step():
 @pytest.mark.slow
 def test_without_orders_a_rank_that_lost_its_peers_says_so_in_bounded_time():
     with lanes(What(Exact()), 2) as at:
-        at.start([0, 1], dies={1: (20, "forward")}, patience=0.5)
+        at.start([0, 1], dies={1: (20, "forward")}, patience=5.0)
         outcome = at.members[0].end().outcome
     assert outcome.startswith("Adrift: ")
 
@@ -327,7 +327,7 @@ def test_without_orders_a_rank_that_lost_its_peers_says_so_in_bounded_time():
 @pytest.mark.slow
 def test_the_recipes_own_error_stays_its_own_and_the_others_go_adrift():
     with lanes(What(Exact()), 2) as at:
-        at.start([0, 1], dies={1: (20, "raise")}, patience=0.5)
+        at.start([0, 1], dies={1: (20, "raise")}, patience=5.0)
         assert at.members[1].end().outcome == "TrialError: RuntimeError: no more"
         assert at.members[0].end().outcome.startswith("Adrift: ")
 
@@ -372,7 +372,7 @@ def test_a_rank_that_is_slow_is_waited_for_and_one_that_hangs_is_left_on_order()
 @pytest.mark.slow
 def test_a_rank_that_hangs_without_orders_is_given_up_in_bounded_time():
     with lanes(What(Exact()), 2) as at:
-        at.start([0, 1], stops=[(0, 20)], stall=1.0, patience=0.5)
+        at.start([0, 1], stops=[(0, 20)], stall=10.0, patience=5.0)
         at.paused([0, 1])
         os.kill(at.members[1].process.pid, signal.SIGSTOP)
         at.go([0])
