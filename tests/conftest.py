@@ -52,7 +52,7 @@ hypothesis.settings.load_profile("any speed")
 # Seconds that a quick test may take: longer ones are marked slow. Machines of CI differ by two.
 QUICK = 5.0
 MOST = 2 * QUICK
-LATE = 10_000.0  # seconds
+LATE = 10_000.0  # seconds that `late_after` sets the clock ahead
 HANDLERS = {each: signal.getsignal(each) for each in STOPPING}
 # Slow tests that run in one process, one after the other, beside Slurm's in another: several at a
 # time keep a small machine too busy.

@@ -43,6 +43,7 @@ if __name__ == "__main__":
     _dies(kind, int(trials))
     sys.argv = rest[rest[0] == "-m" :]
     if rest[0] == "-m":
+        sys.path[0] = os.getcwd()
         runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(rest[0]).parent)

@@ -22,9 +22,10 @@ from page_kit import fences, without_fences
 # Measured, or drawn by what was measured: times, rates, scores, which trial was best by a hair.
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 UNIT = r" ?(?:ms|s|min|h|%|[kMGT]i?B|epochs|samples|moves|a second)(?![a-z])"
+CHOICE = r"(?<=: )\S+(?=, because )|(?<=, because ).*"
 POINT = r"-?\d[\d,]*\.\d[\de+-]*|\d[\d,]*,\d{3}"  # or a comma before thousands
 MEASURED = re.compile(
-    rf"(?<![\w.=])(?:{NUMBER}{UNIT}|{POINT})|\bt\d{{3}}\b|[\w-]+(?=, because ).*|[\d-]+ [\d:]+ UTC"
+    rf"(?<![\w.=])(?:{NUMBER}{UNIT}|{POINT})|\bt\d{{3}}\b|{CHOICE}|[\d-]+ [\d:]+ UTC"
 )
 CONFIGURED = re.compile(r"(?<![\w-])([a-z_][\w.]*)=[\w.+-]+")  # as lr=0.03, and not --nodes=2
 

@@ -23,10 +23,6 @@ EXAMPLES = ROOT / "examples"
 MNIST = ROOT.parent / "shared" / "data" / "mnist10k"
 
 
-# Runs a script, and kills the process as soon as its journal says that a trial is retired. The race
-# is over within a second, so that another process would come too late.
-
-
 def script(folder: Path, *args: str, codes: tuple[int, ...] = (0,)) -> str:
     done = preloaded.run(
         [sys.executable, *args],

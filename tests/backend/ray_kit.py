@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from shoal.backend.node import feed
 from shoal.backend.positions import Positions
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
@@ -46,6 +47,7 @@ from shoal.train.recipe.recipe import Recipe
 from shoal.train.slot.setup import TrainerSetup
 from shoal.train.tools.verify import compare, retrain
 
+feed.ANSWER = 60.0  # no test lacks the feeders' figures because the machine is busy
 SEED = 7
 Watch = Callable[[float, tuple[Entry, ...], State], None]
 

@@ -238,7 +238,9 @@ def test_no_child_of_a_recipe_is_left_on_ray(tmp_path: Path, killed: str) -> Non
             driver.kill()
             return
         if killed == "slot":
-            for slot in {parents[child] for child in born if child in parents}:
+            slots = {parents[child] for child in born if child in parents}
+            assert slots
+            for slot in slots:
                 kill(slot)
         code, said = driver.end()
         assert code == 0, said

@@ -6,6 +6,8 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +22,8 @@ from hypothesis import strategies as st
 import shoal
 from shoal.core.event import Joined, Left
 from shoal.engine.journal import Line
-from shoal.harvest.head import FILE, OURS, TOKEN, HeadError, RayHead, opened_in
-from shoal.harvest.pilot import _ip_beside, main
+from shoal.harvest.head import FILE, OURS, TOKEN, HeadError, OpenHead, RayHead, opened_in
+from shoal.harvest.pilot import Offer, PilotNode, _ip_beside, main
 
 IP = "127.0.0.10"
 PATIENCE = 120.0
@@ -199,8 +201,22 @@ def test_nothing_is_left_of_a_pilot_that_is_killed(shared: Path) -> None:
             n1.send_signal(signal.SIGKILL)
             n1.wait(PATIENCE)
             until(lambda: not left_of(shared).keys() - before, "its processes end")
-            for folder in Path("/tmp").glob(f"shoal-node-{n1.pid}-*"):  # as the next pilot would
+            # As the next pilot would.
+            for folder in Path(tempfile.gettempdir()).glob(f"{OURS}{n1.pid}-*"):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_signal_is_obeyed_while_rays_process_is_waited_for() -> None:
+    """By the process that waits: who holds the lock of a wait cannot wait for it."""
+    node = PilotNode(OpenHead("127.0.0.1:1", Path()), Offer("n1", 1))
+    node._ray = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    with node._ray._waitpid_lock:  # type: ignore[attr-defined]
+        told = threading.Thread(target=node._go, daemon=True)
+        told.start()
+        told.join(PATIENCE)
+        assert not told.is_alive()
+    assert node._ray.wait(PATIENCE) == -signal.SIGKILL
+    shutil.rmtree(node._temporary.parent)
 
 
 def test_a_pilot_without_a_head_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from shoal.train.recipe.settings import DataKey
 # Seconds that a slot waits for the window's answer, and how many times as long as it did before.
 PATIENCE: Seconds = 30.0
 TIMES = 5.0
+ANSWER: Seconds = 2.0  # that a window has to say what its feeders did
 # The part of the time of its last chunk that a slot waits to learn whether there are feeders now.
 WORTH = 0.1
 
@@ -217,7 +218,7 @@ def _fed(windows: Iterable[Any]) -> list[tuple[int, Fed]]:
     if not refs:
         return []
 
-    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=ANSWER)
     reports: list[tuple[int, Fed]] = []
     for ref in ready:
         with suppress(RayError):

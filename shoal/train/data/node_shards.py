@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
@@ -210,8 +210,8 @@ class PlacedFiles:
     the recipe's own. `holders`: read what lies elsewhere for this process; None: nobody does.
 
     Before and after a file is read, its size, its time of writing and its time of change are
-    looked at. If they changed, its checksum is computed again: what was read while somebody wrote
-    to the file is not taken for the part.
+    looked at; those of one that came from a URL, before. If they changed, its checksum is computed
+    again, and what was read while somebody wrote to the file is read once more.
     """
 
     catalogue: Catalogue
@@ -261,9 +261,7 @@ class PlacedFiles:
         """
         if self.holders is not None and not self._has(part):
             return self.holders.read(self, part)
-        file = self.file(part)
-        with self._reading(part):
-            return read_whole(file, self.user_reader, part)
+        return self._taken(part, lambda file: read_whole(file, self.user_reader, part))
 
     def damaged(self) -> dict[ShardId, str]:
         """Why each part that is to lie here cannot be read; URLs are not looked at."""
@@ -327,24 +325,31 @@ class PlacedFiles:
             raise ShardError(part, place.node, why)
         return file, stamp
 
-    @contextmanager
-    def _reading(self, part: ShardId) -> Iterator[None]:
-        """Whatever reading the part raises becomes an error that names the part.
+    def _taken(self, part: ShardId, read: Callable[[Path], Columns]) -> Columns:
+        """What `read` makes of the part's file, which held what it must before and after.
 
-        A file that was written to meanwhile is told by what it holds now. One of the cache is only
-        looked at after an error: it may have been given up since, and would be fetched once more.
+        A file of the cache is only looked at again after an error: it may have been given up since,
+        and would be fetched once more.
         """
-        place = self.places[part]
-        try:
-            yield
-            if not is_url(place.path):
+        for last in (False, True):
+            file = self.file(part)
+            place, stamp = self.places[part], self._good_stamps[part]
+            try:
+                columns = read(file)
+                if is_url(place.path):
+                    return columns
                 self.file(part)
-        except ShardError:
-            raise
-        except Exception as error:
-            self.file(part)
-            why = f"{place.path} cannot be read ({type(error).__name__}: {error})"
-            raise ShardError(part, place.node, why) from error
+            except ShardError:
+                raise
+            except Exception as error:
+                self.file(part)  # or it is told by what it holds now
+                if last or stamp == self._good_stamps[part]:
+                    why = f"{place.path} cannot be read ({type(error).__name__}: {error})"
+                    raise ShardError(part, place.node, why) from error
+            else:
+                if last or stamp == self._good_stamps[part]:
+                    break
+        return columns
 
 
 @dataclass(slots=True)
@@ -359,12 +364,17 @@ class PlacedRows(PlacedFiles):
         """These samples of the part. Raises as `read` does."""
         if self.holders is not None and not self._has(part):
             return self.holders.read(self, part, index)
-        file = self.file(part)
-        with self._reading(part):
-            stamp, parts = self._opened.get(part, ((0, 0, 0), None))
-            if parts is None or stamp != self._good_stamps[part]:
-                parts = parts_of_file(file)
-                self._opened[part] = self._good_stamps[part], parts
-            source = parts.source
-            assert isinstance(source, RowSource), "the survey found that it is"
-            return source.rows(ONLY, index)
+        try:
+            return self._taken(part, lambda file: self._rows(part, file, index))
+        except ShardError:
+            self._opened.pop(part, None)
+            raise
+
+    def _rows(self, part: ShardId, file: Path, index: Index) -> Columns:
+        stamp, parts = self._opened.get(part, ((0, 0, 0), None))
+        if parts is None or stamp != self._good_stamps[part]:
+            parts = parts_of_file(file)
+            self._opened[part] = self._good_stamps[part], parts
+        source = parts.source
+        assert isinstance(source, RowSource), "the survey found that it is"
+        return source.rows(ONLY, index)

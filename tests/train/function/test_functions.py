@@ -616,7 +616,7 @@ def slow(config):
     def later(values, checkpoint=None):
         reports.append(values)
         if len(reports) == 7 and not began_again:
-            time.sleep(60)  # it is killed before
+            time.sleep(600)  # it is killed before
         report(values, checkpoint=checkpoint)
     shoal.report = later
     try:
@@ -640,7 +640,7 @@ def test_killed_and_resumed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> Non
     command = [sys.executable, str(script), kit, str(folder), str(notes)]
     process = preloaded.Popen(command)
     journal = folder / "journal.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
         if journal.exists() and journal.read_bytes().count(b'"Evaluated"') >= 5:
             break
@@ -653,4 +653,4 @@ def test_killed_and_resumed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> Non
     whole.optimize(max_epochs=9, progress=False)
     assert losses(study) == losses(whole)
     begun = [line for line in notes.read_text().split("\n") if line.startswith("from")]
-    assert begun[0] == "from 0" and begun[-1] in ("from 4", "from 6", "from 8")
+    assert begun[0] == "from 0" and begun[-1] in ("from 4", "from 6")
