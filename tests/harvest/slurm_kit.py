@@ -111,21 +111,19 @@ class SlurmSetup:
 class SlurmLab:
     """The cluster, while this context is open: nodes n1, n2, …, partitions `main` (the default)
     and `scavenger`, both over all nodes. SLURM_CONF and PATH are set in this process's
-    environment meanwhile. `seconds`: how long the start took.
+    environment meanwhile.
     """
 
     def __init__(self, setup: SlurmSetup = SlurmSetup()) -> None:
         self.setup = setup
         self.nodes = [f"n{number + 1}" for number in range(setup.nodes)]
         self.folder = Path()
-        self.seconds = 0.0
         self._before: dict[str, str | None] = {}
 
     # -- start and end -------------------------------------------------------------------------
 
     def __enter__(self) -> "SlurmLab":
         self._before = {name: os.environ.get(name) for name in ("SLURM_CONF", "PATH")}
-        began = time.monotonic()
         for attempt in range(3):  # another process may take a port meanwhile
             try:
                 self._start()
@@ -137,7 +135,6 @@ class SlurmLab:
             except BaseException:
                 self.stop()
                 raise
-        self.seconds = time.monotonic() - began
         return self
 
     def __exit__(

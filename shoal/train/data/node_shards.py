@@ -261,7 +261,7 @@ class PlacedFiles:
         """
         if self.holders is not None and not self._has(part):
             return self.holders.read(self, part)
-        return self._taken(part, lambda file: read_whole(file, self.user_reader, part))
+        return self._columns(part, lambda file: read_whole(file, self.user_reader, part))
 
     def damaged(self) -> dict[ShardId, str]:
         """Why each part that is to lie here cannot be read; URLs are not looked at."""
@@ -325,7 +325,7 @@ class PlacedFiles:
             raise ShardError(part, place.node, why)
         return file, stamp
 
-    def _taken(self, part: ShardId, read: Callable[[Path], Columns]) -> Columns:
+    def _columns(self, part: ShardId, read: Callable[[Path], Columns]) -> Columns:
         """What `read` makes of the part's file, which held what it must before and after.
 
         A file of the cache is only looked at again after an error: it may have been given up since,
@@ -365,12 +365,13 @@ class PlacedRows(PlacedFiles):
         if self.holders is not None and not self._has(part):
             return self.holders.read(self, part, index)
         try:
-            return self._taken(part, lambda file: self._rows(part, file, index))
+            return self._columns(part, lambda file: self._rows(part, file, index))
         except ShardError:
             self._opened.pop(part, None)
             raise
 
     def _rows(self, part: ShardId, file: Path, index: Index) -> Columns:
+        """These samples of the file, which is opened anew only where it changed."""
         stamp, parts = self._opened.get(part, ((0, 0, 0), None))
         if parts is None or stamp != self._good_stamps[part]:
             parts = parts_of_file(file)
